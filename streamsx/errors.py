@@ -1,0 +1,145 @@
+"""The tree of exceptions, by whose fault it is.
+
+StreamsxError
+  UsageError   (exit 2)  the user's: bad option, app, setting or topology
+    SettingError
+    TopologyError
+      PartitionMismatch TableNotInTask NameClash
+    PartitionCountChanged IncompatibleStore
+  NotFound     (exit 3)  app id, instance, store or topic
+  WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
+    BrokerUnreachable StoreLocked TopicGone
+  DataError              bytes that are not what they should be
+    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge
+  GroupError   (exit 1)  what the coordinator says of us
+    Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
+  TaskFailed   (exit 1)  a task that its policy stops
+  Bug          (exit 1)  ours: stop and tell the story
+    InvalidTransition InvariantBroken IllegalPlan
+
+Each message says what, where and what to do, in one line: `WHAT: WHERE: WHAT TO DO`.
+"""
+
+
+class StreamsxError(Exception):
+    """Of ours; `exit_code` is what a command ends with."""
+
+    exit_code = 1
+
+
+class UsageError(StreamsxError):
+    """The user's: nothing was tried."""
+
+    exit_code = 2
+
+
+class SettingError(UsageError):
+    """A setting that is unknown, has a bad value or contradicts another one."""
+
+
+class TopologyError(UsageError):
+    """An app that cannot become a topology."""
+
+
+class PartitionMismatch(TopologyError):
+    """Topics that one task reads together have different partition counts."""
+
+
+class TableNotInTask(TopologyError):
+    """User code touches a table that the running task does not hold."""
+
+
+class NameClash(TopologyError):
+    """Two things of an app have one name."""
+
+
+class PartitionCountChanged(UsageError):
+    """A topic has another partition count than the app's state was made for."""
+
+
+class IncompatibleStore(UsageError):
+    """A store on disk was written in another format."""
+
+
+class NotFound(StreamsxError):
+    """An app id, instance, store or topic that is not there."""
+
+    exit_code = 3
+
+
+class WorldError(StreamsxError):
+    """The world's: worth another try."""
+
+
+class BrokerUnreachable(WorldError):
+    """No broker answers."""
+
+    exit_code = 4
+
+
+class StoreLocked(WorldError):
+    """Another process holds the directory."""
+
+
+class TopicGone(WorldError):
+    """A topic vanished while it was in use."""
+
+
+class DataError(StreamsxError):
+    """Bytes that are not what they should be."""
+
+
+class CorruptRecord(DataError):
+    """A record batch whose checksum or form is wrong."""
+
+
+class StoreCorrupt(DataError):
+    """A database that cannot be opened or read."""
+
+
+class DecodeFailed(DataError):
+    """A key or value that its codec refuses."""
+
+
+class RecordTooLarge(DataError):
+    """A record over the limit of its topic."""
+
+
+class GroupError(StreamsxError):
+    """What the coordinator says of this member."""
+
+
+class Fenced(GroupError):
+    """The group went on without this member."""
+
+
+class InstanceIdTaken(GroupError):
+    """Another process runs with this static instance id."""
+
+
+class ForeignProtocol(GroupError):
+    """The group speaks another protocol than ours."""
+
+
+class RebalanceInProgress(GroupError):
+    """Finish the rebalance first."""
+
+
+class TaskFailed(StreamsxError):
+    """A task that its policy stops."""
+
+
+class Bug(StreamsxError):
+    """Ours: stop and tell the story."""
+
+
+class InvalidTransition(Bug):
+    """A machine was given an event that its state does not know; carries the story."""
+
+
+class InvariantBroken(Bug):
+    """What must hold does not."""
+
+
+class IllegalPlan(Bug):
+    """A plan that breaks its postconditions."""
