@@ -1,0 +1,68 @@
+"""Protocols of stores: what operators and tables use, and what lies under the cache.
+
+Bytes below the cache begin with a tag: META (the store's own: position, format), ROW, INDEX. The
+tag is part of every key of `Rows`, so that worker, snapshots and other drivers see the same
+bytes.
+
+Not here: implementations (`memory`, `rocks`, `cache`), key layouts of windows.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+META: Final = b"\x00"
+ROW: Final = b"\x01"
+INDEX: Final = b"\x02"
+POSITION: Final = META + b"offset"
+FORMAT: Final = META + b"format"
+
+
+class KeyValueStore(Protocol[K, V]):
+    """What user code and operators see. A value that was put belongs to the store from then on."""
+
+    name: str
+
+    def get(self, key: K) -> V | None:
+        """None when absent; a value is never None."""
+
+    def put(self, key: K, value: V) -> None:
+        """In place of what was there."""
+
+    def delete(self, key: K) -> None:
+        """Nothing happens when it is absent."""
+
+    def items(self) -> Iterator[tuple[K, V]]:
+        """As of the first step, in the order of the encoded keys."""
+
+
+class Rows(Protocol):
+    """Committed rows as bytes: RocksDB, or a dict. One owner; never two threads."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a whole key, tag included."""
+
+    def scan(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Ascending from `start`, `stop` excluded."""
+
+    def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
+        """In one atomic batch, keys ascending; None deletes. The position goes with the rows."""
+
+    def position(self) -> int | None:
+        """Next changelog offset that is not in the rows; None when it was never written."""
+
+    def estimate(self) -> int:
+        """How many rows, roughly: sizes a preload, and never means `empty`."""
+
+    def wipe(self) -> None:
+        """No row and no position is left."""
+
+    def close(self) -> None:
+        """Everything written is on its way to the disk; may take long."""
+
+
+def holds_rows(rows: Rows) -> bool:
+    """Looked for: an estimate of 0 can hide rows behind tombstones."""
+    return next(rows.scan(ROW, INDEX), None) is not None

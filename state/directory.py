@@ -1,0 +1,138 @@
+"""The state directory of one worker: its lock, its names, its stores, its rubbish.
+
+    {state_dir}/{app}/LOCK             held with flock for as long as the process lives; its pid
+                      process.json     ids that survive a restart
+                      member.json      the member id that this process uses in the group
+                      stores/{store}/{partition}/
+                      trash/           renamed before it is deleted
+
+Who holds LOCK knows that whoever wrote member.json is dead, and may end its membership.
+
+Not here: what is in a store (`rocks`), which stores are wanted.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from streamsx.errors import StoreLocked
+
+SLOTS_MAX = 256
+FORMAT_VERSION = 1
+
+
+class StateDirectory:
+    """Locked from construction to `release`.
+
+    Raises StoreLocked, with the pid, when another process holds it.
+    """
+
+    def __init__(self, state_dir: Path, app: str) -> None:
+        self.root, self.path = state_dir, state_dir / app
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.path / "LOCK")
+        known = _read(self.path / "process.json")
+        self.process_id = uuid.UUID(known["process_id"]) if known else uuid.uuid4()
+        self.instance_id: str | None = known.get("instance_id")
+        self.fresh = not known
+
+    @classmethod
+    def first_free(cls, base: Path, app: str) -> "StateDirectory":
+        """Slot 0, 1, ... of a folder that several workers share: the first that nobody holds."""
+        for slot in range(SLOTS_MAX):
+            try:
+                return cls(base / str(slot), app)
+            except StoreLocked:
+                continue
+        raise StoreLocked(f"no free slot: {base}: {SLOTS_MAX} workers hold it: give --state-dir")
+
+    def name_instance(self, instance_id: str) -> None:
+        """Keep the name for the next start."""
+        self.instance_id = instance_id
+        _write(
+            self.path / "process.json",
+            {
+                "format": FORMAT_VERSION,
+                "process_id": str(self.process_id),
+                "instance_id": instance_id,
+            },
+        )
+
+    # -- the member of the group
+
+    def remember_member(self, group: str, member_id: str, host: str) -> None:
+        """Before anything is sent with that id."""
+        _write(self.path / "member.json", {"group": group, "member_id": member_id, "host": host})
+
+    def forget_member(self) -> None:
+        (self.path / "member.json").unlink(missing_ok=True)
+
+    def predecessor(self, group: str, host: str) -> str | None:
+        """The member id of a dead process of this directory.
+
+        None from another host: the directory was copied, and its writer may live.
+        """
+        known = _read(self.path / "member.json")
+        same = known.get("group") == group and known.get("host") == host
+        return str(known["member_id"]) if same else None
+
+    # -- stores
+
+    def store(self, name: str, partition: int) -> Path:
+        return self.path / "stores" / name / str(partition)
+
+    def stores(self) -> Iterator[tuple[str, int]]:
+        """Name and partition of every store that is on the disk, in order."""
+        for path in sorted(self.path.glob("stores/*/*")):
+            if path.name.isdigit():
+                yield path.parent.name, int(path.name)
+
+    def discard(self, path: Path) -> Path:
+        """Out of the way at once; `empty_trash` deletes it."""
+        trash = self.path / "trash"
+        trash.mkdir(exist_ok=True)
+        return path.rename(trash / uuid.uuid4().hex)
+
+    def empty_trash(self) -> None:
+        shutil.rmtree(self.path / "trash", ignore_errors=True)
+
+    def release(self) -> None:
+        self._lock.close()
+
+
+def _locked(path: Path) -> IO[str]:
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        pid = file.read().strip() or "unknown"
+        file.close()
+        raise StoreLocked(
+            f"state directory in use: {path.parent}: process {pid} holds it: "
+            "stop it, or give another --state-dir"
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Empty when it is not there, or was torn by a crash: each file can be made anew."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(content))
+    new.replace(path)

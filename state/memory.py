@@ -1,0 +1,40 @@
+"""Committed rows in a dict: tests, and tables with `store="memory://"`. Close forgets all."""
+
+from collections.abc import Iterator, Mapping
+
+
+class MemoryRows:
+    """The `Rows` protocol without a disk: restored from the changelog at each start."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes] = {}
+        self._position: int | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._rows.get(key)
+
+    def scan(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        keys = (key for key in self._rows if key >= start and (stop is None or key < stop))
+        yield from [(key, self._rows[key]) for key in sorted(keys)]
+
+    def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
+        for key, value in rows.items():
+            if value is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = value
+        if position is not None:
+            self._position = position
+
+    def position(self) -> int | None:
+        return self._position
+
+    def estimate(self) -> int:
+        return len(self._rows)
+
+    def wipe(self) -> None:
+        self._rows.clear()
+        self._position = None
+
+    def close(self) -> None:
+        self.wipe()

@@ -1,0 +1,445 @@
+"""What one worker holds, against what the group wants of it: plans in, the lives of tasks out.
+
+It owns a `Life` for each task that it was handed and has not closed, and knows what an opening
+waits for. Two things have to be there before an active may run: its stores, and an end of its
+changelogs that was read after its committed positions had come. Whatever comes first waits for
+the other.
+
+Order. The member says of an assignment: Revoked, Planned, Assigned. Planned comes before
+Assigned, so a learner that no list names is dropped only if the task is not assigned either; else
+each hand-over would close and reopen the store it has just warmed.
+
+A closing task that is assigned again is opened when it is closed; a second assignment during a slow
+close names nothing new, so that wish is kept for as long as the plans name the task. Only Assigned
+makes the wish, never a plan that names it: m releases 1_0; before that arrives the member applies
+an assignment that gives 1_0 back, and one that takes it away, which it need not say because the
+first revoke is not answered yet; then it hears the release and gives 1_0 up.
+
+A task that is given back while it is suspended is settled, closed and opened again: it is rare, and
+one way less that has to be right.
+
+Readiness is announced once per assignment. A learner that is promised its task announces nothing:
+its hand-over is under way. A new assignment that neither promises nor grants a copy that was
+ready (the join was built before it was) makes it announce again, at once.
+
+Not here: partitions (tasks only), stores, offsets, when a commit is due (`lifecycle/commit`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamsx.lifecycle import task as life
+from streamsx.lifecycle.task import Life, State
+from streamsx.model import Role, TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An assignment in full, before its `Assigned`. A task is in one of the two lists at most."""
+
+    active: frozenset[TaskId]
+    learners: frozenset[TaskId]
+    promised: frozenset[TaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """These became ours."""
+
+    tasks: frozenset[TaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The group wants these back. `number`: the member's, to be repeated with each Release."""
+
+    tasks: frozenset[TaskId]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    tasks: frozenset[TaskId]
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Answers `FetchPositions` of this number."""
+
+    task: TaskId
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoresOpen:
+    """Answers `Open`, also while the task is closing."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class EndsKnown:
+    """Answers `ReadEnds`. `behind`: something is left to restore."""
+
+    task: TaskId
+    role: Role
+    behind: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How its stores stand, each time that may have changed.
+
+    `role`: as what they are restored; `done`: all at the end (active) or near enough (learner), and
+    written.
+    """
+
+    task: TaskId
+    role: Role
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A suspended task has nothing left to commit."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """By its policy, or because its stores cannot be opened or read."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Answers `Close`."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The member is out of the group for good: what is still held is closed."""
+
+
+Event = (
+    Planned | Assigned | Revoked | Lost | Positions | StoresOpen | EndsKnown | Restored | Settled
+    | Failed | Closed | Ended
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Make or open its stores."""
+
+    task: TaskId
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPositions:
+    """Ask for its committed offsets as of now."""
+
+    task: TaskId
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEnds:
+    """Ask for the bounds of its changelogs as of now. Nothing is answered after a `Close`."""
+
+    task: TaskId
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Make the task and feed it from its committed positions."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell the group that this learner may be made active."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Feed it nothing more; answered by Settled."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Tell the group that its partitions are free; answers `Revoked` of this number.
+
+    A release without a number could be taken for the answer to a later revoke: m is busy with user
+    code for a second; meanwhile its member is fenced, joins again, is given 1_0 and asked for it
+    back; then m's answer to the first revoke arrives, and m goes on to open and run 1_0.
+    """
+
+    task: TaskId
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop everything that is not committed."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Write what is committed, close its stores."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A transition, for the event log."""
+
+    task: TaskId
+    role: Role
+    old: State
+    new: State
+
+
+Effect = (
+    Open | FetchPositions | ReadEnds | Run | Announce | Suspend | Release | Forget | Close | Moved
+)
+
+PLAIN: Mapping[life.Effect, type[Run | Suspend | Forget | Close]] = {
+    life.Effect.RUN: Run,
+    life.Effect.SUSPEND: Suspend,
+    life.Effect.FORGET: Forget,
+    life.Effect.CLOSE: Close,
+}
+
+
+@dataclass(slots=True)
+class Holding:
+    """A task and what its opening or promotion waits for."""
+
+    life: Life
+    number: int = 0
+    """Of the positions that were asked for the last time."""
+    positions: bool = False
+    stores_open: bool = False
+    asked: Role | None = None
+    """As what its ends were asked for the last time."""
+    promised: bool = False
+    announced: bool = False
+    revoke: int = 0
+    """Number of the revoke that its release answers."""
+    afterwards: Role | None = None
+    """What it is when it is closed."""
+
+
+class Holdings:
+    """All tasks of one worker; `step` is the only door."""
+
+    def __init__(self) -> None:
+        self._held: dict[TaskId, Holding] = {}
+        self._now = 0.0
+        self._number = 0
+        self._effects: list[Effect] = []
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, task: TaskId) -> bool:
+        return task in self._held
+
+    def of(self, task: TaskId) -> Life:
+        """Read only. Raises KeyError for a task that is not held."""
+        return self._held[task].life
+
+    def promised(self, task: TaskId) -> bool:
+        """The group has given its word that this learner is next."""
+        return self._held[task].promised
+
+    def tasks(self, *states: State) -> list[TaskId]:
+        """In order; all of them when no state is named."""
+        return sorted(t for t, h in self._held.items() if not states or h.life.state in states)
+
+    def step(self, now: float, event: Event) -> list[Effect]:
+        """The effects of one event, in order. Raises InvalidTransition with the task's story."""
+        self._now, self._effects = now, []
+        match event:
+            case Planned():
+                self._planned(event)
+            case Assigned(tasks):
+                for task in sorted(tasks):
+                    self._assigned(task)
+            case Revoked(tasks, number):
+                for task in sorted(tasks):
+                    self._revoked(task, number)
+            case Lost(tasks):
+                for task in sorted(tasks & self._held.keys()):
+                    self._lost(self._held[task])
+            case Ended():
+                self._ended()
+            case _:
+                self._answered(event)
+        return self._effects
+
+    def _answered(
+        self,
+        event: Positions | StoresOpen | EndsKnown | Restored | Settled | Failed | Closed,
+    ) -> None:
+        held = self._held.get(event.task)
+        if held is None:
+            return  # asked for a holding that is over
+        match event:
+            case Positions(_, number):
+                held.positions = held.positions or number == held.number
+                self._ask(held)
+            case StoresOpen():
+                held.stores_open = True
+                if held.life.state is State.CLOSING:
+                    self._step(held, life.Event.OPENED_BEHIND)
+                self._ask(held)
+            case EndsKnown(_, role, behind):
+                self._ends_known(held, role, behind=behind)
+            case Restored(_, role, done):
+                self._restored(held, role, done=done)
+            case Settled():
+                self._step(held, life.Event.SETTLED)
+            case Failed():
+                self._failed(held)
+            case Closed():
+                self._closed(held)
+
+    # -- from the group
+
+    def _planned(self, plan: Planned) -> None:
+        for task in sorted(self._held.keys() | plan.learners):
+            held = self._held.get(task) or self._hold(task, Role.LEARNER)
+            held.announced, held.promised = False, task in plan.promised
+            state, learns = held.life.state, task in plan.learners
+            if state is State.CLOSING:
+                kept = held.afterwards if task in plan.active else None
+                held.afterwards = Role.LEARNER if learns else kept
+            elif held.life.role is Role.ACTIVE or task in plan.active:
+                continue
+            elif not learns:
+                self._step(held, life.Event.DROP)
+            elif state is State.TAILING:
+                self._announce(held)
+
+    def _assigned(self, task: TaskId) -> None:
+        held = self._held.get(task)
+        if held is None:
+            self._hold(task, Role.ACTIVE)
+        elif held.life.state is State.CLOSING:
+            held.afterwards = Role.ACTIVE
+        else:
+            self._step(held, life.Event.PROMOTE)
+
+    def _revoked(self, task: TaskId, number: int) -> None:
+        held = self._held.get(task)
+        if held is None:  # it failed and was closed
+            self._effects.append(Release(task, number))
+        else:
+            held.afterwards, held.revoke = None, number
+            self._step(held, life.Event.REVOKE)
+
+    def _lost(self, held: Holding) -> None:
+        if held.afterwards is Role.ACTIVE:
+            held.afterwards = None
+        if held.life.role is Role.ACTIVE or held.life.state is State.CLOSING:
+            self._step(held, life.Event.LOST)
+
+    def _ended(self) -> None:
+        for _, held in sorted(self._held.items()):
+            held.afterwards = None
+            if held.life.state is not State.CLOSING:
+                learner = held.life.role is Role.LEARNER
+                self._step(held, life.Event.DROP if learner else life.Event.LOST)
+
+    # -- answers of the worker
+
+    def _ask(self, held: Holding) -> None:
+        """The ends, once per role: a learner's behind its stores, an active's behind both."""
+        role = held.life.role
+        if not held.stores_open or held.asked is role or held.life.state is State.CLOSING:
+            return
+        if held.positions or role is Role.LEARNER:
+            held.asked = role
+            self._effects.append(ReadEnds(held.life.task, role))
+
+    def _ends_known(self, held: Holding, role: Role, *, behind: bool) -> None:
+        """A promotion may have come meanwhile: then these ends are too old to run on."""
+        if held.life.state is State.OPENING:
+            at_end = role is held.life.role and not behind
+            self._step(held, life.Event.OPENED_AT_END if at_end else life.Event.OPENED_BEHIND)
+
+    def _restored(self, held: Holding, role: Role, *, done: bool) -> None:
+        if role is not held.life.role:
+            return  # of before a promotion
+        if done and held.life.state is State.RESTORING:
+            self._step(held, life.Event.REACHED_END)
+        elif not done and held.life.state is State.TAILING:
+            self._step(held, life.Event.FELL_BEHIND)
+
+    def _failed(self, held: Holding) -> None:
+        if held.life.state is not State.CLOSING:
+            self._step(held, life.Event.FAIL)
+        elif not held.stores_open:
+            self._step(held, life.Event.OPENED_BEHIND)  # closes what there is of it
+
+    def _closed(self, held: Holding) -> None:
+        self._step(held, life.Event.CLOSED)
+        del self._held[held.life.task]
+        if held.afterwards is not None:
+            promised = held.promised
+            self._hold(held.life.task, held.afterwards).promised = promised
+
+    # -- lives
+
+    def _hold(self, task: TaskId, role: Role) -> Holding:
+        held = self._held[task] = Holding(Life(task, role))
+        self._step(held, life.Event.START)
+        return held
+
+    def _step(self, held: Holding, event: life.Event) -> None:
+        alive = held.life
+        task, old = alive.task, alive.state
+        effects = alive.step(self._now, event)
+        if alive.state is not old:
+            self._effects.append(Moved(task, alive.role, old, alive.state))
+        for effect in effects:
+            if effect is life.Effect.OPEN:
+                self._effects.append(Open(task, alive.role))
+                if alive.role is Role.ACTIVE:
+                    self._fetch_positions(held)
+            elif effect is life.Effect.READ_END:
+                self._fetch_positions(held)
+            elif effect is life.Effect.READY:
+                self._announce(held)
+            elif effect is life.Effect.RELEASE:
+                self._effects.append(Release(task, held.revoke))
+            else:
+                self._effects.append(PLAIN[effect](task))
+        opening_ended = old is State.OPENING and alive.state is State.CLOSING
+        if opening_ended and held.stores_open and life.Effect.CLOSE not in effects:
+            self._step(held, life.Event.OPENED_BEHIND)  # without them, StoresOpen does it
+
+    def _fetch_positions(self, held: Holding) -> None:
+        self._number += 1
+        held.number = self._number
+        self._effects.append(FetchPositions(held.life.task, held.number))
+
+    def _announce(self, held: Holding) -> None:
+        if not (held.promised or held.announced):
+            held.announced = True
+            self._effects.append(Announce(held.life.task))

@@ -1,0 +1,231 @@
+"""One store and its changelog: what to read next, and when the store has caught up.
+
+OPENING   The store's own position and the bounds of the changelog are being asked for.
+READING   Records from the position on go into the store, the newest of each key, the position with
+          them. An active reads up to a fixed end, a learner until it is near enough.
+TAILING   A learner that is near enough; it goes on reading for as long as it lives. It falls back
+          to READING when it is more than twice the limit behind, so that it does not flicker.
+DONE      An active at its end. The end was read after the previous owner had let go, so nothing can
+          come behind it that this store lacks.
+
+Position means written, never only fetched: a restore is at its end when its writes are done. The
+end is an offset, not a count of records: transaction markers and compaction leave holes.
+
+Not here: fetching, RocksDB, how long a slice may take, which store goes first.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from streamsx.errors import InvalidTransition
+
+STORY_STEPS = 200
+FALLS_BACK_AT_LIMITS = 2
+
+
+class State(Enum):
+    OPENING = "opening"
+    READING = "reading"
+    TAILING = "tailing"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """`position`: next changelog offset by the store, None without one; `rows`: it holds some.
+
+    `start`, `end`: first offset and high watermark of the changelog.
+    """
+
+    position: int | None
+    rows: bool
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Changelog records in order of their offsets. None as a value deletes."""
+
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The last `Write` is in the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a fetch reply said of a follower's end."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The broker no longer has (or does not have) the offset that was asked for."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """The previous owner has let go; `end`: high watermark read after that."""
+
+    end: int
+
+
+Event = Opened | Fetched | Written | Moved | OutOfRange | Promoted
+
+
+@dataclass(frozen=True, slots=True)
+class Wipe:
+    """Remove every row, and the position."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """From this offset on, until told otherwise."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Newest value per key in ascending order, the position in the last batch of it."""
+
+    rows: Mapping[bytes, bytes | None]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedEnd:
+    """`lag`: records behind; 0 for an active."""
+
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class FellBehind:
+    lag: int
+
+
+Effect = Wipe | Read | Write | ReachedEnd | FellBehind
+
+
+class Step(NamedTuple):
+    """One line of the story: rows and columns are left out, they may be megabytes."""
+
+    now: float
+    event: str
+    state: State
+    position: int
+    end: int
+
+
+class Restore:
+    """One store. `follows`: of a learner, which has no end; `limit`: records, when it is near.
+
+    `records`: how many were applied; `position`: next offset by what is written.
+    """
+
+    def __init__(self, *, follows: bool, limit: int) -> None:
+        self.state, self.follows, self.limit = State.OPENING, follows, limit
+        self.position, self.began, self.end = 0, 0, 0
+        self.records = 0
+        self._writing: int | None = None
+        self.story: deque[Step] = deque(maxlen=STORY_STEPS)
+
+    @property
+    def lag(self) -> int:
+        """Records behind the end, holes included."""
+        return max(0, self.end - self.position)
+
+    @property
+    def total(self) -> int:
+        """Records of this restore, by offsets: from where it began to the end."""
+        return max(0, self.end - self.began)
+
+    def step(self, now: float, event: Event) -> list[Effect]:
+        """The effects of one event, in order. Raises InvalidTransition with the story."""
+        name = type(event).__name__
+        self.story.append(Step(now, name, self.state, self.position, self.end))
+        match event:
+            case Opened() if self.state is State.OPENING:
+                return self._opened(event)
+            case Fetched() if self.state in READS and self._writing is None:
+                return self._fetched(event)
+            case Written() if self.state in READS and self._writing is not None:
+                self.position, self._writing = self._writing, None
+                return self._settled()
+            case Moved(end) if self.state in READS:
+                self.end = max(self.end, end) if self.follows else self.end
+                return self._settled()
+            case OutOfRange(start, end) if self.state in READS:
+                return self._restart(cut(self.position, start, end), start, end)
+            case Promoted(end) if self.state in READS:
+                self.follows, self.end = False, end
+                self.state = State.READING
+                return self._settled()
+        raise InvalidTransition(f"restore: {name} while {self.state.value}: {list(self.story)}")
+
+    def _opened(self, event: Opened) -> list[Effect]:
+        self.state, self.end = State.READING, event.end
+        if event.position is None:
+            why = "the store has rows but no position" if event.rows else ""
+        else:
+            why = cut(event.position, event.start, event.end)
+        if why:
+            return self._restart(why, event.start, event.end)
+        self.position = self.began = event.start if event.position is None else event.position
+        return [Read(self.position), *self._settled()]
+
+    def _restart(self, why: str, start: int, end: int) -> list[Effect]:
+        """Deletes in the gap are unknown, so nothing that is there can be kept."""
+        self.state = State.READING
+        self.position = self.began = start
+        self.end, self._writing = (max(self.end, end) if self.follows else end), None
+        return [Wipe(why), Read(start), *self._settled()]
+
+    def _fetched(self, event: Fetched) -> list[Effect]:
+        newest = dict(zip(event.keys, event.values, strict=True))
+        newest.pop(None, None)
+        self.records += len(event.keys)
+        self._writing = event.next_offset
+        rows = {key: newest[key] for key in sorted(key for key in newest if key is not None)}
+        return [Write(rows, event.next_offset)]
+
+    def _settled(self) -> list[Effect]:
+        if not self.follows:
+            if self._writing is not None or self.position < self.end:
+                return []
+            self.state = State.DONE
+            return [ReachedEnd(0)]
+        if self.state is State.READING and self.lag <= self.limit:
+            self.state = State.TAILING
+            return [ReachedEnd(self.lag)]
+        if self.state is State.TAILING and self.lag > FALLS_BACK_AT_LIMITS * self.limit:
+            self.state = State.READING
+            return [FellBehind(self.lag)]
+        return []
+
+
+READS: Final = frozenset({State.READING, State.TAILING})
+
+
+def cut(position: int, start: int, end: int) -> str:
+    """Why a store at `position` cannot go on; empty when it can."""
+    if position < start:
+        return f"the changelog begins at {start}, the store says {position}"
+    if position > end:
+        return f"the changelog ends at {end}, the store says {position}"
+    return ""

@@ -1,0 +1,232 @@
+"""The inbox of an agent, what its `async for` iterates over, and the pump that steps bodies by
+hand.
+
+A body awaits things that are already complete (`topic.send`) or its next input; then nothing ever
+suspends inside a chunk, and `StepPump` needs no event loop. Whatever else a body awaits is refused
+here; `streamsx.engine.pump` allows it.
+
+Not here: which records a task runs next, what becomes of one that fails (`task`).
+"""
+
+import contextvars
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from streamsx.errors import TaskFailed
+from streamsx.model import Headers, TaskId
+from streamsx.task.batch import Batch, Chunk
+from streamsx.topology.nodes import AgentNode, Decode
+
+Send = Callable[[bytes | None, bytes | None, int, Headers | None], None]
+"""Key, value, timestamp in ms, headers; never awaits. Raises RecordTooLarge."""
+SendRows = Callable[[Sequence[tuple[bytes, bytes | None]], int], None]
+"""Keys and values, one timestamp for all of them."""
+
+
+class Outbox(Protocol):
+    """Where the records of a task go; given by the driver. Bound once per task and topic."""
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        """Without a partition, the key chooses."""
+
+    def rows(self, topic: str, partition: int) -> SendRows:
+        """For changelogs."""
+
+
+class NeedInput:
+    """What a body waits for when it has used up its inbox."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield self
+
+
+NEED_INPUT: Final = NeedInput()
+
+
+class Done:
+    """What an engine call inside a body returns: already complete."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+DONE: Final = Done()
+
+
+def need_input() -> Awaitable[None]:
+    """How an inbox waits unless its pump says otherwise."""
+    return NEED_INPUT
+
+
+class Inbox:
+    """Chunks for one agent instance. `position`: next offset that is safe to commit."""
+
+    __slots__ = ("_done", "_stop", "batch", "chunks", "index", "undecodable", "wait")
+
+    def __init__(self, position: int, undecodable: Callable[[Exception], None]) -> None:
+        self.chunks: deque[Chunk] = deque()
+        self.batch: Batch | None = None
+        """Of the record at hand; None between two chunks."""
+        self.index = 0
+        self.undecodable = undecodable
+        self.wait: Callable[[], Awaitable[None]] = need_input
+        self._stop, self._done = 0, position
+
+    @property
+    def position(self) -> int:
+        """The record at hand is not done until the body asks for the next one."""
+        return self._done if self.batch is None else self.batch.offsets[self.index]
+
+    @property
+    def timestamp(self) -> int:
+        """Of the record at hand, in ms; -1 without one."""
+        return -1 if self.batch is None else self.batch.timestamps[self.index]
+
+    def begin(self) -> Chunk:
+        chunk = self.chunks.popleft()
+        if chunk.start < chunk.stop:
+            self.batch, self.index = chunk.batch, chunk.start
+        self._stop = chunk.stop
+        return chunk
+
+    def finish(self, chunk: Chunk) -> None:
+        self.batch, self._done = None, chunk.batch.following(chunk.stop)
+
+    def skip(self) -> None:
+        """Leave the record at hand behind; the rest of its chunk is the next one."""
+        assert self.batch is not None, "nothing at hand to skip"
+        batch, after = self.batch, self.index + 1
+        self.batch, self._done = None, batch.following(after)
+        if after < self._stop:
+            self.chunks.appendleft(Chunk(batch, after, self._stop))
+
+
+async def values(inbox: Inbox, decode: Decode) -> AsyncIterator[Any]:
+    """The decoded values of an inbox, for as long as its agent lives."""
+    while True:
+        while not inbox.chunks:
+            await inbox.wait()
+        chunk = inbox.begin()
+        batch, start, stop = chunk
+        raws = islice(batch.values, start, stop)
+        for inbox.index, raw in enumerate(raws, start):  # its slot, no new name
+            try:
+                value = decode(raw)
+            except Exception as error:  # any codec's
+                inbox.undecodable(error)
+                continue
+            yield value
+        inbox.finish(chunk)
+
+
+class Running:
+    """What user code in a task reaches: its stores, its outbox, the record at hand."""
+
+    __slots__ = ("inbox", "outbox", "sends", "stores", "task")
+
+    def __init__(
+        self, task: TaskId, stores: Mapping[str, Any], outbox: Outbox, inbox: Inbox
+    ) -> None:
+        self.task, self.stores, self.outbox, self.inbox = task, stores, outbox, inbox
+        self.sends: dict[str, Send] = {}
+
+    def to(self, topic: str) -> Send:
+        """The bound sender of a topic."""
+        send = self.sends.get(topic)
+        if send is None:
+            send = self.sends[topic] = self.outbox.to(topic)
+        return send
+
+
+RUNNING: Final[contextvars.ContextVar[Running]] = contextvars.ContextVar("streamsx running task")
+"""Set once per agent instance."""
+
+
+class Instance(Protocol):
+    """A living body."""
+
+    idle: bool
+    """It waits for input. False: it is at work, or waits for something foreign."""
+
+    def wake(self) -> None:
+        """There is input. By hand: used up on return. In a loop: `idle` says when."""
+
+    def close(self) -> None:
+        """Ends the body where it waits."""
+
+
+class Pump(Protocol):
+    """How bodies get to run; one per task."""
+
+    def start(
+        self,
+        agent: AgentNode,
+        stream: AsyncIterator[Any],
+        running: Running,
+        failed: Callable[[Exception], None],
+    ) -> Instance:
+        """A body that is not yet woken. `failed` is called once, with what ended it."""
+
+
+class StepInstance:
+    """A body that `coroutine.send` moves on, in a context of its own."""
+
+    def __init__(
+        self,
+        agent: AgentNode,
+        stream: AsyncIterator[Any],
+        running: Running,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.idle = True
+        self._name, self._failed = agent.name, failed
+        self._context = contextvars.copy_context()
+        self._context.run(RUNNING.set, running)
+        self._coroutine = agent.body(stream)
+
+    def wake(self) -> None:
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(None, None)  # a running loop must not adopt what is stepped by hand
+        try:
+            asked = self._context.run(self._coroutine.send, None)
+        except StopIteration:
+            self._failed(returned(self._name))
+        except Exception as error:  # the body's own
+            self._failed(error)
+        else:
+            if asked is not NEED_INPUT:
+                raise TaskFailed(
+                    f"agent waits for something foreign: {self._name}: {asked!r}: "
+                    "it needs the event loop of a worker"
+                )
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+
+def returned(agent: str) -> TaskFailed:
+    """For a body that ends by itself."""
+    return TaskFailed(f"agent ended: {agent}: its body returned: let it loop over its stream")
+
+
+class StepPump:
+    """Bodies stepped by hand: tests, Spark, the discovery of derived topics."""
+
+    def start(
+        self,
+        agent: AgentNode,
+        stream: AsyncIterator[Any],
+        running: Running,
+        failed: Callable[[Exception], None],
+    ) -> StepInstance:
+        return StepInstance(agent, stream, running, failed)

@@ -1,0 +1,312 @@
+"""Task: batches in, stores changed, records out. No clock, no event loop, no Kafka client.
+
+Drivers: the worker, the test driver, Spark; each feeds the same object in the same order, and each
+cut of the input into batches gives the same stores and the same outputs.
+
+Not here: fetching, when to commit, what a role means.
+"""
+
+from collections import Counter, deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, repeat
+from typing import Any, NamedTuple
+
+from streamsx.errors import TaskFailed
+from streamsx.model import TaskId
+from streamsx.state.cache import CachedStore
+from streamsx.task.batch import Batch, Chunk
+from streamsx.task.compile import Loop, RecordFailed, compiled
+from streamsx.task.merge import Merge
+from streamsx.task.policy import Failure, Policy
+from streamsx.task.stream import Inbox, Outbox, Pump, Running, values
+from streamsx.topology.nodes import AgentNode, Source, SubTopology
+
+RESTARTS_MAX = 100
+RESTARTS_WITHIN_MS = 10_000
+
+
+class Sealed(NamedTuple):
+    """What a commit cycle carries for one task.
+
+    `positions`: topic -> next offset; `rows`: per store, local bytes (None deletes); `records`: how
+    many were taken since the seal before.
+    """
+
+    positions: Mapping[str, int]
+    stream_time: int
+    rows: Mapping[str, Mapping[bytes, bytes | None]]
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMetadata:
+    """Where the last commit left the task.
+
+    `positions`: one for each source topic; `stream_time`: -1 before the first record; `high`: the
+    highest timestamp taken from each topic, for the order over several.
+    """
+
+    positions: Mapping[str, int]
+    stream_time: int = -1
+    high: Mapping[str, int] = field(default_factory=dict)
+
+
+class AgentRun:
+    """One agent of one task: its inbox and its living instance."""
+
+    def __init__(self, agent: AgentNode, source: Source, task: "Task") -> None:
+        self._agent, self._source, self._task = agent, source, task
+        position = task.taken[source.topic]
+        self.inbox = Inbox(position, self._undecodable)
+        self._running = Running(task.id, task.stores, task.outbox, self.inbox)
+        self._start()
+
+    def _start(self) -> None:
+        stream = values(self.inbox, self._source.decode_value)
+        pump, running = self._task.pump, self._running
+        self.instance = pump.start(self._agent, stream, running, self._failed)
+
+    def run(self, chunk: Chunk) -> None:
+        self.inbox.chunks.append(chunk)
+        self.instance.wake()
+
+    def _undecodable(self, error: Exception) -> None:
+        self._task.failed(self._failure(error, decode=True))
+
+    def _failed(self, error: Exception) -> None:
+        """The body is over: its record counts as failed, the rest goes to a new instance."""
+        if isinstance(error, TaskFailed) or self.inbox.batch is None:
+            self._task.end(error, f"agent {self._agent.name}")
+            return
+        try:
+            self._task.failed(self._failure(error, decode=False))
+            self._task.restarted(self._agent.name)
+        except TaskFailed as fatal:
+            self._task.end(fatal, f"agent {self._agent.name}")
+            return
+        self.inbox.skip()
+        self._start()
+        self.instance.wake()
+
+    def _failure(self, error: Exception, *, decode: bool) -> Failure:
+        batch = self.inbox.batch
+        assert batch is not None, "a failure without a record"
+        offset, operator = batch.offsets[self.inbox.index], self._agent.name
+        return Failure(self._task.id, batch.topic, batch.partition, offset, operator, decode, error)
+
+
+class Task:
+    """One sub-topology on one partition number.
+
+    `run` never raises for a record: the policy decides. It raises TaskFailed when the policy is to
+    stop, or when a body ends in a way that no record explains.
+    """
+
+    def __init__(
+        self,
+        plan: SubTopology,
+        partition: int,
+        stores: Mapping[str, CachedStore[Any, Any]],
+        outbox: Outbox,
+        pump: Pump,
+        policy: Policy,
+        metadata: TaskMetadata,
+    ) -> None:
+        self.id = TaskId(plan.number, partition)
+        self.plan, self.stores, self.outbox, self.pump = plan, stores, outbox, pump
+        self.policy, self.stream_time = policy, metadata.stream_time
+        self.taken = dict(metadata.positions)
+        """Topic -> next offset that is not handed to anybody yet."""
+        self.skipped: Counter[str] = Counter()
+        """Failed records by operator."""
+        self._ended: TaskFailed | None = None
+        self._restarts, self._restarts_since = 0, 0
+        self._records = 0
+        self._sealing: tuple[dict[str, int], int, int, list[str]] | None = None
+        self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
+        self._merge = Merge(self._queues, metadata.high)
+        self._loops: dict[str, Loop] = {
+            source.topic: compiled(source, plan.number, outbox.to)
+            for source in plan.sources
+            if source.operators
+        }
+        self._agents = {s.topic: [AgentRun(a, s, self) for a in s.agents] for s in plan.sources}
+        self._changelogs = {
+            node.name: outbox.rows(node.changelog, partition) for node in plan.stores
+        }
+
+    # -- records
+
+    def offer(self, batch: Batch) -> None:
+        """Into the queue of its topic. Records below the position are passed over."""
+        queue = self._queues[batch.topic]
+        position = queue[-1].batch.next_offset if queue else self.taken[batch.topic]
+        if batch.next_offset <= position:
+            return
+        start = 0
+        if batch.offsets and batch.offsets[0] < position:
+            start = next(i for i, offset in enumerate(batch.offsets) if offset >= position)
+        queue.append(Chunk(batch, start, len(batch.offsets)))
+
+    def waiting(self, topic: str) -> int:
+        """Batches in the queue of a topic."""
+        return len(self._queues[topic])
+
+    def run(self, limit: int, caught_up: Collection[str] = ()) -> int:
+        """Hand on up to `limit` records in order; how many. `caught_up`: topics read to the end."""
+        done = 0
+        while done < limit and not self.busy:
+            chunk = self._merge.next(limit - done, caught_up)
+            if chunk is None:
+                break
+            done += chunk.stop - chunk.start
+            self._run(chunk)
+            if self._ended is not None:
+                raise self._ended
+        return done
+
+    def process(self, batch: Batch) -> int:
+        """Offer and run to the end: for tests, and tasks with one source."""
+        self.offer(batch)
+        return self.run(len(batch.offsets) or 1, self._queues)
+
+    @property
+    def busy(self) -> bool:
+        """An agent has not used up its input: it is given no more."""
+        if self._ended is not None:
+            raise self._ended
+        return not all(run.instance.idle for runs in self._agents.values() for run in runs)
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Topic -> next offset that is safe to commit: that of its slowest reader."""
+        return {
+            topic: min([taken, *(run.inbox.position for run in self._agents[topic])])
+            for topic, taken in self.taken.items()
+        }
+
+    def tick(self, now_ms: int) -> None:
+        """The wall clock; the only way time gets in."""
+        if now_ms - self._restarts_since >= RESTARTS_WITHIN_MS:
+            self._restarts, self._restarts_since = 0, now_ms
+
+    def _run(self, chunk: Chunk) -> None:
+        batch, start, stop = chunk
+        topic = batch.topic
+        if loop := self._loops.get(topic):
+            self._run_loop(loop, chunk)
+        newest = max(islice(batch.timestamps, start, stop), default=-1)
+        self.stream_time = max(self.stream_time, newest)
+        self._records += stop - start
+        self.taken[topic] = batch.following(stop)
+        for run in self._agents[topic]:
+            run.run(chunk)
+
+    def _run_loop(self, loop: Loop, chunk: Chunk) -> None:
+        """One failing record costs one start of the loop behind it."""
+        batch, start, stop = chunk
+
+        def failure(index: int, error: Exception, *, decode: bool) -> Failure:
+            offset, operator = batch.offsets[start + index], f"{batch.topic} loop"
+            return Failure(self.id, batch.topic, batch.partition, offset, operator, decode, error)
+
+        def undecodable(index: int, error: Exception) -> None:
+            self.failed(failure(index, error, decode=True))
+
+        while start < stop:
+            columns = (batch.keys, batch.values, batch.timestamps)
+            headers = islice(batch.headers, start, stop) if batch.headers else repeat(None)
+            cut = (islice(column, start, stop) for column in columns)
+            records = zip(*cut, headers, strict=False)  # headers may be endless
+            try:
+                start += loop(records, undecodable)
+            except RecordFailed as error:
+                cause = error.__cause__
+                if not isinstance(cause, Exception) or isinstance(cause, TaskFailed):
+                    raise cause or error from None
+                self.failed(failure(error.args[0], cause, decode=False))
+                start += error.args[0] + 1
+
+    def failed(self, failure: Failure) -> None:
+        """What the policy says of a record. Raises TaskFailed if it is to stop."""
+        if self.policy.stops(failure):
+            self._ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
+            raise self._ended from failure.error
+        self.skipped[failure.operator] += 1
+        self.policy.report(failure)
+
+    def restarted(self, agent: str) -> None:
+        """A body ended with its record and a new one begins."""
+        self._restarts += 1
+        if self._restarts > RESTARTS_MAX:
+            raise TaskFailed(
+                f"agent keeps failing: {agent}, task {self.id}: more than {RESTARTS_MAX} records "
+                f"in {RESTARTS_WITHIN_MS // 1000} s: see the failures logged before"
+            )
+
+    def end(self, error: Exception, where: str) -> None:
+        """Nothing more may run; `run` raises it, at once or the next time."""
+        if not isinstance(error, TaskFailed):
+            what = f"{type(error).__name__}: {error}"
+            failed = TaskFailed(f"task failed outside of a record: {where}, task {self.id}: {what}")
+            failed.__cause__ = error
+            error = failed
+        self._ended = self._ended or error
+
+    # -- commits
+
+    def seal(self, rows: int) -> Sealed | None:
+        """Encode up to `rows` dirty values and send them to the changelogs; None until all are.
+
+        The positions are those of the first call. Raises TaskFailed for a value that cannot be
+        encoded, naming its store.
+        """
+        if self._sealing is None:
+            names = sorted(self.stores)
+            self._sealing = (self.positions, self.stream_time, self._records, names)
+            self._records = 0
+        positions, stream_time, records, names = self._sealing
+        while names:
+            part = self._seal_store(names[0], rows)
+            if part == rows:
+                return None
+            rows -= part
+            names.pop(0)
+        self._sealing = None
+        sealed = {name: store.sealed for name, store in self.stores.items()}
+        return Sealed(positions, stream_time, sealed, records)
+
+    def _seal_store(self, name: str, rows: int) -> int:
+        try:
+            part = self.stores[name].seal(rows)
+        except Exception as error:
+            raise TaskFailed(
+                f"value cannot be encoded: store {name}, task {self.id}: "
+                f"{type(error).__name__}: {error}: put what its codec knows"
+            ) from error
+        if part:
+            self._changelogs[name](part, max(self.stream_time, 0))
+        return len(part)
+
+    def committed(self, sealed: Sealed, ends: Mapping[str, int]) -> None:
+        """Kafka has what was sealed; `ends`: changelog position behind it, per store."""
+        assert sealed.rows.keys() == self.stores.keys()
+        for name, store in self.stores.items():
+            store.adopt(ends.get(name))
+
+    def write_some(self, rows: int) -> bool:
+        """Up to `rows` committed rows of each store into what lies below; True when done."""
+        return all(store.write_some(rows) for store in self.stores.values())
+
+    def aborted(self) -> None:
+        """The stores are back at the last commit; the driver drops this object."""
+        self.close()
+        for store in self.stores.values():
+            store.aborted()
+
+    def close(self) -> None:
+        """Ends the agents' bodies; the stores stay their owner's."""
+        for runs in self._agents.values():
+            for run in runs:
+                run.instance.close()

@@ -1,0 +1,81 @@
+"""What a sub-topology consists of: sources with their operators and agents, stores. Values only.
+
+Codecs are functions, chosen once per topic when the app is compiled; user code comes as functions.
+
+Not here: how the graph is cut (`subtopologies`), what an operator does (`streamsx.operators`).
+"""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Encode = Callable[[Any], bytes | None]
+Decode = Callable[[bytes | None], Any]
+Body = Callable[[AsyncIterator[Any]], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One step of a generated loop.
+
+    `kind` names its fragment; `functions`: what the fragment calls, by the names it uses for them;
+    `topic`: where it sends.
+    """
+
+    kind: str
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentNode:
+    """An `async def` body that is handed its stream of decoded values and never returns."""
+
+    name: str
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A topic that a task reads: operators first, then each agent on its own."""
+
+    topic: str
+    decode_key: Decode
+    decode_value: Decode
+    operators: tuple[Operator, ...] = ()
+    agents: tuple[AgentNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNode:
+    """A key-value store and the topic that its changes go to.
+
+    `key_type`: str, bytes or int when the table has one; `persistent`: on disk.
+    """
+
+    name: str
+    changelog: str
+    encode_key: Callable[[Any], bytes]
+    decode_key: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    key_type: type | None = None
+    persistent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SubTopology:
+    """What one task runs. `number` is the first half of its id; `outputs`: topics it sends to."""
+
+    number: int
+    sources: tuple[Source, ...]
+    stores: tuple[StoreNode, ...] = ()
+    outputs: frozenset[str] = frozenset()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return tuple(source.topic for source in self.sources)
+
+    @property
+    def stateful(self) -> bool:
+        return bool(self.stores)

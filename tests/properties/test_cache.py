@@ -1,0 +1,109 @@
+"""state/cache.py against a model: whatever the order of commits and aborts, it is a dict."""
+
+from copy import deepcopy
+from typing import Any
+
+import orjson
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from streamsx.state.cache import CachedStore
+from streamsx.state.memory import MemoryRows
+
+KEYS = st.sampled_from([f"k{n}" for n in range(8)])
+ROWS = st.integers(1, 5)
+
+
+class CacheIsADict(RuleBasedStateMachine):
+    """`now` is what a user sees; `sealed` and `committed` are what it was at those points."""
+
+    stage = "open"
+
+    @initialize(budget=st.sampled_from([0, 500, 2000, 1 << 20]), rows=st.booleans())
+    def start(self, budget: int, rows: bool) -> None:
+        below = MemoryRows()
+        if rows:
+            below.write({b"\x01" + orjson.dumps(f"k{n}"): b"[%d]" % n for n in range(6)}, 6)
+        self.cached: CachedStore[Any, Any] = CachedStore(
+            "s",
+            below,
+            encode_key=orjson.dumps,
+            decode_key=orjson.loads,
+            encode=orjson.dumps,
+            decode=orjson.loads,
+            budget_bytes=budget,
+        )
+        self.now: dict[str, list[int]] = {f"k{n}": [n] for n in range(6)} if rows else {}
+        self.committed, self.sealed = deepcopy(self.now), deepcopy(self.now)
+
+    @rule(key=KEYS, value=st.integers())
+    @precondition(lambda self: self.stage != "sealing")
+    def put(self, key: str, value: int) -> None:
+        self.cached.put(key, [value])
+        self.now[key] = [value]
+
+    @rule(key=KEYS, value=st.integers())
+    @precondition(lambda self: self.stage != "sealing")
+    def change_in_place(self, key: str, value: int) -> None:
+        if (found := self.cached.get(key)) is not None:
+            found.append(value)
+            self.cached.put(key, found)
+            self.now[key] = [*self.now[key], value]
+
+    @rule(key=KEYS)
+    @precondition(lambda self: self.stage != "sealing")
+    def delete(self, key: str) -> None:
+        self.cached.delete(key)
+        self.now.pop(key, None)
+
+    @rule(key=KEYS)
+    def get(self, key: str) -> None:
+        assert self.cached.get(key) == self.now.get(key)
+
+    @rule()
+    def items(self) -> None:
+        assert list(self.cached.items()) == sorted(self.now.items())
+
+    @rule(rows=ROWS)
+    def preload(self, rows: int) -> None:
+        self.cached.preload_some(rows)
+
+    @rule()
+    @precondition(lambda self: self.stage == "open")
+    def begin_to_seal(self) -> None:
+        self.stage, self.sealed = "sealing", deepcopy(self.now)
+
+    @rule(rows=ROWS)
+    @precondition(lambda self: self.stage == "sealing")
+    def seal(self, rows: int) -> None:
+        if len(self.cached.seal(rows)) < rows:
+            self.stage = "sealed"
+
+    @rule()
+    @precondition(lambda self: self.stage in ("open", "sealed"))
+    def abort(self) -> None:
+        if self.stage == "open" and self.cached.pending:
+            return
+        self.cached.aborted()
+        self.stage, self.now = "open", deepcopy(self.committed)
+
+    @rule()
+    @precondition(lambda self: self.stage == "sealed")
+    def commit(self) -> None:
+        self.cached.adopt(1)
+        self.stage, self.committed = "writing", self.sealed
+
+    @rule(rows=ROWS)
+    @precondition(lambda self: self.stage == "writing")
+    def write(self, rows: int) -> None:
+        if self.cached.write_some(rows):
+            self.stage = "open"
+
+    @invariant()
+    def complete_means_all(self) -> None:
+        if hasattr(self, "cached") and self.cached.complete and self.stage == "open":
+            held = {**self.cached.old, **self.cached.young, **self.cached.hot}
+            assert self.now.keys() <= held.keys()
+
+
+TestCacheIsADict = CacheIsADict.TestCase

@@ -1,0 +1,323 @@
+"""lifecycle/reconcile.py: what a worker does about a plan, as stories and at random."""
+
+import random
+from collections import deque
+
+import pytest
+
+from streamsx.lifecycle.reconcile import (
+    Announce,
+    Assigned,
+    Close,
+    Closed,
+    Effect,
+    Ended,
+    EndsKnown,
+    Event,
+    Failed,
+    FetchPositions,
+    Forget,
+    Holdings,
+    Lost,
+    Moved,
+    Open,
+    Planned,
+    Positions,
+    ReadEnds,
+    Release,
+    Restored,
+    Revoked,
+    Run,
+    Settled,
+    StoresOpen,
+    Suspend,
+)
+from streamsx.lifecycle.task import State
+from streamsx.model import Role, TaskId
+
+T, U = TaskId(1, 0), TaskId(1, 1)
+
+
+def tasks(*some: TaskId) -> frozenset[TaskId]:
+    return frozenset(some)
+
+
+def plan(
+    active: frozenset[TaskId] = tasks(),
+    learners: frozenset[TaskId] = tasks(),
+    promised: frozenset[TaskId] = tasks(),
+) -> Planned:
+    return Planned(active, learners, promised)
+
+
+def run(holdings: Holdings, *events: Event) -> list[Effect]:
+    """What the last event asks for, without the lines of the log."""
+    effects: list[Effect] = []
+    for event in events:
+        effects = holdings.step(0.0, event)
+    return [effect for effect in effects if not isinstance(effect, Moved)]
+
+
+def running() -> Holdings:
+    holdings = Holdings()
+    run(holdings, plan(tasks(T)), Assigned(tasks(T)), StoresOpen(T), Positions(T, 1))
+    assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=False)) == [Run(T)]
+    return holdings
+
+
+def tailing() -> Holdings:
+    holdings = Holdings()
+    run(holdings, plan(learners=tasks(T)), StoresOpen(T), EndsKnown(T, Role.LEARNER, behind=True))
+    assert run(holdings, Restored(T, Role.LEARNER, done=True)) == [Announce(T)]
+    return holdings
+
+
+def test_an_active_reads_its_end_behind_both_its_stores_and_its_positions() -> None:
+    holdings = Holdings()
+    assert run(holdings, Assigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 1)]
+    assert run(holdings, StoresOpen(T)) == []
+    assert run(holdings, Positions(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
+    assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=True)) == []
+    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Run(T)]
+
+
+def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
+    holdings = tailing()
+    assert run(holdings, plan(learners=tasks(T), promised=tasks(T))) == []
+    assert run(holdings, plan(active=tasks(T))) == []
+    assert run(holdings, Assigned(tasks(T))) == [FetchPositions(T, 1)]
+    assert run(holdings, Positions(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
+    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Run(T)]
+
+
+def test_a_learner_that_is_ready_when_it_is_passed_over_announces_again() -> None:
+    holdings = tailing()
+    assert run(holdings, plan(learners=tasks(T))) == [Announce(T)]
+
+
+def test_a_learner_announces_once_per_assignment() -> None:
+    holdings = tailing()
+    run(holdings, Restored(T, Role.LEARNER, done=False))
+    assert run(holdings, Restored(T, Role.LEARNER, done=True)) == []
+
+
+def test_ends_that_were_read_as_a_learner_do_not_let_an_active_run() -> None:
+    holdings = Holdings()
+    run(holdings, plan(learners=tasks(T)), StoresOpen(T), Assigned(tasks(T)))
+    assert run(holdings, Positions(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
+    assert run(holdings, EndsKnown(T, Role.LEARNER, behind=False)) == []
+    assert run(holdings, Restored(T, Role.LEARNER, done=True)) == []
+    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Run(T)]
+
+
+def test_positions_of_an_earlier_assignment_are_too_old() -> None:
+    """T was assigned (1), revoked, closed, run elsewhere, and assigned again (2): then 1 comes."""
+    holdings = Holdings()
+    run(holdings, Assigned(tasks(T)), Revoked(tasks(T), 7), StoresOpen(T), Closed(T))
+    assert run(holdings, Assigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    run(holdings, StoresOpen(T))
+    assert run(holdings, Positions(T, 1)) == []
+    assert run(holdings, Positions(T, 2)) == [ReadEnds(T, Role.ACTIVE)]
+
+
+def test_a_revoked_task_is_released_behind_its_last_commit() -> None:
+    holdings = running()
+    assert run(holdings, Revoked(tasks(T), 7)) == [Suspend(T)]
+    assert run(holdings, plan()) == []
+    assert run(holdings, Settled(T)) == [Release(T, 7), Close(T)]
+    run(holdings, Closed(T))
+    assert T not in holdings
+
+
+def test_a_task_that_is_taken_away_while_its_stores_open_is_closed_when_they_are() -> None:
+    holdings = Holdings()
+    run(holdings, Assigned(tasks(T)))
+    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7)]
+    assert run(holdings, StoresOpen(T)) == [Close(T)]
+
+
+def test_a_task_that_is_taken_away_while_it_waits_for_its_ends_is_closed_at_once() -> None:
+    holdings = Holdings()
+    run(holdings, Assigned(tasks(T)), StoresOpen(T))
+    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7), Close(T)]
+
+
+def test_a_task_given_back_while_it_closes_is_opened_again() -> None:
+    holdings = running()
+    run(holdings, Revoked(tasks(T), 7), Settled(T), plan(tasks(T)), Assigned(tasks(T)))
+    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+
+
+def test_a_task_given_back_while_it_closes_and_taken_again_is_released_at_once() -> None:
+    holdings = running()
+    run(holdings, Revoked(tasks(T), 7), Settled(T), plan(tasks(T)), Assigned(tasks(T)))
+    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7)]
+    run(holdings, Closed(T))
+    assert T not in holdings
+
+
+def test_a_plan_during_a_slow_close_says_what_comes_after() -> None:
+    """The first gives the task back, the second makes it a learner: nothing new is assigned."""
+    holdings = running()
+    run(holdings, Revoked(tasks(T), 7), Settled(T), plan(tasks(T)), Assigned(tasks(T)))
+    run(holdings, Lost(tasks(T)), plan(learners=tasks(T)))
+    assert run(holdings, Closed(T)) == [Open(T, Role.LEARNER)]
+
+
+def test_a_fenced_worker_drops_what_it_ran_and_keeps_what_it_learns() -> None:
+    holdings = running()
+    run(holdings, plan(tasks(T), learners=tasks(U)), StoresOpen(U))
+    assert run(holdings, Lost(tasks(T))) == [Forget(T), Close(T)]
+    assert holdings.of(U).state is State.OPENING
+
+
+def test_stores_that_cannot_be_opened_while_closing_are_closed_all_the_same() -> None:
+    holdings = Holdings()
+    run(holdings, Assigned(tasks(T)), Lost(tasks(T)))
+    assert run(holdings, Failed(T)) == [Close(T)]
+
+
+def test_at_the_end_everything_is_closed() -> None:
+    holdings = running()
+    run(holdings, plan(tasks(T), learners=tasks(U)), StoresOpen(U))
+    assert run(holdings, Ended()) == [Forget(T), Close(T), Close(U)]
+
+
+class Member:
+    """The group's side, in miniature: its words reach the worker in order, and late."""
+
+    def __init__(self, seed: int, everything: list[TaskId]) -> None:
+        self.random, self.everything = random.Random(f"{seed}/member"), everything
+        self.assigned: frozenset[TaskId] = tasks()
+        self.owned: frozenset[TaskId] = tasks()
+        self.revoking: dict[TaskId, int] = {}
+        self.number = 0
+        self.learners: frozenset[TaskId] = tasks()
+        self.said: deque[Event] = deque()
+        self.heard: deque[Release] = deque()
+
+    def some(self, share: float, but: frozenset[TaskId] = tasks()) -> frozenset[TaskId]:
+        return frozenset(
+            t for t in self.everything if t not in but and self.random.random() < share
+        )
+
+    def assign(self) -> None:
+        self.assigned = self.some(0.5)
+        self.learners = self.some(0.5, but=self.assigned | self.owned)
+        revoked = self.owned - self.assigned - self.revoking.keys()
+        new = self.assigned - self.owned
+        self.number += 1
+        self.revoking |= dict.fromkeys(revoked, self.number)
+        self.owned |= new
+        if revoked:
+            self.said.append(Revoked(revoked, self.number))
+        self.said.append(Planned(self.assigned, self.learners, self.some(0.3) & self.learners))
+        self.said.append(Assigned(new))
+
+    def lose(self) -> None:
+        if self.owned:
+            self.said.append(Lost(self.owned))
+        self.owned = self.assigned = tasks()
+        self.revoking.clear()
+
+    def hear(self) -> None:
+        task, number = self.heard[0].task, self.heard.popleft().number
+        if self.revoking.get(task) == number:
+            del self.revoking[task]
+            if task in self.assigned:
+                self.said.append(Assigned(tasks(task)))
+            else:
+                self.owned -= {task}
+
+
+class Shell:
+    """Answers effects in a random order, as a worker would, and checks what must hold."""
+
+    def __init__(self, seed: int, member: Member) -> None:
+        self.random, self.holdings, self.member = random.Random(seed), Holdings(), member
+        self.todo: list[Event] = []
+        self.open: set[TaskId] = set()
+        self.runs: set[TaskId] = set()
+
+    def feed(self, event: Event) -> None:
+        for effect in self.holdings.step(0.0, event):
+            self.perform(effect)
+        assert set(self.holdings.tasks(State.RUNNING)) == self.runs
+
+    def perform(self, effect: Effect) -> None:
+        match effect:
+            case Open(task):
+                assert task not in self.open, f"{task} opened twice"
+                self.open.add(task)
+                self.todo.append(StoresOpen(task))
+            case FetchPositions(task, number):
+                self.todo.append(Positions(task, number))
+            case ReadEnds(task, role):
+                self.todo.append(EndsKnown(task, role, behind=self.random.random() < 0.5))
+                self.todo.append(Restored(task, role, done=True))
+            case Run(task):
+                assert task in self.open
+                self.runs.add(task)
+            case Suspend(task):
+                self.runs.discard(task)
+                self.todo.append(Settled(task))
+            case Forget(task):
+                self.runs.discard(task)
+                self.todo = [e for e in self.todo if e != Settled(task)]
+            case Release(task, _):
+                assert task not in self.runs
+                self.member.heard.append(effect)
+            case Close(task):
+                assert task in self.open, f"{task} closed and was not open"
+                assert task not in self.runs
+                self.open.discard(task)
+                self.todo = [e for e in self.todo if not answers_ends(e, task)]
+                self.todo.append(Closed(task))
+
+    def step(self) -> None:
+        draw = self.random.random()
+        if self.todo and draw < 0.5:
+            self.feed(self.todo.pop(self.random.randrange(len(self.todo))))
+        elif self.member.said and draw < 0.7:
+            self.feed(self.member.said.popleft())
+        elif self.member.heard and draw < 0.85:
+            self.member.hear()
+        elif draw < 0.98:
+            self.member.assign()
+        else:
+            self.member.lose()
+
+    def settle(self) -> None:
+        for _ in range(1000):
+            if self.member.said:
+                self.feed(self.member.said.popleft())
+            elif self.member.heard:
+                self.member.hear()
+            elif self.todo:
+                self.feed(self.todo.pop(0))
+            else:
+                return
+        raise AssertionError(f"never quiet: {self.todo}")
+
+
+def answers_ends(event: Event, task: TaskId) -> bool:
+    return isinstance(event, EndsKnown | Restored) and event.task == task
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_any_order_of_plans_and_answers_ends_with_what_the_last_plan_wants(seed: int) -> None:
+    member = Member(seed, [TaskId(n, p) for n in range(2) for p in range(2)])
+    shell = Shell(seed, member)
+    for _ in range(200):
+        shell.step()
+    shell.settle()
+    member.assign()
+    shell.settle()
+
+    assert shell.runs == member.owned == member.assigned
+    assert set(shell.holdings.tasks(State.TAILING)) == member.learners
+    assert len(shell.holdings) == len(member.owned) + len(member.learners)
+    shell.feed(Ended())
+    shell.settle()
+    assert not len(shell.holdings)
+    assert not shell.open

@@ -1,0 +1,121 @@
+"""lifecycle/restore.py: the machine of one store, and each row of what can be wrong with it."""
+
+import pytest
+
+from streamsx.errors import InvalidTransition
+from streamsx.lifecycle.restore import (
+    FellBehind,
+    Fetched,
+    Moved,
+    Opened,
+    OutOfRange,
+    Promoted,
+    ReachedEnd,
+    Read,
+    Restore,
+    State,
+    Wipe,
+    Write,
+    Written,
+)
+
+
+def active(position: int | None = 0, end: int = 10, start: int = 0) -> Restore:
+    machine = Restore(follows=False, limit=0)
+    machine.step(0.0, Opened(position, position is not None, start, end))
+    return machine
+
+
+def learner(end: int, limit: int = 5) -> Restore:
+    machine = Restore(follows=True, limit=limit)
+    machine.step(0.0, Opened(0, True, 0, end))
+    return machine
+
+
+def fetched(*keys: bytes | None, to: int) -> Fetched:
+    return Fetched(keys, [b"%d" % n for n in range(len(keys))], to)
+
+
+def test_the_newest_of_each_key_is_written_in_key_order_with_the_position() -> None:
+    machine = active(end=4)
+    effects = machine.step(1.0, fetched(b"b", b"a", b"b", None, to=4))
+    assert effects == [Write({b"a": b"1", b"b": b"2"}, 4)]
+    assert list(effects[0].rows) == [b"a", b"b"]  # type: ignore[union-attr]  # the Write above
+
+
+def test_an_end_that_is_fetched_but_not_written_is_not_reached() -> None:
+    machine = active(end=1)
+    machine.step(1.0, fetched(b"a", to=1))
+    assert (machine.state, machine.position) == (State.READING, 0)
+    assert machine.step(2.0, Written()) == [ReachedEnd(0)]
+    assert machine.state is State.DONE
+
+
+def test_a_batch_without_rows_moves_the_position_past_its_holes() -> None:
+    machine = active(position=3, end=9)
+    assert machine.step(1.0, Fetched([], [], 9)) == [Write({}, 9)]
+    assert machine.step(2.0, Written()) == [ReachedEnd(0)]
+
+
+def test_a_store_at_the_end_needs_nothing() -> None:
+    machine = Restore(follows=False, limit=0)
+    assert machine.step(0.0, Opened(10, True, 0, 10)) == [Read(10), ReachedEnd(0)]
+
+
+def test_an_empty_store_starts_where_the_changelog_does() -> None:
+    machine = Restore(follows=False, limit=0)
+    assert machine.step(0.0, Opened(None, False, 7, 10)) == [Read(7)]
+
+
+@pytest.mark.parametrize(
+    ("position", "rows", "why"),
+    [
+        (None, True, "the store has rows but no position"),
+        (640, True, "the changelog begins at 812, the store says 640"),
+        (950, True, "the changelog ends at 900, the store says 950"),
+    ],
+)
+def test_a_store_that_does_not_fit_its_changelog_starts_anew(
+    position: int | None, rows: bool, why: str
+) -> None:
+    machine = Restore(follows=False, limit=0)
+    assert machine.step(0.0, Opened(position, rows, 812, 900)) == [Wipe(why), Read(812)]
+
+
+def test_a_changelog_that_is_cut_while_it_is_read_starts_the_store_anew() -> None:
+    machine = active(end=10)
+    machine.step(1.0, fetched(b"a", to=2))
+    effects = machine.step(2.0, OutOfRange(5, 10))
+    assert effects == [Wipe("the changelog begins at 5, the store says 0"), Read(5)]
+    machine.step(3.0, fetched(b"b", to=10))
+    assert machine.step(4.0, Written()) == [ReachedEnd(0)]
+
+
+def test_a_learner_is_ready_when_it_is_near_and_flickers_only_beyond_twice_the_limit() -> None:
+    machine = learner(end=8, limit=5)
+    machine.step(1.0, fetched(b"a", to=3))
+    assert machine.step(2.0, Written()) == [ReachedEnd(5)]
+    assert machine.step(3.0, Moved(13)) == []
+    assert machine.step(4.0, Moved(14)) == [FellBehind(11)]
+
+
+def test_a_promoted_learner_reads_to_the_end_that_was_read_after_the_release() -> None:
+    machine = learner(end=2, limit=5)
+    assert machine.state is State.TAILING
+    assert machine.step(1.0, Promoted(4)) == []
+    machine.step(2.0, fetched(b"a", b"b", b"c", b"d", to=4))
+    assert machine.step(3.0, Written()) == [ReachedEnd(0)]
+
+
+def test_a_promotion_waits_for_the_write_that_is_under_way() -> None:
+    machine = learner(end=4)
+    machine.step(1.0, fetched(b"a", to=4))
+    assert machine.step(2.0, Promoted(4)) == []
+    assert machine.step(3.0, Written()) == [ReachedEnd(0)]
+
+
+def test_two_writes_at_once_are_a_bug() -> None:
+    machine = active()
+    machine.step(1.0, fetched(b"a", to=1))
+    with pytest.raises(InvalidTransition, match="Fetched while reading"):
+        machine.step(2.0, fetched(b"b", to=2))

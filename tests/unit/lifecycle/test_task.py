@@ -1,0 +1,74 @@
+"""lifecycle/task.py: the table."""
+
+from itertools import product
+
+import pytest
+
+from streamsx.errors import InvalidTransition
+from streamsx.lifecycle.task import TABLE, Effect, Event, Life, State
+from streamsx.model import Role, TaskId
+
+TASK = TaskId(1, 0)
+LIVING = [State.OPENING, State.RESTORING, State.TAILING, State.RUNNING, State.SUSPENDED]
+
+
+def life(role: Role, *events: Event) -> Life:
+    made = Life(TASK, role)
+    for event in (Event.START, *events):
+        made.step(0.0, event)
+    return made
+
+
+def test_a_learner_is_promoted_through_an_end_that_is_read_anew() -> None:
+    learner = life(Role.LEARNER, Event.OPENED_BEHIND, Event.REACHED_END)
+    assert learner.step(1.0, Event.PROMOTE) == (Effect.READ_END,)
+    assert (learner.role, learner.state) == (Role.ACTIVE, State.RESTORING)
+    assert learner.step(2.0, Event.REACHED_END) == (Effect.RUN,)
+
+
+def test_a_running_task_is_released_only_when_it_is_settled() -> None:
+    active = life(Role.ACTIVE, Event.OPENED_AT_END)
+    assert active.step(1.0, Event.REVOKE) == (Effect.SUSPEND,)
+    assert active.step(2.0, Event.SETTLED) == (Effect.RELEASE, Effect.CLOSE)
+
+
+def test_a_task_that_has_processed_nothing_is_released_at_once() -> None:
+    restoring = life(Role.ACTIVE, Event.OPENED_BEHIND)
+    assert restoring.step(1.0, Event.REVOKE) == (Effect.RELEASE, Effect.CLOSE)
+
+
+def test_a_lost_learner_is_not_lost() -> None:
+    learner = life(Role.LEARNER, Event.OPENED_BEHIND)
+    with pytest.raises(InvalidTransition):
+        learner.step(1.0, Event.LOST)
+
+
+def test_an_empty_cell_tells_the_story() -> None:
+    active = life(Role.ACTIVE, Event.OPENED_AT_END)
+    with pytest.raises(InvalidTransition, match=r"task 1_0: START while active and running.*OPEN"):
+        active.step(1.0, Event.START)
+
+
+@pytest.mark.parametrize("role", [Role.ACTIVE, Role.LEARNER], ids=lambda role: role.value)
+def test_every_living_state_can_end(role: Role) -> None:
+    """From each state that the role reaches, some event leads on, and CLOSED is reached."""
+    table = TABLE[role] | TABLE[Role.ACTIVE]
+    reached, todo = set(), [State.CREATED]
+    while todo:
+        state = todo.pop()
+        if state not in reached:
+            reached.add(state)
+            todo += [cell.next for (_, at), cell in table.items() if at is state and cell.next]
+    assert State.CLOSED in reached
+    for state in reached - {State.CLOSED, State.CLOSING, State.CREATED}:
+        assert any((event, state) in table for event in (Event.REVOKE, Event.DROP, Event.LOST))
+
+
+@pytest.mark.parametrize(("event", "state"), list(product(Event, LIVING)))
+def test_nothing_is_processed_outside_of_running(event: Event, state: State) -> None:
+    """RUN comes only with a step into RUNNING, RELEASE only with one out of the living states."""
+    for role in (Role.ACTIVE, Role.LEARNER):
+        if cell := TABLE[role].get((event, state)):
+            assert (Effect.RUN in cell.effects) == (cell.next is State.RUNNING)
+            assert (Effect.RELEASE in cell.effects) <= (cell.next is State.CLOSING)
+            assert (cell.next is State.RUNNING) <= (role is Role.ACTIVE)

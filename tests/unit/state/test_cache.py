@@ -1,0 +1,163 @@
+"""state/cache.py: against a plain dict, and the corners that a dict does not have."""
+
+from typing import Any
+
+import orjson
+
+from streamsx.state.api import ROW
+from streamsx.state.cache import CachedStore
+from streamsx.state.memory import MemoryRows
+
+
+def store(rows: MemoryRows, budget_bytes: int = 1 << 20) -> CachedStore[Any, Any]:
+    return CachedStore(
+        "s",
+        rows,
+        encode_key=orjson.dumps,
+        decode_key=orjson.loads,
+        encode=orjson.dumps,
+        decode=orjson.loads,
+        budget_bytes=budget_bytes,
+    )
+
+
+def commit(
+    cached: CachedStore[Any, Any], end: int, slice_rows: int = 3
+) -> dict[bytes, bytes | None]:
+    """A whole cycle; the changelog rows of it."""
+    sent: dict[bytes, bytes | None] = {}
+    while True:
+        part = cached.seal(slice_rows)
+        sent.update(part)
+        if len(part) < slice_rows:
+            break
+    cached.adopt(end)
+    while not cached.write_some(slice_rows):
+        pass
+    return sent
+
+
+def test_a_commit_writes_each_changed_key_once_with_the_position() -> None:
+    rows = MemoryRows()
+    cached = store(rows)
+    for n in range(10):
+        cached.put("a", n)
+    cached.put("b", 1)
+    assert commit(cached, 12) == {b'"a"': b"9", b'"b"': b"1"}
+    assert rows.get(ROW + b'"a"') == b"9"
+    assert rows.position() == 12
+
+
+def test_the_position_is_written_with_the_last_rows_only() -> None:
+    rows = MemoryRows()
+    cached = store(rows)
+    for n in range(4):
+        cached.put(f"k{n}", n)
+    while len(cached.seal(3)) == 3:
+        pass
+    cached.adopt(4)
+    assert not cached.write_some(3)
+    assert rows.position() is None
+    assert cached.write_some(3)
+    assert rows.position() == 4
+
+
+def test_a_deleted_key_is_gone_in_every_layer() -> None:
+    rows = MemoryRows()
+    cached = store(rows)
+    cached.put("a", 1)
+    commit(cached, 1)
+    cached.delete("a")
+    assert cached.get("a") is None
+    assert commit(cached, 2) == {b'"a"': None}
+    assert cached.get("a") is None
+    assert rows.get(ROW + b'"a"') is None
+
+
+def test_what_is_written_while_a_seal_runs_belongs_to_the_next_one() -> None:
+    cached = store(MemoryRows())
+    for n in range(4):
+        cached.put(f"k{n}", n)
+    first = cached.seal(2)
+    cached.put("k3", 30)
+    second = cached.seal(3)
+    assert dict([*first, *second]) == {b'"k%d"' % n: b"%d" % n for n in range(4)}
+    assert cached.get("k3") == 30
+
+
+def test_keys_that_python_takes_for_one_stay_apart() -> None:
+    cached = store(MemoryRows())
+    cached.put(1, "int")
+    cached.put(1.0, "float")
+    cached.put(True, "bool")
+    assert [cached.get(key) for key in (1, 1.0, True)] == ["int", "float", "bool"]
+    assert commit(cached, 3) == {b"1": b'"int"', b"1.0": b'"float"', b"true": b'"bool"'}
+
+
+def test_an_abort_forgets_values_that_were_changed_in_place() -> None:
+    rows = MemoryRows()
+    cached = store(rows)
+    cached.put("a", [1])
+    commit(cached, 1)
+    value: Any = cached.get("a")
+    value.append(2)
+    cached.put("a", value)
+    cached.aborted()
+    assert cached.get("a") == [1]
+
+
+def test_a_complete_cache_never_looks_below() -> None:
+    class Watched(MemoryRows):
+        asked = 0
+
+        def get(self, key: bytes) -> bytes | None:
+            self.asked += 1
+            return super().get(key)
+
+    rows = Watched()
+    cached = store(rows)
+    cached.put("a", 1)
+    commit(cached, 1)
+    assert (cached.get("a"), cached.get("b"), rows.asked) == (1, None, 0)
+
+
+def test_a_store_that_is_not_empty_is_complete_behind_its_preload() -> None:
+    rows = MemoryRows()
+    first = store(rows)
+    for n in range(10):
+        first.put(f"k{n}", n)
+    commit(first, 10)
+
+    again = store(rows)
+    begun = (again.complete, again.preload_some(4))
+    again.put("k9", 90)
+    again.delete("k8")
+    commit(again, 12)
+    while not again.preload_some(4):
+        pass
+    assert (begun, again.complete) == ((False, False), True)
+    assert [again.get(f"k{n}") for n in range(10)] == [*range(8), None, 90]
+
+
+def test_more_than_half_of_the_budget_is_not_preloaded() -> None:
+    rows = MemoryRows()
+    first = store(rows)
+    for n in range(100):
+        first.put(n, n)
+    commit(first, 100)
+    again = store(rows, budget_bytes=1000)
+    assert again.preload_some(10)
+    assert not again.complete
+
+
+def test_a_row_that_is_asked_for_between_commit_and_write_is_the_new_one() -> None:
+    rows = MemoryRows()
+    rows.write({ROW + b'"a"': b"1"}, 1)
+    cached = store(rows, budget_bytes=0)
+    cached.put("a", 2)
+    cached.seal(10)
+    cached.young, cached.old = {}, {}
+    before = cached.get("a")
+    cached.young = {}
+    cached.adopt(2)
+    assert (before, cached.get("a")) == (2, 2)

@@ -1,0 +1,121 @@
+"""state/rocks.py: one database, its locks, its damages; and what a SIGKILL leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streamsx.errors import IncompatibleStore, StoreCorrupt, StoreLocked
+from streamsx.state.api import INDEX, ROW, holds_rows
+from streamsx.state.rocks import RocksMemory, RocksRows
+
+Opener = Callable[[], RocksRows]
+
+
+@pytest.fixture(scope="module")
+def memory() -> RocksMemory:
+    return RocksMemory(blocks_bytes=1 << 20, buffers_bytes=8 << 20)
+
+
+@pytest.fixture
+def opened(tmp_path: Path, memory: RocksMemory) -> Opener:
+    return lambda: RocksRows(tmp_path / "store", memory, "layout 1")
+
+
+def test_rows_and_position_are_there_again(opened: Opener) -> None:
+    rows = opened()
+    rows.write({ROW + b"a": b"1", ROW + b"b": b"2"}, 7)
+    rows.write({ROW + b"a": None}, None)
+    rows.close()
+
+    again = opened()
+    assert (again.get(ROW + b"a"), again.get(ROW + b"b"), again.position()) == (None, b"2", 7)
+    again.close()
+
+
+def test_a_scan_is_ascending_and_stops(opened: Opener) -> None:
+    rows = opened()
+    rows.write({ROW + bytes([n]): b"x" for n in range(5)}, 1)
+    assert [key[1] for key, _ in rows.scan(ROW + b"\x01", ROW + b"\x04")] == [1, 2, 3]
+    rows.close()
+
+
+def test_a_wipe_leaves_no_row_and_no_position(opened: Opener) -> None:
+    rows = opened()
+    rows.write({ROW + b"a": b"1", INDEX + b"a": b""}, 7)
+    rows.wipe()
+    assert (rows.position(), list(rows.scan(ROW, None))) == (None, [])
+    rows.close()
+    opened().close()
+
+
+def test_rows_behind_more_tombstones_are_found(opened: Opener) -> None:
+    rows = opened()
+    rows.write({ROW + b"z": b"1"}, 1)
+    for n in range(50):
+        rows.write({ROW + b"k%d" % n: b"1"}, None)
+        rows.write({ROW + b"k%d" % n: None}, None)
+    assert holds_rows(rows)
+    rows.close()
+
+
+def test_a_store_that_is_open_elsewhere_is_locked(opened: Opener) -> None:
+    rows = opened()
+    with pytest.raises(StoreLocked, match="store in use"):
+        opened()
+    rows.close()
+
+
+def test_a_store_of_another_layout_is_refused(
+    opened: Opener, tmp_path: Path, memory: RocksMemory
+) -> None:
+    opened().close()
+    with pytest.raises(IncompatibleStore, match=r"it says layout 1, this app wants layout 2"):
+        RocksRows(tmp_path / "store", memory, "layout 2")
+    opened().close()
+
+
+def test_a_damaged_store_says_so(opened: Opener, tmp_path: Path) -> None:
+    opened().close()
+    for path in (tmp_path / "store").glob("MANIFEST-*"):
+        path.write_bytes(b"rubbish" * 10)
+    with pytest.raises(StoreCorrupt, match="store damaged"):
+        opened()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from streamsx.state.api import ROW
+from streamsx.state.rocks import RocksMemory, RocksRows
+
+memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=8 << 20)
+rows = RocksRows(Path(sys.argv[1]), memory, "layout 1")
+for n in range(1, 1_000_000):
+    rows.write({ROW + b"k%d" % (n % 100): b"%d" % n}, n)
+    print(n, flush=True)
+"""
+
+
+def test_after_sigkill_the_last_write_is_there_and_the_position_with_it(
+    opened: Opener, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "store")], stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        seen = 0
+        while seen < 500:
+            seen = int(writer.stdout.readline())
+        os.kill(writer.pid, signal.SIGKILL)
+        last = [int(line) for line in writer.stdout.read().split() if line]
+    rows = opened()
+    position = rows.position()
+    assert position is not None
+    assert position >= max([seen, *last[:-1]])
+    assert rows.get(ROW + b"k%d" % (position % 100)) == b"%d" % position
+    rows.close()

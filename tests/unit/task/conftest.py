@@ -1,0 +1,99 @@
+"""A task by hand: lists for topics, memory for stores, no broker and no event loop."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from streamsx.model import Headers
+from streamsx.state.cache import CachedStore
+from streamsx.state.memory import MemoryRows
+from streamsx.task.policy import Policy
+from streamsx.task.stream import Send, SendRows, StepPump
+from streamsx.task.task import Sealed, Task, TaskMetadata
+from streamsx.topology.nodes import StoreNode, SubTopology
+
+Row = tuple[bytes | None, bytes | None]
+
+
+class Sent:
+    """An outbox that keeps what it is given, per topic."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, list[Row]] = defaultdict(list)
+        self.times: list[int] = []
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        def send(
+            key: bytes | None, value: bytes | None, timestamp: int, _headers: Headers | None
+        ) -> None:
+            self.by_topic[topic].append((key, value))
+            self.times.append(timestamp)
+
+        return send
+
+    def rows(self, topic: str, partition: int) -> SendRows:
+        def send(rows: Sequence[tuple[bytes, bytes | None]], _timestamp: int) -> None:
+            self.by_topic[topic] += rows
+
+        return send
+
+
+COUNTS = StoreNode(
+    "counts", "app-counts-changelog", orjson.dumps, orjson.loads, orjson.dumps, orjson.loads
+)
+
+
+class Bench:
+    """One task over memory; `again` makes it anew from what was committed."""
+
+    def __init__(self, plan: SubTopology, policy: Policy) -> None:
+        self.plan, self.policy, self.sent = plan, policy, Sent()
+        self.rows = {node.name: MemoryRows() for node in plan.stores}
+        self.metadata = TaskMetadata(dict.fromkeys(plan.topics, 0))
+        self.made: list[Task] = []
+        self.task = self.again()
+
+    def again(self) -> Task:
+        stores: dict[str, CachedStore[Any, Any]] = {
+            node.name: CachedStore(
+                node.name,
+                self.rows[node.name],
+                encode_key=node.encode_key,
+                decode_key=node.decode_key,
+                encode=node.encode,
+                decode=node.decode,
+                budget_bytes=1 << 20,
+            )
+            for node in self.plan.stores
+        }
+        self.task = Task(self.plan, 0, stores, self.sent, StepPump(), self.policy, self.metadata)
+        self.made.append(self.task)
+        return self.task
+
+    def commit(self, rows: int = 1000) -> Sealed:
+        while (sealed := self.task.seal(rows)) is None:
+            pass
+        self.task.committed(sealed, dict.fromkeys(self.rows, 1))
+        while not self.task.write_some(rows):
+            pass
+        self.metadata = TaskMetadata(sealed.positions, sealed.stream_time)
+        return sealed
+
+    def counts(self) -> dict[Any, Any]:
+        return dict(self.task.stores["counts"].items())
+
+
+@pytest.fixture
+def bench() -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(*sources: Any, stores: tuple[StoreNode, ...] = (COUNTS,), **policy: Any) -> Bench:
+        made.append(Bench(SubTopology(1, sources, stores), Policy(**policy)))
+        return made[-1]
+
+    yield make
+    for task in (task for bench in made for task in bench.made):
+        task.close()

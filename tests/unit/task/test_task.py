@@ -1,0 +1,233 @@
+"""task/task.py: a word count as a task, and what becomes of records that fail."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import orjson
+import pytest
+
+from streamsx.errors import TaskFailed
+from streamsx.task.batch import Batch
+from streamsx.task.policy import Failure, Word
+from streamsx.task.stream import DONE, RUNNING
+from streamsx.topology.nodes import AgentNode, Operator, Source
+
+Benches = Callable[..., Any]
+
+
+def text(raw: bytes | None) -> Any:
+    return None if raw is None else str(raw, "utf8")
+
+
+async def count(stream: AsyncIterator[Any]) -> None:
+    async for word in stream:
+        if word == "boom":
+            raise ValueError(word)
+        counts = RUNNING.get().stores["counts"]
+        counts.put(word, (counts.get(word) or 0) + 1)
+        await DONE
+
+
+async def split(stream: AsyncIterator[Any]) -> None:
+    async for line in stream:
+        running = RUNNING.get()
+        for word in line.split():
+            running.to("words")(word.encode(), word.encode(), running.inbox.timestamp, None)
+
+
+COUNT = Source("words", text, text, agents=(AgentNode("count", count),))
+SPLIT = Source("lines", text, text, agents=(AgentNode("split", split),))
+REKEY = Source(
+    "orders",
+    text,
+    lambda raw: orjson.loads(raw or b"null"),
+    (
+        Operator("rekey", {"key_of": lambda order: order["user"]}),
+        Operator("forward", {"encode_key": orjson.dumps}, "by-user"),
+    ),
+)
+
+
+def batch(topic: str, values: Sequence[str | bytes], first: int = 0, **more: Any) -> Batch:
+    raw = [v.encode() if isinstance(v, str) else v for v in values]
+    n = len(raw)
+    made = Batch(
+        topic, 0, raw, raw, range(first, first + n), range(first, first + n), None, first + n
+    )
+    return made._replace(**more)
+
+
+def test_counts_reach_the_changelog_once_per_key_and_commit(bench: Benches) -> None:
+    made = bench(COUNT)
+    made.task.process(batch("words", ["a", "b", "a"]))
+    sealed = made.commit()
+
+    assert (sealed.positions, sealed.stream_time, sealed.records) == ({"words": 3}, 2, 3)
+    assert made.sent.by_topic == {"app-counts-changelog": [(b'"a"', b"2"), (b'"b"', b"1")]}
+    assert dict(made.rows["counts"].scan(b"", None)) == {b'\x01"a"': b"2", b'\x01"b"': b"1"}
+
+
+def test_a_task_made_anew_goes_on_from_the_last_commit(bench: Benches) -> None:
+    made = bench(COUNT)
+    made.task.process(batch("words", ["a", "b"]))
+    made.commit()
+    made.task.process(batch("words", ["a"], first=2))  # never committed
+
+    made.again().process(batch("words", ["a", "c"], first=2))
+    assert made.counts() == {"a": 2, "b": 1, "c": 1}
+
+
+def test_records_below_the_position_are_passed_over(bench: Benches) -> None:
+    made = bench(COUNT)
+    made.task.process(batch("words", ["a", "b"]))
+    made.task.process(batch("words", ["b", "c"], first=1))
+    made.task.process(batch("words", ["a"]))
+    assert made.counts() == {"a": 1, "b": 1, "c": 1}
+
+
+def test_what_is_sent_carries_the_time_of_the_record_at_hand(bench: Benches) -> None:
+    made = bench(SPLIT, stores=())
+    made.task.process(batch("lines", ["a b", "c"], timestamps=[70, 80]))
+    assert made.sent.by_topic["words"] == [(w, w) for w in (b"a", b"b", b"c")]
+    assert made.sent.times == [70, 70, 80]
+
+
+def test_a_batch_without_records_moves_the_position(bench: Benches) -> None:
+    made = bench(COUNT)
+    made.task.process(batch("words", [], next_offset=9))
+    assert made.task.positions == {"words": 9}
+
+
+def test_a_value_loop_rekeys_and_forwards_the_bytes_as_they_came(bench: Benches) -> None:
+    made = bench(REKEY, stores=())
+    orders = ['{"user": "ann",  "n": 1}', '{"user": "bob", "n": 2}']
+    made.task.process(batch("orders", orders))
+    expected = [(b'"ann"', orders[0].encode()), (b'"bob"', orders[1].encode())]
+    assert made.sent.by_topic["by-user"] == expected
+
+
+@pytest.mark.parametrize("cuts", range(20))
+def test_any_cut_of_the_input_gives_the_same_stores_and_outputs(bench: Benches, cuts: int) -> None:
+    draw = random.Random(cuts)
+    words = [f"w{draw.randrange(9)}" if draw.random() < 0.95 else "boom" for _ in range(300)]
+    made, at = bench(COUNT), 0
+    while at < len(words):
+        size = draw.randrange(1, 40)
+        made.task.offer(batch("words", words[at : at + size], first=at))
+        at += len(words[at : at + size])
+        while made.task.run(draw.randrange(1, 30)):
+            pass
+        if draw.random() < 0.3:
+            made.commit(draw.randrange(1, 5))
+        if draw.random() < 0.1:
+            made.commit()
+            made.again()
+    assert made.counts() == Counter(w for w in words if w != "boom")
+    assert made.task.positions == {"words": 300}
+
+
+def test_an_agent_that_fails_goes_on_behind_the_record(bench: Benches) -> None:
+    heard: list[Failure] = []
+    made = bench(COUNT, report=heard.append)
+    made.task.process(batch("words", ["a", "boom", "a"]))
+    assert (made.counts(), made.task.skipped) == ({"a": 2}, {"count": 1})
+    assert str(heard[0]) == ("record failed: words-0 offset 1, task 1_0, count: ValueError: boom")
+
+
+@pytest.mark.parametrize("source", [COUNT, REKEY], ids=["agent", "loop"])
+def test_a_record_that_cannot_be_decoded_is_skipped_and_reported(
+    bench: Benches, source: Source
+) -> None:
+    heard: list[Failure] = []
+    made = bench(source, report=heard.append)
+    good = b'{"user": "ann"}'
+    made.task.process(batch(source.topic, [good, b"\xff\xfe", good]))
+    assert [(f.offset, f.decode) for f in heard] == [(1, True)]
+    assert made.task.positions == {source.topic: 3}
+
+
+def test_a_loop_that_fails_goes_on_behind_the_record(bench: Benches) -> None:
+    heard: list[Failure] = []
+    made = bench(REKEY, stores=(), report=heard.append)
+    good = b'{"user": "ann"}'
+    made.task.process(batch("orders", [b"{}", good, b"{}", b"{}", good]))
+    assert [f.offset for f in heard] == [0, 2, 3]
+    assert len(made.sent.by_topic["by-user"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "bad", "words"),
+    [
+        (COUNT, "boom", {"on_error": Word.STOP}),
+        (COUNT, b"\xff", {"on_decode_error": Word.STOP}),
+        (REKEY, "{}", {"on_error": Word.STOP}),
+        (REKEY, b"\xff", {"on_decode_error": Word.STOP}),
+    ],
+)
+def test_the_policy_stop_ends_the_task_before_the_record(
+    bench: Benches, source: Source, bad: str | bytes, words: dict[str, Word]
+) -> None:
+    made = bench(source, **words)
+    with pytest.raises(TaskFailed, match=f"{source.topic}-0 offset 1"):
+        made.task.process(batch(source.topic, [b'{"user": "ann"}', bad]))
+    with pytest.raises(TaskFailed):
+        made.task.run(1)
+
+
+def test_an_agent_that_fails_without_end_ends_its_task(bench: Benches) -> None:
+    made = bench(COUNT)
+    made.task.process(batch("words", ["boom"] * 100))
+    made.task.tick(10_000)
+    made.task.process(batch("words", ["boom"] * 100, first=100))
+    with pytest.raises(TaskFailed, match="agent keeps failing: count"):
+        made.task.process(batch("words", ["boom"], first=200))
+
+
+def test_a_body_that_returns_ends_its_task(bench: Benches) -> None:
+    async def once(stream: AsyncIterator[Any]) -> None:
+        await anext(stream)
+
+    made = bench(Source("words", text, text, agents=(AgentNode("once", once),)))
+    with pytest.raises(TaskFailed, match="agent ended: once"):
+        made.task.process(batch("words", ["a", "b"]))
+
+
+def test_a_body_stepped_by_hand_may_not_wait_for_something_foreign(bench: Benches) -> None:
+    async def sleepy(stream: AsyncIterator[Any]) -> None:
+        async for _ in stream:
+            await asyncio.sleep(0)
+
+    made = bench(Source("words", text, text, agents=(AgentNode("sleepy", sleepy),)))
+    with pytest.raises(TaskFailed, match="waits for something foreign: sleepy"):
+        made.task.process(batch("words", ["a"]))
+
+
+def test_a_value_that_cannot_be_encoded_names_its_store(bench: Benches) -> None:
+    made = bench(COUNT)
+    made.task.stores["counts"].put("a", object())
+    with pytest.raises(TaskFailed, match="value cannot be encoded: store counts, task 1_0"):
+        made.task.seal(10)
+
+
+def test_an_aborted_task_leaves_its_stores_at_the_last_commit(bench: Benches) -> None:
+    made = bench(COUNT)
+    made.task.process(batch("words", ["a"]))
+    made.commit()
+    made.task.process(batch("words", ["a", "b"], first=1))
+    made.task.aborted()
+    assert made.counts() == {"a": 1}
+
+
+def test_two_agents_of_one_topic_commit_the_slower_position(bench: Benches) -> None:
+    async def lazy(stream: AsyncIterator[Any]) -> None:
+        async for _ in stream:
+            pass
+
+    made = bench(
+        Source("words", text, text, agents=(AgentNode("count", count), AgentNode("l", lazy)))
+    )
+    made.task.process(batch("words", ["a", "b"]))
+    assert made.task.positions == {"words": 2}
