@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from streamsx.errors import DataError
 from streamsx.kafka.schema import FIXED, Field, Schema, fields, message_type, newest_of
 
 VARINT_BYTES_MAX = 5
@@ -25,7 +26,7 @@ Encoder = Callable[[Mapping[str, Any], bytearray], None]
 """Appends the message to the bytes."""
 
 
-class Malformed(Exception):
+class Malformed(DataError):
     """Bytes that are not what their schema says. Whoever sent them is to be hung up on."""
 
 
