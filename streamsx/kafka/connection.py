@@ -289,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
     def _cut(self) -> None:
         """Cut frames from the scratch; one that is not whole moves into a buffer of its own."""
         at, have = 0, self._have
-        while not self._lost and have - at >= 4:
+        while have - at >= 4:
             size = int.from_bytes(self._scratch[at : at + 4], "big")
             if not 4 <= size <= REPLY_BYTES_MAX:
                 self._refuse(f"a reply of {size} bytes")

@@ -164,6 +164,25 @@ def test_an_idle_connection_that_the_broker_closes_is_closed_for_us_too() -> Non
     run(story, BEATS)
 
 
+def test_aiokafka_waits_for_nothing_once_its_connection_was_taken_over() -> None:
+    async def story(broker: ScriptedBroker, opened: Connection) -> None:
+        await opened.ask(Api.HEARTBEAT, BEAT)
+        assert opened._opened._read_task.cancelled()
+
+    run(story, BEATS)
+
+
+def test_aiokafka_learns_that_a_connection_was_reset() -> None:
+    async def story(broker: ScriptedBroker, opened: Connection) -> None:
+        assert opened._opened.connected()
+        transport: Any = opened._transport
+        transport._fatal_error(ConnectionResetError("by peer"))
+        await until(lambda: opened.closed and not opened._opened.connected())
+        assert "by peer" in repr(opened)
+
+    run(story, BEATS)
+
+
 def test_no_answer_in_time_aborts_the_connection_and_names_broker_and_request() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         behind = asyncio.create_task(opened.ask(Api.HEARTBEAT, BEAT))
