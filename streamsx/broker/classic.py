@@ -38,7 +38,6 @@ from enum import Enum
 from math import inf
 from typing import Any
 
-from streamsx.broker.codes import ErrorCode
 from streamsx.broker.events import Body, Effect, Gone, Persist, Reply, Request, Story, Tick, Wake
 from streamsx.broker.members import (
     Member,
@@ -53,6 +52,8 @@ from streamsx.broker.members import (
 )
 from streamsx.broker.records import Committed, GroupKey, GroupValue, MemberValue
 from streamsx.errors import InvalidTransition
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
 
 PROMISE_SINCE = 4  # the version from which a JoinGroup without a member id is first given one
 SKIP_SINCE = 9  # the version from which a returning leader is told not to assign again
@@ -350,7 +351,12 @@ class ClassicGroup:
         self.committed: Committed = {}
         self.turn = Turn(group_id)
         self.round = Round(self.turn, config.initial_delay_ms)
-        self._requests = {11: self._join, 12: self._heartbeat, 13: self._leave, 14: self._sync}
+        self._requests = {
+            Api.JOIN_GROUP: self._join,
+            Api.HEARTBEAT: self._heartbeat,
+            Api.LEAVE_GROUP: self._leave,
+            Api.SYNC_GROUP: self._sync,
+        }
 
     def step(self, now: float, event: Request | Tick | Gone) -> list[Effect]:
         """Raises InvalidTransition if a request came through that its state does not know."""

@@ -6,9 +6,9 @@ Who may commit is the group's to say; nothing expires yet, but the times for it 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from streamsx.broker.codes import ErrorCode
 from streamsx.broker.events import Body, Request
 from streamsx.broker.records import Committed, OffsetKey, OffsetValue
+from streamsx.kafka.errors import ErrorCode
 
 NO_ID = bytes(16)
 NOTHING = OffsetValue(-1, -1, "", -1)

@@ -27,6 +27,7 @@ from streamsx.broker.events import (
 )
 from streamsx.broker.records import GroupKey, GroupValue, Key, Value
 from streamsx.errors import InvariantBroken
+from streamsx.kafka.wire import Api
 
 
 def hold(condition: bool, what: str) -> None:
@@ -163,7 +164,7 @@ class Desk:
         peer = Peer(client, "127.0.0.1")
         wall_ms = int(self.now * 1000)
         request = Request(
-            waiter, api, version, peer, SimpleNamespace(**body), f"{waiter:04d}", wall_ms
+            waiter, Api(api), version, peer, SimpleNamespace(**body), f"{waiter:04d}", wall_ms
         )
         self.asked[waiter] = request
         self.step(request)

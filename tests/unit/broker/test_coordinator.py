@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from streamsx.broker.classic import State
-from streamsx.broker.codes import ErrorCode
 from streamsx.broker.events import Tick, Topics
+from streamsx.kafka.errors import ErrorCode
 from streamsx.testing.desk import Desk
 
 NONE = ErrorCode.NONE
