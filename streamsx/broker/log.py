@@ -23,6 +23,9 @@ from streamsx.kafka.errors import ErrorCode
 LEADER_EPOCH = 0
 """There is one broker, and it leads for ever."""
 
+Mark = tuple[int, int]
+"""The end of a log at some time, and the bytes appended until then."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -72,7 +75,7 @@ class Log:
         self.folder, self.segment_bytes, self.sync = folder, segment_bytes, sync
         self.waiters: set[Callable[[int], None]] = set()
         self.producers = ProducerState()
-        self.unseen_bytes = 0  # appended since the last flush
+        self._appended_bytes = self._flushed_bytes = 0  # since it was opened
         self._descriptors = descriptors
         folder.mkdir(parents=True, exist_ok=True)
         bases = sorted(int(path.stem) for path in folder.glob("*.log"))
@@ -116,7 +119,7 @@ class Log:
         if segment is not self.segments[-1]:
             self.segments.append(segment)
         self.producers.note(header)
-        self.unseen_bytes += len(records)
+        self._appended_bytes += len(records)
         if not self.sync:
             self._wake(len(records))
         return header.base_offset
@@ -162,13 +165,18 @@ class Log:
         self.start = offset
         self._drop_below_start()
 
+    def mark(self) -> Mark:
+        """What a flush that begins now will have reached when it ends."""
+        return self.end, self._appended_bytes
+
     def flush(self) -> None:
-        """To the disk, from any thread; `flushed_to` comes behind it. Raises OSError."""
+        """To the disk, from any thread. Raises OSError."""
         self.segments[-1].flush()
 
-    def flushed_to(self, offset: int) -> None:
-        """All before this offset is on the disk."""
-        self.flushed, seen, self.unseen_bytes = offset, self.unseen_bytes, 0
+    def flushed_to(self, mark: Mark) -> None:
+        """A flush that began at this mark has ended."""
+        seen = mark[1] - self._flushed_bytes
+        self.flushed, self._flushed_bytes = mark
         if self.sync:
             self._wake(seen)
 

@@ -73,7 +73,11 @@ def fetched(
         partitions = {name: sorted(p for n, p in committed if n == name) for name in names}
         asked = [(name, catalog.identity(name)[0], partitions[name]) for name in names]
     else:
-        asked = [(catalog.name(t, version), t.topic_id, t.partition_indexes) for t in topics]
+        by_id = version >= TOPIC_IDS_SINCE
+        asked = [
+            (catalog.name(t, version), t.topic_id if by_id else NO_ID, t.partition_indexes)
+            for t in topics
+        ]
 
     def answer(name: str | None, partition: int) -> Body:
         value = committed.get((name or "", partition), NOTHING)

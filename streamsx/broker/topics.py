@@ -4,6 +4,7 @@ A topic's row is written before its folders are made, and deleted before they ar
 leaves behind belongs to no topic, and is removed when one of that name is created.
 """
 
+import logging
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,6 +15,8 @@ from streamsx.broker.log import Log
 from streamsx.broker.meta import Meta
 from streamsx.broker.records import TopicKey, TopicValue
 from streamsx.broker.segment import Descriptors
+
+logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
@@ -57,6 +60,10 @@ class TopicStore:
         """Id and number of partitions, by name."""
         return {name: (topic.id, len(topic.logs)) for name, topic in self.by_name.items()}
 
+    def find(self, name: str | None, topic_id: bytes) -> Topic | None:
+        """By name, or by id if there is no name."""
+        return self.by_id.get(topic_id) if name is None else self.by_name.get(name)
+
     def create(
         self, name: str, topic_id: bytes, partitions: int, configs: Mapping[str, str]
     ) -> Topic:
@@ -85,12 +92,13 @@ class TopicStore:
         for log in topic.logs:
             log.close()
             shutil.rmtree(log.folder)
+        logger.info("topic_deleted topic=%s", topic.name)
 
     def flush(self) -> None:
         """Everything to the disk. Raises OSError."""
         for topic in self.by_name.values():
             for log in topic.logs:
-                if log.unseen_bytes:
+                if log.flushed < log.end:
                     log.flush()
 
     def close(self) -> None:
@@ -106,7 +114,9 @@ class TopicStore:
         self._save(topic, partitions, topic.configs)
         for partition in range(len(topic.logs), partitions):
             shutil.rmtree(self._folder / f"{topic.name}-{partition}", ignore_errors=True)
+        event = "partitions_added" if topic.logs else "topic_created"
         self._open(topic, partitions, clean=True)
+        logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
         self.changed()
 
     def _open(self, topic: Topic, partitions: int, *, clean: bool) -> None:

@@ -211,11 +211,14 @@ def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -
     woken: list[int] = []
     log.waiters.add(woken.append)
     append(log, b"a")
+    mark = log.mark()
     append(log, b"b")
     assert (log.end, log.high_watermark, log.read(0, MOST), woken) == (2, 0, b"", [])
     log.flush()
-    log.flushed_to(1)
-    assert (values(log), len(woken)) == ([b"a"], 1)
+    log.flushed_to(mark)
+    assert (values(log), woken) == ([b"a"], [len(batch(b"a"))])
+    log.flushed_to(log.mark())
+    assert (values(log), woken) == ([b"a", b"b"], [len(batch(b"a"))] * 2)
 
 
 def test_who_waits_is_told_of_each_append_and_of_the_end(opens: Opens) -> None:
