@@ -57,6 +57,7 @@ from streamsx.kafka.wire import Api
 
 PROMISE_SINCE = 4  # the version from which a JoinGroup without a member id is first given one
 SKIP_SINCE = 9  # the version from which a returning leader is told not to assign again
+NAMES_SINCE = 5  # the version from which SyncGroup names the protocol (KIP-559)
 LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
 STORY_LINES = 200
 
@@ -467,8 +468,9 @@ class ClassicGroup:
     def _sync(self, request: Request) -> None:
         body, group = request.body, self.round
         code = self._check(body, body.generation_id)
-        foreign_type = body.protocol_type not in (None, group.protocol_type)
-        if not code and (foreign_type or body.protocol_name not in (None, group.protocol)):
+        meant = (body.protocol_type, body.protocol_name)
+        named = request.version >= NAMES_SINCE
+        if not code and named and meant != (group.protocol_type, group.protocol):
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if code:
             self.turn.reply(request.waiter, {"error_code": code})

@@ -60,10 +60,7 @@ class Coordinator:
         group_id = request.body.group_id
         if not group_id:
             return [self.refuse(request, ErrorCode.INVALID_GROUP_ID)]
-        if request.api == Api.JOIN_GROUP and not request.body.member_id:
-            self._group(group_id)
-        if group_id not in self.groups:
-            return [self.refuse(request, ErrorCode.UNKNOWN_MEMBER_ID)]
+        self._group(group_id)
         return self._step_group(now, group_id, request)
 
     def _step_group(self, now: float, group_id: str, event: Request | Tick | Gone) -> list[Effect]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from streamsx.broker.producer_state import ProducerState, Refused
 from streamsx.broker.segment import Descriptors, Segment
 from streamsx.errors import CorruptRecord
-from streamsx.kafka.batch import Header, place, record_at, scan
+from streamsx.kafka.batch import Header, columns, place, scan
 from streamsx.kafka.errors import ErrorCode
 
 LEADER_EPOCH = 0
@@ -141,11 +141,11 @@ class Log:
     def at_time(self, timestamp: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record this old or younger. Raises CorruptRecord."""
         for segment in self.segments:
-            position = segment.at_time(timestamp, self.start)
-            if position is not None:
-                found = record_at(segment.read(position, 0, segment.size), timestamp)
-                if found is not None and found[0] < self.high_watermark:
-                    return max(found[0], self.start), found[1]
+            for position in segment.since(timestamp):
+                batch = columns(segment.read(position, 0, segment.size), self.start, check=False)
+                for offset, time in zip(batch.offsets, batch.timestamps, strict=True):
+                    if time >= timestamp:
+                        return (offset, time) if offset < self.high_watermark else None
         return None
 
     def newest(self) -> tuple[int, int] | None:

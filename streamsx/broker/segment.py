@@ -97,16 +97,13 @@ class Segment:
         batches = self._batches(start)
         return next((at for at, last, _ in batches if last >= offset), self.size)
 
-    def at_time(self, timestamp: int, start: int) -> int | None:
-        """Where the first batch stands that ends at or behind `start` and holds a record this
-        old or younger.
-        """
-        if not self.size or self.newest < timestamp:
-            return None
-        index = max(bisect_left(self._newest, timestamp) - 1, 0)
-        batches = self._batches(self._positions[index])
-        found = (at for at, last, newest in batches if newest >= timestamp and last >= start)
-        return next(found, None)
+    def since(self, timestamp: int) -> Iterator[int]:
+        """Where the batches stand that hold a record this old or younger."""
+        if self.size and self.newest >= timestamp:
+            index = max(bisect_left(self._newest, timestamp) - 1, 0)
+            for position, _, newest in self._batches(self._positions[index]):
+                if newest >= timestamp:
+                    yield position
 
     def read(self, position: int, most: int, end: int) -> bytes:
         """Bytes of whole batches, the last one perhaps cut; the first one never is."""

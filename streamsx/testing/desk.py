@@ -197,8 +197,9 @@ class Desk:
         """SyncGroup."""
         given = [SimpleNamespace(member_id=m, assignment=a) for m, a in assignments.items()]
         return self.ask(
-            14, 5, group_id=group, member_id=member_id, generation_id=generation,
-            group_instance_id=instance, protocol_type=None, protocol_name=protocol,
+            14, 5 if protocol else 4, group_id=group, member_id=member_id,
+            generation_id=generation, group_instance_id=instance,
+            protocol_type=protocol and "consumer", protocol_name=protocol,
             assignments=given,
         )  # fmt: skip
 
