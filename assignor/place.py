@@ -37,9 +37,9 @@ class Bucket:
     def capacity(self, seat: int) -> int:
         return self.view.members[seat].capacity
 
-    def has_room(self, seat: int) -> bool:
-        free = self.quota[seat] - len(self.kept[seat])
-        return free > 0 or (free == 0 and self.spare > 0 and seat in self.waiting)
+    def may_wait(self, seat: int) -> bool:
+        """A spare seat may become its own."""
+        return self.spare > 0 and seat in self.waiting
 
 
 def place(view: View) -> Mapping[TaskId, int]:
@@ -161,9 +161,9 @@ def _balancing(bucket: Bucket) -> bool:
 
 
 def _donate(bucket: Bucket) -> None:
-    open_to = {seat for seat in bucket.able if bucket.has_room(seat)}
-    for seat in bucket.able:
-        surplus = len(bucket.kept[seat]) - bucket.quota[seat]
+    surpluses = {seat: len(bucket.kept[seat]) - bucket.quota[seat] for seat in bucket.able}
+    open_to = {seat for seat, more in surpluses.items() if more < 0 or bucket.may_wait(seat)}
+    for seat, surplus in surpluses.items():
         if surplus > 0:
             given = _surplus(bucket, seat, surplus, open_to)
             bucket.pool += given.values()
@@ -217,13 +217,13 @@ def _to_copies(bucket: Bucket, room: dict[int, int]) -> list[Facts]:
     )
 
     def fit(seat: int, number: int) -> tuple[float, float, int]:
-        seats = room[seat] + (bucket.spare > 0 and seat in bucket.waiting)
+        seats = room[seat] + bucket.may_wait(seat)
         capacity = bucket.capacity(seat)
         return subtopologies[seat, number] / capacity, -seats / capacity, seat
 
     left = {task.id: task for task in bucket.pool}
     for (_, _, task_id), seats in _offers(bucket):
-        takers = [s for s in seats if room[s] or (bucket.spare and s in bucket.waiting)]
+        takers = [s for s in seats if room[s] or bucket.may_wait(s)]
         if not takers or task_id not in left:
             continue
         seat = min(takers, key=lambda s: fit(s, task_id.subtopology))
