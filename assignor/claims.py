@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from streamsx.assignor.model import CopyRole, Member, Memory
-from streamsx.assignor.wire import AssignmentData, ErrorWord, read_join, write_assignment
+from streamsx.assignor.wire import AssignmentView, ErrorWord, read_join, write_assignment
 from streamsx.errors import DataError
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
@@ -66,7 +66,7 @@ def unchanged(
     for member in members:
         keeps = tuple(tp for tp in member.claims if claimants[tp] == 1)
         learns = {task for task, copy in member.copies.items() if copy.role is CopyRole.LEARNER}
-        word = AssignmentData(
+        word = AssignmentView(
             memory, learners=member.heirs | learns, promises=member.heirs, error=error
         )
         answers[member.id] = Assignment(keeps, write_assignment(word)).write()

@@ -12,7 +12,7 @@ from streamsx.assignor.claims import Metadata, read_members, unchanged
 from streamsx.assignor.leaving import leavers
 from streamsx.assignor.memory import recall
 from streamsx.assignor.model import Group, Leaving, Mark, Member
-from streamsx.assignor.wire import AssignmentData, read_assignment, write_join
+from streamsx.assignor.wire import AssignmentView, read_assignment, write_join
 from streamsx.errors import DataError
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.model import TaskId, TopicPartition
@@ -69,7 +69,7 @@ def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
     assigned = {member: _read(data) for member, _, data in members}
     leads = (member for member, (_, word) in assigned.items() if word.leader)
     leader = next(leads, None)
-    word = assigned[leader][1] if leader is not None else AssignmentData()
+    word = assigned[leader][1] if leader is not None else AssignmentView()
     number = {topic: sub for sub, topics in word.topics.items() for topic in topics}
     leaves = leavers(joined, word.memory)
     return GroupReport(
@@ -85,19 +85,19 @@ def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
     )
 
 
-def _read(data: bytes) -> tuple[tuple[TopicPartition, ...], AssignmentData]:
+def _read(data: bytes) -> tuple[tuple[TopicPartition, ...], AssignmentView]:
     """Blank while the group rebalances."""
     try:
         assignment = Assignment.read(data)
         return assignment.partitions, read_assignment(assignment.user_data)
     except DataError:
-        return (), AssignmentData()
+        return (), AssignmentView()
 
 
 def _instance(
     member: Member,
     partitions: tuple[TopicPartition, ...],
-    word: AssignmentData,
+    word: AssignmentView,
     number: Mapping[str, int],
     leaving: Leaving | None,
 ) -> Instance:

@@ -9,9 +9,9 @@ from streamsx.assignor.claims import Metadata, read_members, unchanged
 from streamsx.assignor.codec import Unreadable
 from streamsx.assignor.leaving import Eviction, evictions
 from streamsx.assignor.memory import recall
-from streamsx.assignor.model import Copy, CopyRole, Group, Leaving, Mark, Member, Plan, Rules, Task
+from streamsx.assignor.model import Copy, CopyRole, Group, Leaving, Member, Plan, Rules, Task
 from streamsx.assignor.wire import (
-    AssignmentData,
+    AssignmentView,
     ErrorWord,
     read_assignment,
     write_assignment,
@@ -70,7 +70,7 @@ class StreamsPartitionAssignor:
 
     A join: `user_data(report)` goes into the Subscription. If this member is elected: `assign()`
     answers everybody's, within a second for 10,000 tasks on 200 members; it never raises for what a
-    member says. Each assignment: `on_assignment(user_data)`, then `mark`.
+    member says. Each assignment: `on_assignment(user_data)`.
 
     `rules`: of the leader, whoever it is. `process`: 16 bytes that stay with the state directory.
     `instance`: the name that tools use. `version`: of streamsx, for `status`. `capacity`: this
@@ -103,12 +103,7 @@ class StreamsPartitionAssignor:
             signatures=tuple(sub.signature for sub in subtopologies),
             version=version,
         )
-        self._last = AssignmentData()
-
-    @property
-    def mark(self) -> Mark | None:
-        """What a tool has asked of this instance; to be heeded when it is newer than the last."""
-        return self._last.memory.marks.get(self._self.name)
+        self._last = AssignmentView()
 
     def task_of(self, tp: TopicPartition) -> TaskId | None:
         """None: no source of this topology."""
@@ -147,13 +142,14 @@ class StreamsPartitionAssignor:
             )
         )
 
-    def on_assignment(self, user_data: bytes) -> AssignmentData:
+    def on_assignment(self, user_data: bytes) -> AssignmentView:
         """Read and keep what the leader says. What cannot be read changes nothing but says so."""
         try:
-            self._last = read_assignment(user_data)
+            view = read_assignment(user_data)
         except Unreadable as error:
             word = ErrorWord.ASSIGNMENT_FAILED
             return replace(self._last, error=word, problem=str(error))
+        self._last = replace(view, mark=view.memory.marks.get(self._self.name))
         return self._last
 
     def assign(
@@ -239,12 +235,12 @@ def _told(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[Tas
     }
 
 
-def _words(plan: Plan, members: Iterable[Member]) -> dict[str, AssignmentData]:
+def _words(plan: Plan, members: Iterable[Member]) -> dict[str, AssignmentView]:
     promises: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, heir in plan.heirs.items():
         promises[heir].add(task)
     return {
-        member.id: AssignmentData(
+        member.id: AssignmentView(
             memory=plan.memory,
             more=plan.follow_up,
             no_takers=plan.no_takers,

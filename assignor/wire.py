@@ -47,15 +47,17 @@ class ErrorWord(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentData:
+class AssignmentView:
     """What the leader says to one member, beside its partitions.
 
     `learners`: tasks to learn. `promises`: those of them that it will be given at the next
     rebalance, ready or not, so it need not announce that they are. `more`: another rebalance
-    follows soon. `no_takers`: a leaver need not wait. With an `error` the member keeps what it has;
-    `problem` says why if the bytes are the reason.
+    follows soon. `no_takers`: a leaver need not wait. With an `error` the member keeps what it has.
     The leader alone is told its `generation`, the tasks `withheld` and the source `topics` of each
     sub-topology, for tools to read.
+
+    Not on the wire: `mark`, what a tool has asked of the reader, to be heeded when it is newer than
+    the last one; `problem`, why the bytes cannot be read.
     """
 
     memory: Memory = field(default_factory=Memory)
@@ -68,6 +70,7 @@ class AssignmentData:
     generation: int = 0
     withheld: frozenset[TaskId] = frozenset()
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    mark: Mark | None = None
     problem: str = ""
 
     @property
@@ -211,7 +214,7 @@ def read_join(data: bytes) -> Member:
     )
 
 
-def write_assignment(data: AssignmentData) -> bytes:
+def write_assignment(data: AssignmentView) -> bytes:
     flags = (
         AssignmentFlag.MORE * data.more
         | AssignmentFlag.NO_TAKERS * data.no_takers
@@ -220,11 +223,11 @@ def write_assignment(data: AssignmentData) -> bytes:
     return write_fields(data, ASSIGNMENT, flags=flags, round=data.memory.round)
 
 
-def read_assignment(data: bytes) -> AssignmentData:
+def read_assignment(data: bytes) -> AssignmentView:
     """Raises Unreadable."""
     values = read_fields(data, ASSIGNMENT)
     flags, known = values.pop("flags"), values.pop("round")
-    return AssignmentData(
+    return AssignmentView(
         memory=replace(values.pop("memory"), round=known),
         more=bool(flags & AssignmentFlag.MORE),
         no_takers=bool(flags & AssignmentFlag.NO_TAKERS),

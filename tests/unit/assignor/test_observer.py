@@ -53,10 +53,10 @@ def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
     ]
 
     answers = {m: Assignment.read(data) for m, data in lead(metadata, now_ms=10).items()}
-    b.on_assignment(answers["2"].user_data)
+    view = b.on_assignment(answers["2"].user_data)
 
     assert [answers[m].partitions for m in ("tool", "1", "2")] == [(), (P0,), (P1,)]
-    assert b.mark == MARK
+    assert view.mark == MARK
     assert read_assignment(answers["2"].user_data).learners == {T0}
     assert {read_assignment(answer.user_data).round for answer in answers.values()} == {1}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamsx.assignor.codec import Unreadable, number, text
 from streamsx.assignor.model import Copy, CopyRole, Kind, Leaving, Mark, MarkState, Member, Memory
 from streamsx.assignor.wire import (
-    AssignmentData,
+    AssignmentView,
     ErrorWord,
     read_assignment,
     read_join,
@@ -50,7 +50,7 @@ members = st.builds(
     version=st.text(max_size=5),
 )
 assignments = st.builds(
-    AssignmentData,
+    AssignmentView,
     memory=st.builds(Memory, numbers, st.integers(0, 3).map(Kind), marks),
     more=st.booleans(),
     no_takers=st.booleans(),
@@ -77,7 +77,7 @@ def test_a_join_arrives_as_it_was_written_beside_fields_of_the_future(
 
 @given(assignments, strangers)
 def test_an_assignment_arrives_as_it_was_written_beside_fields_of_the_future(
-    data: AssignmentData, strangers: bytes
+    data: AssignmentView, strangers: bytes
 ) -> None:
     assert read_assignment(write_assignment(data) + strangers) == data
     assert data.round == data.memory.round
@@ -85,7 +85,7 @@ def test_an_assignment_arrives_as_it_was_written_beside_fields_of_the_future(
 
 @given(members | assignments, st.data())
 def test_damaged_bytes_are_read_or_refused_and_nothing_else(
-    said: Member | AssignmentData, choose: st.DataObject
+    said: Member | AssignmentView, choose: st.DataObject
 ) -> None:
     data = bytearray(write_join(said) if isinstance(said, Member) else write_assignment(said))
     for _ in range(choose.draw(st.integers(1, 3))):
@@ -129,7 +129,7 @@ def test_the_bytes_of_a_join_are_these() -> None:
 
 
 def test_the_bytes_of_an_assignment_are_these() -> None:
-    data = AssignmentData(
+    data = AssignmentView(
         memory=Memory(9, Kind.STATELESS, {"b": Mark(MarkState.LEAVING, 4, "c", 7)}),
         more=True,
         leader=True,
