@@ -1,0 +1,133 @@
+"""Commits of offsets: one in flight, the others behind it, and what a rebalance does to them.
+
+A classic coordinator knows one generation. "m1 commits at 21; the group moves to 22; the commit
+arrives": it is refused, although m1 holds the partition in 22 as it did in 21. A member that takes
+this for a fence drops everything, joins again, and does so for ever. So what the group's own move
+explains is no refusal: the commit waits until there is an assignment again, leaves out what was
+lost since it was asked for, and is sent in the new generation. That is KIP-1251's rule, kept by
+the client: what we hold without interruption cannot have been given away.
+
+WAITING  to be sent, for the first time or because a connection broke.
+REFUSED  the group moved; first of all, and sent when the member is STABLE again.
+FLYING   one request at a time, so that a partition's offsets arrive in the order of asking.
+
+| state    | event                               | next    | effect                    |
+|----------|-------------------------------------|---------|---------------------------|
+| -        | asked, some of it is owned          | WAITING |                           |
+| -        | asked, nothing of it is owned       | -       | CommitFailed(NOT_OWNED)   |
+| WAITING  | next                                | FLYING  |                           |
+| REFUSED  | next, stable                        | FLYING  |                           |
+| W, R     | next, nothing of it is owned        | -       | CommitFailed(NOT_OWNED)   |
+| FLYING   | GOOD                                | -       | CommitDone                |
+| FLYING   | MOVED, the caller waits             | REFUSED | Count                     |
+| FLYING   | MOVED, the caller does not          | -       | CommitFailed(REBALANCING) |
+| FLYING   | REFUSE                              | -       | CommitFailed(REFUSED)     |
+| FLYING   | nothing of it exists                | -       | CommitFailed(TOPIC_GONE)  |
+| FLYING   | anything else; the connection broke | WAITING |                           |
+| any      | fail                                | -       | CommitFailed              |
+
+Not here: when the member may send at all, and what a refusal says of the member.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from streamsx.errors import InvariantBroken
+from streamsx.membership import events as e
+from streamsx.membership.answers import Verdict
+from streamsx.membership.claims import Claims
+from streamsx.model import TopicPartition
+
+WAITING_MAX = 100
+"""Commits. Who asks waits for the answer before asking again; so many means that it does not."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """`born`: the generation that it was asked under."""
+
+    id: int
+    offsets: dict[TopicPartition, e.OffsetAndMetadata]
+    wait: bool
+    born: int
+    dropped: set[TopicPartition] = field(default_factory=set)
+    refused: bool = False
+
+    def drop(self, tps: e.AnyPartitions) -> None:
+        for tp in self.offsets.keys() & tps:
+            del self.offsets[tp]
+            self.dropped.add(tp)
+
+    def keep(self, claims: Claims) -> None:
+        """What is owned without interruption since it was asked for."""
+        self.drop({tp for tp in self.offsets if claims.since.get(tp, self.born + 1) > self.born})
+
+
+class Commits:
+    """Of one member, over its whole life."""
+
+    def __init__(self) -> None:
+        self._flying: Asked | None = None
+        self._waiting: deque[Asked] = deque()
+
+    @property
+    def idle(self) -> bool:
+        return self._flying is None and not self._waiting
+
+    @property
+    def refused(self) -> bool:
+        """Nothing is committed before there is another generation."""
+        return bool(self._waiting) and self._waiting[0].refused
+
+    def ask(self, commit: e.Commit, claims: Claims) -> list[e.Effect]:
+        offsets = dict(sorted(commit.offsets.items()))
+        asked = Asked(commit.id, offsets, commit.wait, commit.generation)
+        asked.keep(claims)
+        if not asked.offsets:
+            return [e.CommitFailed(asked.id, e.Refusal.NOT_OWNED)]
+        if len(self._waiting) == WAITING_MAX:
+            raise InvariantBroken(f"{WAITING_MAX} commits wait: wait for each before the next one")
+        self._waiting.append(asked)
+        return []
+
+    def next(self, claims: Claims, *, stable: bool) -> tuple[e.Offsets, list[e.Effect]]:
+        """What must be sent now, if anything."""
+        failed: list[e.Effect] = []
+        while self._waiting and self._flying is None and (stable or not self.refused):
+            asked = self._waiting.popleft()
+            asked.keep(claims)
+            if asked.offsets:
+                self._flying = asked
+                return dict(asked.offsets), failed
+            failed.append(e.CommitFailed(asked.id, e.Refusal.NOT_OWNED))
+        return {}, failed
+
+    def answered(self, verdict: Verdict, code: int, unknown: e.AnyPartitions) -> list[e.Effect]:
+        """`unknown`: what does not exist; `verdict` and `code` are for all else."""
+        asked, self._flying = self._flying, None
+        assert asked is not None
+        asked.drop(unknown)
+        if not asked.offsets:
+            return [e.CommitFailed(asked.id, e.Refusal.TOPIC_GONE)]
+        match verdict:
+            case Verdict.GOOD:
+                return [e.CommitDone(asked.id, tuple(sorted(asked.dropped)))]
+            case Verdict.MOVED if not asked.wait:
+                return [e.CommitFailed(asked.id, e.Refusal.REBALANCING)]
+            case Verdict.REFUSE:
+                return [e.CommitFailed(asked.id, e.Refusal.REFUSED, code)]
+        self._waiting.appendleft(asked)
+        asked.refused = verdict is Verdict.MOVED
+        return [e.Count("commit-resent-total")] if asked.refused else []
+
+    def break_off(self) -> None:
+        """Whether the one in flight was taken nobody knows: the same offsets again."""
+        if self._flying is not None:
+            self._waiting.appendleft(self._flying)
+            self._flying = None
+
+    def fail(self, why: e.Refusal) -> list[e.Effect]:
+        self.break_off()
+        failed: list[e.Effect] = [e.CommitFailed(asked.id, why) for asked in self._waiting]
+        self._waiting.clear()
+        return failed

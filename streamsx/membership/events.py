@@ -1,0 +1,411 @@
+"""What a member hears and what it asks for: frozen values, one union each.
+
+Whoever performs a `Send` reports its fate exactly once: `Reply`, or `Disconnected` for its whole
+lane; after a `Close` nothing is reported of that lane any more. A lane is one connection, in order.
+The user data of a JoinGroup are built when its `Send` is performed, once per nonce.
+
+Not here: what follows from them (member.py) and what they look like in bytes.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from streamsx.model import TopicPartition
+
+Partitions = tuple[TopicPartition, ...]
+"""Sorted."""
+AnyPartitions = AbstractSet[TopicPartition]
+
+
+class OffsetAndMetadata(NamedTuple):
+    """The next offset to read, and what the committer wants to find beside it."""
+
+    offset: int
+    metadata: str = ""
+
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Lane(Enum):
+    """One connection each: a broker answers one request per connection at a time."""
+
+    JOIN = "join"
+    """JoinGroup and SyncGroup, which may wait for minutes."""
+    BEAT = "beat"
+    """All others."""
+
+
+class Timer(Enum):
+    """What may be armed; arming again moves it."""
+
+    HEARTBEAT = "heartbeat"
+    FENCE = "fence"
+    FIND = "find"
+    BACKOFF = "backoff"
+    REVOKE = "revoke"
+    COLLECT = "collect"
+    DRAIN = "drain"
+    STOP = "stop"
+
+
+# Requests.
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """`deadline`: until when a leaving member waits for others to take its tasks."""
+
+    member_id: str
+    claims: Partitions
+    owned_generation: int
+    nonce: int
+    leaving: bool
+    deadline: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup:
+    """`assignments`: per member id; of the leader alone, empty from all others."""
+
+    member_id: str
+    generation: int
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    member_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    member_id: str
+    generation: int
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    member_id: str
+
+
+Request = JoinGroup | SyncGroup | Heartbeat | OffsetCommit | LeaveGroup
+
+
+# Answers.
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """`metadata`: its Subscription, as the coordinator keeps it."""
+
+    member_id: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """`members`: for the leader alone. With MEMBER_ID_REQUIRED only the member id counts."""
+
+    generation: int
+    member_id: str
+    leader: str
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Somebody wants this member to leave, or to stay after all; the newest epoch counts."""
+
+    leaving: bool
+    deadline: float | None
+    epoch_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """An assignment. `more`: tasks are withheld until others release them, so more rounds follow.
+    `no_takers`: nobody would take what a leaving member holds."""
+
+    partitions: frozenset[TopicPartition]
+    user_data: bytes = b""
+    more: bool = False
+    no_takers: bool = False
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """`unknown`: partitions that do not exist; the answer's error is what the others were told."""
+
+    unknown: frozenset[TopicPartition] = frozenset()
+
+
+# Events.
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`predecessor`: member id of a dead process that held this state directory."""
+
+    predecessor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Something the leader must hear of."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A learner or wanted standby has caught up, for the first time in this assignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The coordinator's node id; None: nobody knows it now."""
+
+    node: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`error`: Kafka's code; `body`: what its request asks for, None beside an error."""
+
+    request: int
+    error: int
+    body: Joined | Synced | Committed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """All requests of the lane are unanswered and over: reset, refused, or out of time."""
+
+    lane: Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Answers `Assign`. With an error the assignments return everybody's claims."""
+
+    request: int
+    assignments: tuple[tuple[str, bytes], ...]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The worker has committed and let go, as the `Revoke` of this number wanted."""
+
+    tps: frozenset[TopicPartition]
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Topics are gone: nothing of them can be committed."""
+
+    tps: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    tps: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsChanged:
+    """A topic has another number of partitions than the group was assigned with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """`generation`: of the newest `OnAssignment` that the worker has taken in: "it loses p and is
+    given p again, and hears of neither, busy as it is; its next commit of p is an old one".
+    `wait`: what a rebalance refuses is sent again after it, else it fails at once."""
+
+    id: int
+    offsets: Offsets
+    generation: int
+    wait: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Go as soon as others have taken everything, or at the deadline."""
+
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stay after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Release everything now, then go; at the deadline without."""
+
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """The worker does not answer any more: out, as lost."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    timer: Timer
+
+
+Event = (
+    Start | Want | Ready | Found | Reply | Disconnected | Planned | Released | Deleted
+    | Unsubscribed | PartitionsChanged | Commit | Leave | Cancel | Stop | Silent | Tick
+)  # fmt: skip
+
+
+# Effects.
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Ask any broker for the coordinator; answered by `Found`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Unanswered for `timeout_s`, the lane is aborted: `Disconnected`."""
+
+    request: int
+    node: int
+    lane: Lane
+    timeout_s: float
+    body: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Abort the lane's connection; its requests, sent or waiting, are abandoned."""
+
+    lane: Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    timer: Timer
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disarm:
+    timer: Timer
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """This member leads: make the plan; answered by `Planned`."""
+
+    request: int
+    members: tuple[JoinedMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OnAssignment:
+    """The whole assignment, before the callbacks for its parts."""
+
+    generation: int
+    user_data: bytes
+    assigned: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Begin. Also when empty: a round has ended."""
+
+    tps: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Commit and let go, then say `Released`; nobody waits for it. An assignment that names the
+    partition again takes nothing back: after the release comes another `Assigned`."""
+
+    tps: Partitions
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Not ours any more: let go without a commit."""
+
+    tps: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDone:
+    """`dropped`: not ours any more, or not there; all others are committed."""
+
+    id: int
+    dropped: Partitions
+
+
+class Refusal(Enum):
+    """Why nothing of a commit was taken."""
+
+    NOT_OWNED = "none of its partitions is owned"
+    REBALANCING = "a rebalance is under way"
+    FENCED = "the group went on without this member"
+    GONE = "this member has left"
+    TOPIC_GONE = "none of its topics exists"
+    REFUSED = "the broker refuses it"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFailed:
+    """`code`: Kafka's, with REFUSED."""
+
+    id: int
+    why: Refusal
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """To disk, before anything is sent with this id: a successor of this process will need it."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """The process must end, not 0. `code`: Kafka's, if a broker said it."""
+
+    why: str
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Out of the group, cleanly."""
+
+
+Effect = (
+    Find | Send | Close | Arm | Disarm | Assign | OnAssignment | Assigned | Revoke | Lost
+    | CommitDone | CommitFailed | Count | Remember | Fatal | Left
+)  # fmt: skip

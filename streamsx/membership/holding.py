@@ -1,0 +1,95 @@
+"""What the worker hears of its partitions: begin, let go, lost; and its commits.
+
+The other side of a member, which faces the group, is member.py. What returns a text returns what
+the leader must hear, if anything.
+
+Not here: the algebra (claims.py), the life of a commit (commits.py), when anything is sent.
+"""
+
+from streamsx.membership import events as e
+from streamsx.membership.answers import Verdict
+from streamsx.membership.claims import NONE, Claims
+from streamsx.membership.commits import Commits
+from streamsx.membership.outbox import Outbox
+
+
+class Holding:
+    """`claims` is there to be read."""
+
+    def __init__(self, box: Outbox, revoke_timeout_s: float) -> None:
+        self.claims, self.commits = Claims(), Commits()
+        self._box, self._revoke_timeout_s = box, revoke_timeout_s
+
+    def apply(self, generation: int, synced: e.Synced) -> None:
+        """An assignment. What must go is asked for first, and nobody waits for it."""
+        begin = self.claims.apply(synced.partitions, generation)
+        self._revoke()
+        assigned = tuple(sorted(synced.partitions))
+        whole = e.OnAssignment(generation, synced.user_data, assigned)
+        self._box.emit(whole, e.Assigned(begin))
+
+    def release_all(self) -> None:
+        self.claims.forget()
+        self._revoke()
+
+    def lose_all(self, why: e.Refusal) -> None:
+        self.claims.forget()
+        self._drop(self.claims.owned)
+        self._box.emit(*self.commits.fail(why))
+
+    def released(self, event: e.Released) -> str | None:
+        gone, back = self.claims.release(event.tps, event.number)
+        if back:
+            self._box.emit(e.Assigned(back))
+        if gone and self.claims.revoking:
+            self._box.collect("released some partitions")
+            return None
+        return "released all partitions asked for" if gone else None
+
+    def expired(self, _: e.Tick) -> str | None:
+        late = self._drop(self.claims.late(self._box.now))
+        return "some partitions were not released in time" if late else None
+
+    def deleted(self, event: e.Deleted) -> None:
+        self.claims.forget(event.tps)
+        self._drop(event.tps)
+
+    def unsubscribed(self, event: e.Unsubscribed) -> str | None:
+        self.claims.forget(event.tps)
+        self._revoke()
+        return None if self.claims.revoking else "the subscription changed"
+
+    def watch(self) -> None:
+        """The timer of what is asked for."""
+        if self.claims.revoking:
+            due = min(asked.until for asked in self.claims.revoking.values())
+            self._box.arm(e.Timer.REVOKE, due)
+        else:
+            self._box.disarm(e.Timer.REVOKE)
+
+    def commit(self, event: e.Commit) -> None:
+        self._box.emit(*self.commits.ask(event, self.claims))
+
+    def refuse(self, event: e.Commit) -> None:
+        self._box.emit(e.CommitFailed(event.id, e.Refusal.GONE))
+
+    def next_commit(self, *, stable: bool) -> e.Offsets:
+        offsets, failed = self.commits.next(self.claims, stable=stable)
+        self._box.emit(*failed)
+        return offsets
+
+    def committed(self, verdict: Verdict, event: e.Reply) -> None:
+        unknown = event.body.unknown if isinstance(event.body, e.Committed) else NONE
+        self._box.emit(*self.commits.answered(verdict, event.error, unknown))
+
+    def _revoke(self) -> None:
+        number = self._box.number()
+        asked = self.claims.revoke(number, self._box.now + self._revoke_timeout_s)
+        if asked:
+            self._box.emit(e.Revoke(asked, number))
+
+    def _drop(self, tps: e.AnyPartitions) -> e.Partitions:
+        gone = self.claims.drop(tps)
+        if gone:
+            self._box.emit(e.Lost(gone))
+        return gone

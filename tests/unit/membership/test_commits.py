@@ -1,0 +1,127 @@
+"""membership/commits.py: what a rebalance does to a commit."""
+
+import pytest
+
+from streamsx.errors import InvariantBroken
+from streamsx.membership import events as e
+from streamsx.membership.answers import Verdict
+from streamsx.membership.claims import NONE, Claims
+from streamsx.membership.commits import Commits
+from streamsx.model import TopicPartition
+
+P, Q = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def owning(*tps: TopicPartition, generation: int = 1) -> Claims:
+    claims = Claims()
+    claims.apply(set(tps), generation)
+    return claims
+
+
+def offsets(**at: int) -> dict[TopicPartition, e.OffsetAndMetadata]:
+    return {{"p": P, "q": Q}[name]: e.OffsetAndMetadata(n) for name, n in at.items()}
+
+
+def test_what_is_not_owned_is_dropped_and_named_and_the_rest_goes_on() -> None:
+    commits, claims = Commits(), owning(P)
+    assert commits.ask(e.Commit(7, offsets(p=1, q=2), 1), claims) == []
+    assert commits.next(claims, stable=True) == (offsets(p=1), [])
+    assert commits.answered(Verdict.GOOD, 0, NONE) == [e.CommitDone(7, (Q,))]
+
+
+def test_a_commit_of_nothing_owned_fails() -> None:
+    commits = Commits()
+    failed = commits.ask(e.Commit(7, offsets(q=2), 1), owning(P))
+    assert failed == [e.CommitFailed(7, e.Refusal.NOT_OWNED)]
+    assert commits.idle
+
+
+def test_a_commit_asked_under_an_older_ownership_is_not_sent() -> None:
+    """m loses p and is given p again, and the worker has heard of neither."""
+    commits = Commits()
+    failed = commits.ask(e.Commit(7, offsets(p=1), generation=1), owning(P, generation=3))
+    assert failed == [e.CommitFailed(7, e.Refusal.NOT_OWNED)]
+
+
+def test_a_refused_commit_is_sent_again_when_stable_without_what_was_lost_meanwhile() -> None:
+    commits, claims = Commits(), owning(P, Q)
+    commits.ask(e.Commit(7, offsets(p=1, q=2), 1), claims)
+    commits.next(claims, stable=True)
+    moved = commits.answered(Verdict.MOVED, 22, NONE)
+    assert moved == [e.Count("commit-resent-total")]
+    assert commits.next(claims, stable=False) == ({}, [])
+
+    claims.drop({Q})
+    claims.apply({P, Q}, 2)
+    assert commits.next(claims, stable=True) == (offsets(p=1), [])
+    assert commits.answered(Verdict.GOOD, 0, NONE) == [e.CommitDone(7, (Q,))]
+
+
+def test_who_does_not_wait_hears_of_the_rebalance_at_once() -> None:
+    commits, claims = Commits(), owning(P)
+    commits.ask(e.Commit(7, offsets(p=1), 1, wait=False), claims)
+    commits.next(claims, stable=True)
+    failed = commits.answered(Verdict.MOVED, 27, NONE)
+    assert failed == [e.CommitFailed(7, e.Refusal.REBALANCING)]
+
+
+def test_commits_of_a_partition_arrive_in_the_order_of_asking() -> None:
+    commits, claims = Commits(), owning(P)
+    commits.ask(e.Commit(7, offsets(p=1), 1), claims)
+    commits.ask(e.Commit(8, offsets(p=2), 1), claims)
+    assert commits.next(claims, stable=True)[0] == offsets(p=1)
+    assert commits.next(claims, stable=True)[0] == {}
+    commits.break_off()
+    assert commits.next(claims, stable=True)[0] == offsets(p=1)
+    commits.answered(Verdict.GOOD, 0, NONE)
+    assert commits.next(claims, stable=True)[0] == offsets(p=2)
+
+
+def test_a_commit_behind_a_refused_one_waits_too() -> None:
+    commits, claims = Commits(), owning(P)
+    commits.ask(e.Commit(7, offsets(p=1), 1), claims)
+    commits.next(claims, stable=True)
+    commits.answered(Verdict.MOVED, 27, NONE)
+    commits.ask(e.Commit(8, offsets(p=2), 1), claims)
+    assert commits.next(claims, stable=False)[0] == {}
+    assert commits.next(claims, stable=True)[0] == offsets(p=1)
+
+
+def test_partitions_of_deleted_topics_are_dropped_and_the_others_are_done() -> None:
+    commits, claims = Commits(), owning(P, Q)
+    commits.ask(e.Commit(7, offsets(p=1, q=2), 1), claims)
+    commits.next(claims, stable=True)
+    assert commits.answered(Verdict.GOOD, 0, frozenset({Q})) == [e.CommitDone(7, (Q,))]
+
+
+def test_a_commit_of_deleted_topics_alone_fails() -> None:
+    commits, claims = Commits(), owning(P)
+    commits.ask(e.Commit(7, offsets(p=1), 1), claims)
+    commits.next(claims, stable=True)
+    failed = commits.answered(Verdict.GOOD, 0, frozenset({P}))
+    assert failed == [e.CommitFailed(7, e.Refusal.TOPIC_GONE)]
+
+
+def test_what_the_broker_refuses_fails_with_its_code() -> None:
+    commits, claims = Commits(), owning(P)
+    commits.ask(e.Commit(7, offsets(p=1), 1), claims)
+    commits.next(claims, stable=True)
+    failed = commits.answered(Verdict.REFUSE, 12, NONE)
+    assert failed == [e.CommitFailed(7, e.Refusal.REFUSED, 12)]
+
+
+def test_who_never_waits_for_an_answer_is_told() -> None:
+    commits, claims = Commits(), owning(P)
+    with pytest.raises(InvariantBroken, match="wait for each"):
+        for number in range(200):
+            commits.ask(e.Commit(number, offsets(p=1), 1), claims)
+
+
+def test_a_fence_fails_all_of_them() -> None:
+    commits, claims = Commits(), owning(P)
+    commits.ask(e.Commit(7, offsets(p=1), 1), claims)
+    commits.next(claims, stable=True)
+    commits.ask(e.Commit(8, offsets(p=2), 1), claims)
+    fenced = e.Refusal.FENCED
+    assert commits.fail(fenced) == [e.CommitFailed(7, fenced), e.CommitFailed(8, fenced)]
+    assert commits.idle

@@ -1,0 +1,754 @@
+"""membership/member.py: joining, owning, being fenced and leaving, as stories."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamsx.errors import InvalidTransition
+from streamsx.membership import events as e
+from streamsx.membership.member import State
+from streamsx.model import TopicPartition
+
+Plays = Callable[..., Any]
+P, Q, R = (TopicPartition("orders", n) for n in range(3))
+OFFSETS = {P: e.OffsetAndMetadata(5)}
+
+
+def only(effects: list[e.Effect], kind: type[e.Effect]) -> list[e.Effect]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+# Joining.
+
+
+def test_a_new_id_is_remembered_before_it_is_used(play: Plays) -> None:
+    group = play()
+    group.begin()
+    effects = group.answer(e.JoinGroup, 79, e.Joined(-1, "m1", ""))
+    assert effects[0] == e.Remember("m1")
+    assert group.last(e.JoinGroup).body.member_id == "m1"
+    assert group.last(e.JoinGroup).body.nonce == 1
+    assert only(group.joined(1), e.Remember) == []
+
+
+def test_a_follower_syncs_with_nothing_and_hears_everything_in_order(play: Plays) -> None:
+    group = play()
+    group.begin()
+    effects = group.joined(1)
+    assert only(effects, e.Assign) == []
+    assert group.last(e.SyncGroup).body.assignments == ()
+    assert group.synced(P, Q, user_data=b"x") == [
+        e.OnAssignment(1, b"x", (P, Q)),
+        e.Assigned((P, Q)),
+    ]
+    assert group.member.state is State.STABLE
+
+
+def test_the_leader_plans_before_it_syncs(play: Plays) -> None:
+    group = play()
+    group.begin()
+    assign = only(group.joined(1, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    assert not [send for send in group.sent if isinstance(send.body, e.SyncGroup)]
+    group.feed(e.Planned(assign.request, (("m1", b"all"),)))
+    assert group.last(e.SyncGroup).body.assignments == (("m1", b"all"),)
+
+
+def test_join_and_sync_wait_longer_than_the_slowest_member(play: Plays) -> None:
+    """With 2 s everybody joined again, for ever, before the slowest member had come (seed 82)."""
+    group = play(rebalance_timeout_s=60.0)
+    group.begin()
+    assert group.last(e.JoinGroup).timeout_s == 65.0
+    group.joined(1)
+    assert group.last(e.SyncGroup).timeout_s == 65.0
+
+
+def test_a_failed_plan_gives_everybody_what_they_claim_and_is_tried_again(play: Plays) -> None:
+    group = play()
+    group.begin()
+    assign = only(group.joined(1, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    group.feed(e.Planned(assign.request, (("m1", b"claims"),), "no such topic"))
+    assert group.last(e.SyncGroup).body.assignments == (("m1", b"claims"),)
+    group.synced(P)
+    group.tick(e.Timer.BACKOFF)
+    assert group.last(e.JoinGroup).body.reason == "the assignment failed"
+
+
+def test_a_plan_for_a_round_that_is_over_changes_nothing(play: Plays) -> None:
+    group = play()
+    group.begin()
+    assign = only(group.joined(1, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    group.cut(e.Lane.JOIN)
+    assert group.feed(e.Planned(assign.request, (("m1", b"all"),))) == []
+    assert group.member.state is State.JOINING
+
+
+def test_a_broken_join_connection_sends_the_same_join_again(play: Plays) -> None:
+    """The coordinator takes the same claims and the same nonce for the same member."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    before = group.last(e.JoinGroup).body
+    group.cut(e.Lane.JOIN)
+    assert group.tick(e.Timer.FIND) == [e.Find()]
+    group.feed(e.Found(2))
+    assert group.last(e.JoinGroup).body == before
+    assert group.last(e.JoinGroup).node == 2
+
+
+def test_a_coordinator_that_answers_16_for_seconds_is_asked_again_and_again(play: Plays) -> None:
+    """After a restart FindCoordinator succeeds at once; JoinGroup says 16 for up to 4 s."""
+    group = play()
+    group.begin()
+    pauses = []
+    for _ in range(6):
+        group.answer(e.JoinGroup, 16)
+        pauses.append(round(group.armed[e.Timer.FIND] - group.now, 3))
+        group.tick(e.Timer.FIND)
+        group.feed(e.Found(1))
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert group.last(e.JoinGroup).body.nonce == 1
+
+
+def test_a_coordinator_that_nobody_knows_is_looked_for_again(play: Plays) -> None:
+    group = play()
+    assert group.feed(e.Start()) == [e.Find()]
+    assert group.feed(e.Found(None)) == []
+    assert group.tick(e.Timer.FIND) == [e.Find()]
+
+
+def test_a_dead_predecessor_is_taken_out_before_the_first_join(play: Plays) -> None:
+    """It would hold up every round until its session ends: 42 s instead of 0.3."""
+    group = play()
+    group.begin(predecessor="dead")
+    farewell = group.last(e.LeaveGroup)
+    assert (farewell.body, farewell.timeout_s) == (e.LeaveGroup("dead"), 2.0)
+    group.answer(e.LeaveGroup, 25)
+    assert group.last(e.JoinGroup).body.reason == "first"
+
+
+def test_a_predecessor_that_cannot_be_taken_out_is_left_to_its_session(play: Plays) -> None:
+    group = play()
+    group.begin(predecessor="dead")
+    group.cut(e.Lane.JOIN)
+    group.tick(e.Timer.FIND)
+    group.feed(e.Found(1))
+    assert isinstance(group.sent[-1].body, e.JoinGroup)
+
+
+def test_a_second_start_is_our_fault(play: Plays) -> None:
+    group = play()
+    group.begin()
+    with pytest.raises(InvalidTransition, match=r"Start.*joining.*the story.*Found"):
+        group.feed(e.Start())
+
+
+def test_a_wish_during_a_round_makes_the_next_one(play: Plays) -> None:
+    group = play()
+    group.begin()
+    group.feed(e.Want("a reason"))
+    group.joined(1)
+    group.synced(P)
+    assert group.last(e.JoinGroup).body.reason == "a reason"
+    assert group.last(e.JoinGroup).body.nonce == 2
+
+
+def test_an_answer_to_a_request_that_was_given_up_changes_nothing(play: Plays) -> None:
+    group = play()
+    group.begin()
+    old = group.last(e.JoinGroup)
+    group.cut(e.Lane.JOIN)
+    late = e.Reply(old.request, 0, e.Joined(7, "m1", "m1"))
+    assert group.feed(late) == []
+    assert group.member.generation == -1
+
+
+def test_a_broken_beat_lane_does_not_disturb_a_round_on_the_other_one(play: Plays) -> None:
+    """The coordinator is looked for again; SyncGroup goes where JoinGroup was answered."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.cut(e.Lane.BEAT)
+    group.joined(2)
+    assert group.last(e.SyncGroup).node == 1
+
+
+def test_an_idle_join_connection_that_breaks_disturbs_nobody(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    assert group.cut(e.Lane.JOIN) == []
+    assert e.Timer.FIND not in group.armed
+
+
+# Heartbeats and the lease.
+
+
+def test_a_joins_answer_counts_from_its_sending_and_a_heartbeat_follows_at_once(
+    play: Plays,
+) -> None:
+    """Counted at its arrival, an answer that was held up gave a lease to an expired member."""
+    group = play(session_timeout_s=10.0)
+    group.begin()
+    group.now = 9.0
+    group.joined(1)
+    assert group.member.lease == 10.0
+    assert group.last(e.Heartbeat).body.generation == 1
+    group.now = 9.5
+    group.answer(e.Heartbeat)
+    assert group.member.lease == 19.0
+
+
+def test_a_heartbeat_that_was_under_way_when_the_join_was_answered_is_followed_by_one(
+    play: Plays,
+) -> None:
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    group.answer(e.Heartbeat, 22)
+    assert group.last(e.Heartbeat).body.generation == 2
+
+
+@pytest.mark.parametrize(("code", "counts"), [(0, True), (27, True), (22, False), (14, False)])
+def test_only_what_extends_a_session_extends_the_lease(
+    play: Plays, code: int, *, counts: bool
+) -> None:
+    group = play(session_timeout_s=10.0)
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.now = 5.0
+    group.tick(e.Timer.HEARTBEAT)
+    group.now = 6.0
+    group.answer(e.Heartbeat, code)
+    assert group.member.lease == (15.0 if counts else 10.0)
+
+
+@pytest.mark.parametrize(("code", "lease"), [(0, 15.0), (27, 10.0), (22, 10.0)])
+def test_a_refused_commit_is_no_contact(play: Plays, code: int, lease: float) -> None:
+    group = play(session_timeout_s=10.0)
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.now = 5.0
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.answer(e.OffsetCommit, code)
+    assert group.member.lease == lease
+
+
+def test_silence_suspends_and_loses_nothing(play: Plays) -> None:
+    """Broker away for 9.7 s, session 6 s: losing on silence did 3,600 records twice."""
+    group = play(session_timeout_s=10.0)
+    group.stable(P)
+    group.cut(e.Lane.BEAT)
+    assert group.tick(e.Timer.FENCE) == [e.Count("self-fence-total")]
+    assert group.now >= group.member.lease
+    assert group.member.claims.owned == {P}
+
+
+def test_a_lease_timer_that_wakes_too_late_counts_nothing(play: Plays) -> None:
+    group = play(session_timeout_s=10.0)
+    group.stable(P)
+    group.now = 5.0
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat)
+    assert group.feed(e.Tick(e.Timer.FENCE)) == []
+
+
+def test_the_group_is_told_to_rebalance_by_a_heartbeat(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 27)
+    join = group.last(e.JoinGroup).body
+    assert (join.claims, join.owned_generation) == ((P,), 1)
+
+
+def test_while_joining_27_is_a_sign_of_life_and_22_is_none_of_anything(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    for code in (27, 22):
+        group.tick(e.Timer.HEARTBEAT)
+        assert group.answer(e.Heartbeat, code) == []
+    assert group.member.state is State.JOINING
+    assert group.member.claims.owned == {P}
+
+
+def test_heartbeats_hurry_while_more_is_to_come(play: Plays) -> None:
+    group = play(heartbeat_interval_s=3.0)
+    group.begin()
+    group.joined(1)
+    group.synced(P, more=True)
+    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(0.1)
+    group.answer(e.Heartbeat)
+    while group.now < 10.0:
+        group.tick(e.Timer.HEARTBEAT)
+        group.answer(e.Heartbeat)
+    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(group.now + 3.0)
+
+
+# Fences.
+
+
+def test_a_fenced_member_loses_everything_and_claims_nothing(play: Plays) -> None:
+    """An old claim would be a zombie's (KIP-792)."""
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    effects = group.answer(e.Heartbeat, 22)
+    assert effects[0] == e.Lost((P,))
+    assert group.member.lease == 0.0
+    group.tick(e.Timer.BACKOFF)
+    join = group.last(e.JoinGroup).body
+    assert (join.member_id, join.claims, join.owned_generation) == ("m1", (), -1)
+
+
+def test_an_unknown_member_is_fenced_in_any_state_and_forgets_its_id(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.tick(e.Timer.HEARTBEAT)
+    effects = group.answer(e.Heartbeat, 25)
+    assert effects == [e.Lost((P,)), e.Close(e.Lane.JOIN)]
+    group.tick(e.Timer.BACKOFF)
+    assert group.last(e.JoinGroup).body.member_id == ""
+
+
+def test_a_sync_that_may_never_be_answered_does_not_block_a_fenced_member(play: Plays) -> None:
+    """Kafka mutes the connection of a member that was removed while its SyncGroup was parked."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    effects = group.answer(e.Heartbeat, 25)
+    assert e.Close(e.Lane.JOIN) in effects
+    group.tick(e.Timer.BACKOFF)
+    assert isinstance(group.sent[-1].body, e.JoinGroup)
+
+
+@pytest.mark.parametrize("code", [22, 27])
+def test_a_member_whose_sync_failed_claims_under_its_last_assignment(
+    play: Plays, code: int
+) -> None:
+    """It is still in the group and still holds p; its claim must not be cut as an old one."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    group.answer(e.SyncGroup, code)
+    join = group.last(e.JoinGroup).body
+    assert (join.claims, join.owned_generation, join.nonce) == ((P,), 1, 3)
+
+
+def test_another_process_with_our_instance_id_is_fatal(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    fatal = e.Fatal("the coordinator refuses this member: FENCED_INSTANCE_ID", 82)
+    assert group.answer(e.Heartbeat, 82) == [e.Lost((P,)), fatal]
+    assert group.member.state is State.GONE
+
+
+def test_a_worker_that_is_silent_is_taken_out_as_lost(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    effects = group.feed(e.Silent("the data loop stands still"))
+    assert [type(effect) for effect in effects] == [e.Lost, e.Send, e.Fatal]
+    assert group.answer(e.LeaveGroup) == []
+
+
+# What is ours.
+
+
+def test_what_stays_is_not_touched_and_what_goes_is_asked_for_before_what_comes(
+    play: Plays,
+) -> None:
+    group = play()
+    group.stable(P, Q)
+    effects = group.stable(Q, R, generation=2)
+    number = next(iter(group.member.claims.revoking.values())).number
+    assert effects == [
+        e.Revoke((P,), number),
+        e.OnAssignment(2, b"", (Q, R)),
+        e.Assigned((R,)),
+    ]
+    assert group.member.claims.owned == {P, Q, R}
+
+
+def revoking(group: Any, *kept: TopicPartition) -> int:
+    """P, Q and R are owned; all but these are asked for. Returns the number."""
+    group.stable(P, Q, R)
+    group.stable(*kept, generation=2)
+    return int(next(iter(group.member.claims.revoking.values())).number)
+
+
+def test_the_last_release_makes_the_next_round_at_once(play: Plays) -> None:
+    group = play()
+    number = revoking(group, Q, R)
+    group.feed(e.Released(frozenset({P}), number))
+    assert group.last(e.JoinGroup).body.claims == (Q, R)
+
+
+def test_releases_one_by_one_are_collected(play: Plays) -> None:
+    """Else three rounds where two do."""
+    group = play()
+    number = revoking(group, R)
+    assert group.feed(e.Released(frozenset({P}), number)) == []
+    group.tick(e.Timer.COLLECT)
+    assert group.last(e.JoinGroup).body.claims == (Q, R)
+
+
+def test_a_release_under_way_while_we_joined_makes_another_round(play: Plays) -> None:
+    """The leader saw the claim, and withholds p from everybody until it is gone."""
+    group = play()
+    number = revoking(group, Q, R)
+    group.feed(e.Want("a reason"))
+    group.feed(e.Released(frozenset({P}), number))
+    group.joined(3)
+    group.synced(Q, R)
+    assert group.last(e.JoinGroup).body.claims == (Q, R)
+
+
+def test_a_partition_given_back_before_its_release_begins_again_behind_it(play: Plays) -> None:
+    group = play()
+    number = revoking(group, Q, R)
+    assert group.stable(P, Q, R, generation=3)[-1] == e.Assigned(())
+    assert group.feed(e.Released(frozenset({P}), number)) == [e.Assigned((P,))]
+    assert group.member.claims.since[P] == 1
+
+
+def test_a_revoke_that_is_not_answered_in_time_is_lost(play: Plays) -> None:
+    group = play(revoke_timeout_s=60.0)
+    number = revoking(group, Q, R)
+    assert group.armed[e.Timer.REVOKE] == 60.0
+    assert group.tick(e.Timer.REVOKE)[0] == e.Lost((P,))
+    assert group.last(e.JoinGroup).body.claims == (Q, R)
+    assert group.feed(e.Released(frozenset({P}), number)) == []
+
+
+def test_a_round_goes_on_while_somebody_is_slow_to_release(play: Plays) -> None:
+    group = play()
+    revoking(group, Q, R)
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 27)
+    assert group.last(e.JoinGroup).body.claims == (P, Q, R)
+
+
+def test_deleted_topics_are_lost_and_the_leader_plans_again(play: Plays) -> None:
+    group = play()
+    group.begin()
+    group.feed(e.Planned(group.joined(1, leader=True)[-1].request, ()))
+    group.synced(P, Q)
+    assert group.feed(e.Deleted(frozenset({P})))[0] == e.Lost((P,))
+    assert group.last(e.JoinGroup).body.claims == (Q,)
+
+
+def test_a_follower_leaves_deleted_topics_to_the_leader(play: Plays) -> None:
+    group = play()
+    group.stable(P, Q)
+    assert group.feed(e.Deleted(frozenset({P}))) == [e.Lost((P,))]
+    assert group.member.state is State.STABLE
+
+
+def test_what_is_no_longer_subscribed_is_released_before_the_join(play: Plays) -> None:
+    group = play()
+    group.stable(P, Q)
+    revoke = group.feed(e.Unsubscribed(frozenset({P})))[0]
+    assert revoke.tps == (P,)
+    assert group.member.state is State.STABLE
+    group.feed(e.Released(frozenset({P}), revoke.number))
+    assert group.last(e.JoinGroup).body.claims == (Q,)
+
+
+def test_an_unsubscribed_topic_that_is_not_owned_makes_a_round_at_once(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Unsubscribed(frozenset({Q})))
+    assert group.last(e.JoinGroup).body.reason == "the subscription changed"
+
+
+def test_ready_learners_are_collected(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Ready(), e.Ready())
+    assert group.armed[e.Timer.COLLECT] == pytest.approx(0.05)
+    group.tick(e.Timer.COLLECT)
+    assert group.last(e.JoinGroup).body.reason == "learner ready"
+
+
+def test_readiness_under_a_plan_that_is_being_replaced_says_nothing(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"), e.Ready())
+    assert e.Timer.COLLECT not in group.armed
+
+
+def test_only_the_leader_plans_again_when_topics_grow(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    assert group.feed(e.PartitionsChanged()) == []
+    group.feed(e.Want("a reason"))
+    group.feed(e.Planned(group.joined(2, leader=True)[-1].request, ()))
+    group.feed(e.PartitionsChanged())
+    group.synced(P)
+    assert group.last(e.JoinGroup).body.reason == "topics changed"
+
+
+# Commits.
+
+
+def test_a_commit_goes_out_under_the_generation_of_now(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    assert group.last(e.OffsetCommit).body == e.OffsetCommit("m1", 1, OFFSETS)
+    assert group.answer(e.OffsetCommit) == [e.CommitDone(1, ())]
+
+
+def test_commits_go_on_while_joining_and_wait_while_syncing(play: Plays) -> None:
+    """Kafka takes them in PreparingRebalance and answers 27 in CompletingRebalance."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.answer(e.OffsetCommit)
+    group.joined(2)
+    assert group.feed(e.Commit(2, OFFSETS, 1)) == []
+    group.synced(P)
+    assert group.last(e.OffsetCommit).body.generation == 2
+
+
+@pytest.mark.parametrize("code", [22, 25, 27])
+def test_a_commit_that_the_moving_group_refuses_is_sent_in_the_next_generation(
+    play: Plays, code: int
+) -> None:
+    """m1 commits at 1; the group moves to 2; the commit arrives. As a fence: a livelock."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.feed(e.Want("a reason"))
+    assert group.answer(e.OffsetCommit, code) == [e.Count("commit-resent-total")]
+    group.joined(2)
+    group.synced(P)
+    assert group.last(e.OffsetCommit).body == e.OffsetCommit("m1", 2, OFFSETS)
+
+
+def test_a_commit_refused_by_27_while_stable_makes_a_round(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.answer(e.OffsetCommit, 27)
+    assert group.last(e.JoinGroup).body.claims == (P,)
+
+
+@pytest.mark.parametrize(("code", "member_id"), [(22, "m1"), (25, "")])
+def test_a_commit_refused_while_nothing_moved_is_a_fence(
+    play: Plays, code: int, member_id: str
+) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    assert group.answer(e.OffsetCommit, code) == [
+        e.Lost((P,)),
+        e.CommitFailed(1, e.Refusal.FENCED),
+    ]
+    assert (group.member.state, group.member.member_id) == (State.OUT, member_id)
+
+
+def test_a_commit_on_a_broken_connection_is_sent_again(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.cut(e.Lane.BEAT)
+    group.tick(e.Timer.FIND)
+    group.feed(e.Found(1))
+    assert group.last(e.OffsetCommit).body.offsets == OFFSETS
+
+
+def test_what_was_released_is_not_committed_any_more(play: Plays) -> None:
+    group = play()
+    number = revoking(group, Q, R)
+    group.feed(e.Released(frozenset({P}), number))
+    failed = group.feed(e.Commit(1, OFFSETS, 2))
+    assert failed == [e.CommitFailed(1, e.Refusal.NOT_OWNED)]
+
+
+# Leaving.
+
+
+def test_a_leaver_tells_the_group_and_goes_when_it_has_nothing(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Leave(30.0))
+    join = group.last(e.JoinGroup).body
+    assert (join.leaving, join.deadline, join.reason) == (True, 30.0, "leaving")
+    group.joined(2)
+    revoke = group.synced()[0]
+    group.feed(e.Released(frozenset({P}), revoke.number))
+    assert group.last(e.LeaveGroup).body == e.LeaveGroup("m1")
+    assert group.answer(e.LeaveGroup) == [e.Left()]
+
+
+def test_a_leaver_stays_until_its_last_commit_is_answered(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1), e.Leave(None))
+    group.feed(e.Deleted(frozenset({P})))
+    assert group.member.state is State.JOINING
+    group.answer(e.OffsetCommit)
+    assert group.last(e.LeaveGroup)
+
+
+def test_a_leaver_goes_in_the_middle_of_a_round(play: Plays) -> None:
+    group = play()
+    group.begin()
+    group.joined(1)
+    effects = group.feed(e.Leave(None))
+    assert effects[0] == e.Close(e.Lane.JOIN)
+    assert group.member.state is State.GONE
+
+
+def test_a_leaver_that_nobody_can_relieve_stops_at_once(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Leave(60.0))
+    group.joined(2)
+    effects = group.synced(P, no_takers=True)
+    assert only(effects, e.Revoke)
+    assert group.armed[e.Timer.STOP] == 5.0
+
+
+def test_a_drain_ends_at_its_deadline(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Leave(30.0))
+    assert only(group.tick(e.Timer.DRAIN), e.Revoke)
+    assert group.armed[e.Timer.STOP] == 35.0
+    effects = group.tick(e.Timer.STOP)
+    assert effects[:2] == [e.Lost((P,)), e.Close(e.Lane.JOIN)]
+    assert group.cut(e.Lane.BEAT) == [e.Left()]
+
+
+def test_a_mark_makes_a_member_leave_once_and_a_newer_one_makes_it_stay(play: Plays) -> None:
+    group = play()
+    group.begin()
+    group.joined(1)
+    group.synced(P, mark=e.Mark(leaving=True, deadline=50.0, epoch_ms=10))
+    assert group.last(e.JoinGroup).body.deadline == 50.0
+    group.joined(2)
+    group.synced(P, mark=e.Mark(leaving=False, deadline=None, epoch_ms=11))
+    assert group.last(e.JoinGroup).body.reason == "stays"
+    assert not group.last(e.JoinGroup).body.leaving
+    group.joined(3)
+    group.synced(P, mark=e.Mark(leaving=True, deadline=50.0, epoch_ms=10))
+    assert not group.member.leaving
+
+
+def test_an_old_cancelled_mark_does_not_keep_who_was_told_to_go(play: Plays) -> None:
+    group = play()
+    cancelled = e.Mark(leaving=False, deadline=None, epoch_ms=10)
+    group.begin()
+    group.joined(1)
+    group.synced(P, mark=cancelled)
+    group.feed(e.Leave(30.0))
+    group.joined(2)
+    group.synced(P, mark=cancelled)
+    assert group.member.leaving.draining
+
+
+def test_a_drains_deadline_only_moves_closer(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Leave(25.0), e.Leave(60.0), e.Leave(None))
+    assert group.armed[e.Timer.DRAIN] == 25.0
+
+
+def test_a_stop_is_not_softened_by_a_mark(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Stop(20.0), e.Leave(60.0), e.Cancel())
+    assert group.member.leaving.halting
+    assert e.Timer.DRAIN not in group.armed
+
+
+def test_a_cancelled_leaver_says_so(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Leave(30.0), e.Cancel())
+    group.joined(2)
+    group.synced(P)
+    assert group.last(e.JoinGroup).body.reason == "stays"
+    assert e.Timer.DRAIN not in group.armed
+
+
+def test_a_stop_in_a_rebalance_keeps_its_membership_until_its_commits_count(play: Plays) -> None:
+    """Leaving at once dropped what was not committed: 900-3,000 records came twice."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    revoke = group.feed(e.Stop(20.0))[0]
+    assert group.feed(e.Commit(1, OFFSETS, 1)) == []
+    group.synced(P)
+    group.answer(e.OffsetCommit)
+    group.feed(e.Released(frozenset({P}), revoke.number))
+    assert group.answer(e.LeaveGroup) == [e.Left()]
+
+
+def test_a_stopping_member_takes_nothing_new_and_joins_no_more(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"), e.Stop(20.0))
+    group.joined(2)
+    assert group.synced(P, Q)[:1] == [e.OnAssignment(2, b"", ())]
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 27)
+    assert group.member.state is State.STABLE
+
+
+def test_a_stopping_member_joins_for_the_sake_of_a_commit(play: Plays) -> None:
+    """A coordinator that came back between JoinGroup and SyncGroup refuses it until we join."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Stop(20.0), e.Commit(1, OFFSETS, 1))
+    group.answer(e.OffsetCommit, 27)
+    assert group.member.state is State.JOINING
+    group.joined(2)
+    group.synced()
+    assert group.last(e.OffsetCommit).body.generation == 2
+
+
+def test_a_stop_that_is_repeated_moves_its_deadline(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Stop(20.0), e.Stop(5.0))
+    assert group.armed[e.Timer.STOP] == 5.0
+
+
+def test_a_fence_while_others_are_asked_to_let_go_does_not_stop_a_stop(play: Plays) -> None:
+    """A hand-over is data in the machine: nothing that a fence could cancel waits for it."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Stop(20.0))
+    group.tick(e.Timer.HEARTBEAT)
+    effects = group.answer(e.Heartbeat, 25)
+    assert effects == [e.Lost((P,)), e.Left()]
+
+
+def test_who_was_never_in_the_group_leaves_without_a_word(play: Plays) -> None:
+    group = play()
+    group.feed(e.Start())
+    assert group.feed(e.Stop(5.0)) == [e.Left()]
+
+
+def test_after_the_end_a_commit_fails_and_nothing_else_happens(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Stop(0.0))
+    group.tick(e.Timer.STOP)
+    assert group.feed(e.Commit(1, OFFSETS, 1)) == [e.CommitFailed(1, e.Refusal.GONE)]
+    assert group.feed(e.Want("a reason")) == []
+    assert group.answer(e.LeaveGroup) == [e.Left()]
