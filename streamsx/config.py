@@ -7,7 +7,8 @@ Not here: where values come from and which one counts (`streamsx.app.settings`).
 """
 
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from types import NoneType
 from typing import Final, TypeVar, get_args
@@ -17,12 +18,13 @@ T = TypeVar("T")
 
 KAFKA_PORT: Final = 9092
 SCHEMES: Final = frozenset({"", "kafka", "aiokafka"})
-SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 BYTES: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 FLAGS: Final = {
     "1": True, "true": True, "yes": True, "on": True,
     "0": False, "false": False, "no": False, "off": False,
 }  # fmt: skip
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)")
 HEARTBEATS_PER_SESSION: Final = 3
 
 
@@ -32,37 +34,23 @@ HEARTBEATS_PER_SESSION: Final = 3
 def seconds(value: object) -> float:
     """From a number of seconds, a timedelta, `500ms`, `60s`, `10m`, `1h`, `1d` or `infinite`."""
     total = getattr(value, "total_seconds", None)
-    if total is not None:
-        return _not_negative(float(total()), value)
-    text = str(value).strip().lower()
-    if text == "infinite":
+    text = str(value if total is None else total()).strip().lower()
+    if text in ("infinite", "inf"):
         return math.inf
-    number, unit = _split(text)
-    if isinstance(value, bool) or unit not in {"", *SECONDS} or not number:
-        raise ValueError(f"not a duration: {value!r}: write 500ms, 60s or 10m")
-    return _not_negative(float(number) * SECONDS.get(unit, 1.0), value)
+    return _amount(text, SECONDS, f"not a duration: {value!r}: write 500ms, 60s or 10m")
 
 
 def size_bytes(value: object) -> int:
     """From a number of bytes, `64KiB`, `16MiB` or `1GiB`."""
-    number, unit = _split(str(value).strip().lower())
-    if isinstance(value, bool) or unit not in BYTES or not number:
-        raise ValueError(f"not a size: {value!r}: write a number of bytes, 64KiB or 16MiB")
-    return int(float(number) * BYTES[unit])
+    text = str(value).strip().lower()
+    return int(_amount(text, BYTES, f"not a size: {value!r}: write a number of bytes or 64KiB"))
 
 
-def _split(text: str) -> tuple[str, str]:
-    """`500ms` -> 500, ms; the number is empty when it is none."""
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = text[len(number) :].strip()
-    plain = number.replace(".", "", 1).removeprefix("-")
-    return (number if plain.isdigit() else "", unit)
-
-
-def _not_negative(number: float, value: object) -> float:
-    if number < 0:
-        raise ValueError(f"not a duration: {value!r}: it is negative")
-    return number
+def _amount(text: str, units: Mapping[str, float], wrong: str) -> float:
+    found = _AMOUNT.fullmatch(text)
+    if found is None or found[2] not in units:
+        raise ValueError(wrong)
+    return float(found[1]) * units[found[2]]
 
 
 def flag(value: object) -> bool:
@@ -113,8 +101,8 @@ def as_it_is(value: object) -> object:
 
 def servers(value: object) -> tuple[str, ...]:
     """HOST:PORT of each, from one URL or several: a list, or with commas or semicolons."""
-    parts = str(value).replace(";", ",").split(",") if not isinstance(value, list | tuple) else value
-    return tuple(_server(str(part).strip()) for part in parts)
+    several = value if isinstance(value, list | tuple) else str(value).replace(";", ",").split(",")
+    return tuple(_server(str(part).strip()) for part in several)
 
 
 def _server(text: str) -> str:

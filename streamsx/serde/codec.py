@@ -51,9 +51,9 @@ def serializer_of(kind: Any) -> Any:
     return getattr(getattr(kind, "_options", None), "serializer", None)
 
 
-def topic_codec(kind: Any, serializer: Any, default: Any) -> Codec:
+def topic_codec(kind: Any, serializer: Any, default: Any, *, empty: bool = False) -> Codec:
     """Of the keys or the values of a topic. `default`: the app's."""
-    return codec(kind, serializer or serializer_of(kind) or default)
+    return codec(kind, serializer or serializer_of(kind) or default, empty)
 
 
 def table_codec(kind: Any) -> Codec:
@@ -62,8 +62,9 @@ def table_codec(kind: Any) -> Codec:
 
 
 @cache
-def codec(kind: Any, serializer: Any) -> Codec:
+def codec(kind: Any, serializer: Any, empty: bool = False) -> Codec:
     """`kind`: type of the values, None: whatever comes. `serializer`: a name or a Faust codec.
+    `empty`: a model may have no value.
 
     Raises TopologyError for a name that nobody knows, or a type that cannot be read.
     """
@@ -76,7 +77,8 @@ def codec(kind: Any, serializer: Any) -> Codec:
     def encode(value: Any) -> bytes | None:
         return encoders[type(value)](value)
 
-    return Codec(name, encode, _decoder(kind, loads, raw=serializer == RAW))
+    required = is_model(kind) and not empty
+    return Codec(name, encode, _decoder(kind, loads, raw=serializer == RAW, required=required))
 
 
 # -- writing
@@ -99,7 +101,7 @@ class _ByType(dict[type, Encode]):
         if _is_struct(kind) and self._serializer == JSON:
             return _struct_codec(kind, JSON).encode
         if not is_model(kind):
-            return self._dumps
+            return str.encode if self._serializer == RAW and kind is str else self._dumps
         own = serializer_of(kind)
         dumps = _serializer(own)[0] if own else self._dumps
         return lambda model: dumps(model.to_representation())
@@ -152,10 +154,9 @@ def _serializer(name: Any) -> tuple[Encode, Loads]:
 # -- reading
 
 
-def _decoder(kind: Any, loads: Loads, *, raw: bool) -> Decode:
-    """Records without a value are None, but never a model."""
+def _decoder(kind: Any, loads: Loads, *, raw: bool, required: bool) -> Decode:
+    """Records without a value are None, unless one is required."""
     convert = (RAW_CONVERSIONS if raw else CONVERSIONS).get(kind) or _conversion(kind)
-    required = is_model(kind)
 
     def plain(data: bytes | None) -> Any:
         return None if data is None else loads(data)

@@ -95,4 +95,3 @@ def _changelogs(
 
 def _list(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{topic} ({count})" for topic, count in sorted(counts.items()))
-
