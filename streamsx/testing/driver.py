@@ -130,7 +130,7 @@ class TestDriver:
 
     def _read(self, topic: Topic, tp: TopicPartition) -> Iterator[Record]:
         for offset, (key, value, at_ms, headers) in enumerate(self._logs[tp]):
-            decoded = topic.keys.decode(key), topic.values.decode(value)
+            decoded = topic.key_codec.decode(key), topic.value_codec.decode(value)
             yield Record(*decoded, at_ms / 1000, dict(headers or ()), tp.partition, offset)
 
     def table(self, name: str) -> dict[Any, Any]:

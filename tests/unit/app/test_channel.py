@@ -112,7 +112,7 @@ def test_a_topic_is_created_as_it_asks(app: App) -> None:
 def test_serializers_of_the_app_are_those_of_its_topics() -> None:
     app = App("shop", key_serializer="json", value_serializer="raw")
     topic = app.topic("t")
-    assert (topic.keys.name, topic.values.name) == ("json", "raw")
+    assert (topic.key_codec.name, topic.value_codec.name) == ("json", "raw")
 
 
 def test_topics_need_not_be_declared(app: App) -> None:
