@@ -126,7 +126,7 @@ class Topic:
             send, batch = bound or task.to(name), task.inbox.batch
             at_ms = -1 if batch is None else batch.timestamps[task.inbox.index]
         if timestamp is not None:
-            at_ms = int(timestamp * 1000)
+            at_ms = round(timestamp * 1000)
         elif at_ms < 0:  # in a body, before its first record
             at_ms = self._app.now_ms()
         extra = None if headers is None else _headers(headers)

@@ -116,7 +116,7 @@ class TestDriver:
         send = self.to(name, partition)
         for each in values:
             key, value, at = (*each, None)[:3] if isinstance(each, tuple) else (None, each, None)
-            at_ms = self._now_ms if at is None else int(at * 1000)
+            at_ms = self._now_ms if at is None else round(at * 1000)
             send(known.encode_key(key), known.encode_value(value), at_ms, None)
         self._settle()
 
