@@ -5,17 +5,16 @@ a command prints when it succeeds is its own affair.
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
+from streamsx import config
 from streamsx.errors import StreamsxError, UsageError
 
 INTERRUPTED = 130
 PORT_MAX = 65535
-SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-BYTES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+T = TypeVar("T")
 
 
 class Command(argparse.ArgumentParser):
@@ -70,16 +69,17 @@ def port(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Of a duration: `500ms`, `60s`, `10m`."""
-    return _amount(text, SECONDS, "a duration is written 500ms, 60s or 10m")
+    return _given(config.seconds, text)
 
 
 def size_bytes(text: str) -> int:
     """Of a size: `512`, `64KiB`, `8MiB`."""
-    return int(_amount(text, BYTES, "a size is written 512, 64KiB or 8MiB"))
+    return _given(config.size_bytes, text)
 
 
-def _amount(text: str, units: dict[str, Any], how: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-zA-Z]*)", text)
-    if not found or found[2] not in units:
-        raise argparse.ArgumentTypeError(f"{text!r}: {how}")
-    return float(found[1]) * float(units[found[2]])
+def _given(parse: Callable[[object], T], text: str) -> T:
+    """As settings are written, so are options."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
