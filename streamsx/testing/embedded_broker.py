@@ -42,7 +42,7 @@ class BrokerThread:
 
     def __exit__(self, *_: object) -> None:
         if not self._started.exception():
-            _, loop, ended = self._started.result()
+            loop, ended = self._started.result()[1:]
             loop.call_soon_threadsafe(ended.set)
         self._thread.join()
 
