@@ -1,21 +1,20 @@
-"""Options and endings that all commands share: one error line, exit codes, durations and sizes.
+"""Options and endings that all commands share: one error line, exit codes, types of options.
 
 0 done, 1 tried and failed, 2 wrong usage, 3 not found, 4 cluster unreachable, 130 interrupted. What
 a command prints when it succeeds is its own affair.
 """
 
 import argparse
-import re
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn, TypeVar
 
 from streamsx.errors import StreamsxError, UsageError
 
 INTERRUPTED = 130
 PORT_MAX = 65535
-SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-BYTES = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+T = TypeVar("T")
 
 
 class Command(argparse.ArgumentParser):
@@ -54,11 +53,16 @@ def line_of(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {text or 'no more is known'}: again with --debug"
 
 
-def positive(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: a number from 1 on is wanted")
-    return int(text)
+def value(parse: Callable[[object], T]) -> Callable[[str], T]:
+    """A parser of `streamsx.config` as the type of an option: argparse hides what others raise."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed
 
 
 def port(text: str) -> int:
@@ -66,20 +70,3 @@ def port(text: str) -> int:
     if not text.isdecimal() or int(text) > PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: a port is a number up to {PORT_MAX}")
     return int(text)
-
-
-def seconds(text: str) -> float:
-    """Of a duration: `500ms`, `60s`, `10m`."""
-    return _amount(text, SECONDS, "a duration is written 500ms, 60s or 10m")
-
-
-def size_bytes(text: str) -> int:
-    """Of a size: `512`, `64KiB`, `8MiB`."""
-    return int(_amount(text, BYTES, "a size is written 512, 64KiB or 8MiB"))
-
-
-def _amount(text: str, units: dict[str, Any], how: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-zA-Z]*)", text)
-    if not found or found[2] not in units:
-        raise argparse.ArgumentTypeError(f"{text!r}: {how}")
-    return float(found[1]) * float(units[found[2]])
