@@ -8,19 +8,22 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from streamsx.tools.cli.command import INTERRUPTED, Command, port, positive, seconds, size_bytes
+from streamsx.config import seconds, size_bytes, whole
+from streamsx.tools.cli.command import INTERRUPTED, Command, port, value
 
 DATA = "streamsx-broker"
+
+positive, duration, size = value(whole(1)), value(seconds), value(size_bytes)
 LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "connections_max": ("connections; the next one is closed", positive),
-    "connections_max_idle_s": ("how long a connection may be idle", seconds),
-    "frame_bytes_max": ("size of a request", size_bytes),
+    "connections_max_idle_s": ("how long a connection may be idle", duration),
+    "frame_bytes_max": ("size of a request", size),
     "queued_requests_max": ("requests of a connection that wait to be served", positive),
-    "queued_bytes_max": ("size of those", size_bytes),
-    "in_flight_bytes_max": ("size of all requests that are not answered yet", size_bytes),
+    "queued_bytes_max": ("size of those", size),
+    "in_flight_bytes_max": ("size of all requests that are not answered yet", size),
     "unsent_bytes_max": (
         "answers that a client does not take; then it is served no more",
-        size_bytes,
+        size,
     ),
     "partitions_max": ("partitions of all topics together", positive),
 }

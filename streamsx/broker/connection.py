@@ -145,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         self.call = None
         self.active_at = self._now()
         self._queued -= self._serving
-        if frame:
+        if frame and self._open():
             self._transport.write(frame)
         if not self._pumping:
             self._pump()
@@ -161,10 +161,13 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.clear()
         self._transport.abort()
 
+    def _open(self) -> bool:
+        return not self._transport.is_closing()
+
     def _pump(self) -> None:
         self._pumping = True
         try:
-            while self._queue and self.call is None and not self._unsent:
+            while self._queue and self.call is None and not self._unsent and self._open():
                 frame = self._queue.popleft()
                 self._serving = len(frame)
                 self._serve(self, frame)
@@ -181,7 +184,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         many = len(self._queue) >= limits.queued_requests_max
         full = many or self._queued > limits.queued_bytes_max
-        if full != self._unread and not self._transport.is_closing():
+        if full != self._unread and self._open():
             self._unread = full
             if full:
                 self._transport.pause_reading()

@@ -70,9 +70,12 @@ WRONG = {
     "no partitions": (["--topic", "a:0"], "bad topic: a:0: "),
     "an address that others reach": (["--host", "0.0.0.0"], "0.0.0.0: anybody who reaches it"),
     "a host that is none": (["--host", "no.such.invalid"], "unknown host: no.such.invalid: "),
-    "a limit of nothing": (["--connections-max", "0"], "'0': a number from 1 on"),
-    "a bad duration": (["--connections-max-idle", "3x"], "'3x': a duration is written"),
-    "a bad size": (["--frame-bytes-max", "3MB"], "'3MB': a size is written"),
+    "a limit of nothing": (["--connections-max", "0"], "not a whole number from 1 on: '0'"),
+    "a bad duration": (
+        ["--connections-max-idle", "3x"],
+        "not a duration: '3x': write 500ms, 60s or 10m",
+    ),
+    "a bad size": (["--frame-bytes-max", "3MB"], "not a size: '3MB': write a number of bytes"),
     "a port that cannot be": (["--port", "65536"], "'65536': a port is a number up to 65535"),
     "a word too many": (["please"], "unrecognized arguments: please"),
 }

@@ -1,4 +1,4 @@
-"""Options and endings that all commands share: one error line, exit codes, durations and sizes.
+"""Options and endings that all commands share: one error line, exit codes, types of options.
 
 0 done, 1 tried and failed, 2 wrong usage, 3 not found, 4 cluster unreachable, 130 interrupted. What
 a command prints when it succeeds is its own affair.
@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from streamsx import config
 from streamsx.errors import StreamsxError, UsageError
 
 INTERRUPTED = 130
 PORT_MAX = 65535
+
 T = TypeVar("T")
 
 
@@ -53,11 +53,16 @@ def line_of(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {text or 'no more is known'}: again with --debug"
 
 
-def positive(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r}: a number from 1 on is wanted")
-    return int(text)
+def value(parse: Callable[[object], T]) -> Callable[[str], T]:
+    """A parser of `streamsx.config` as the type of an option: argparse hides what others raise."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed
 
 
 def port(text: str) -> int:
@@ -65,21 +70,3 @@ def port(text: str) -> int:
     if not text.isdecimal() or int(text) > PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: a port is a number up to {PORT_MAX}")
     return int(text)
-
-
-def seconds(text: str) -> float:
-    """Of a duration: `500ms`, `60s`, `10m`."""
-    return _given(config.seconds, text)
-
-
-def size_bytes(text: str) -> int:
-    """Of a size: `512`, `64KiB`, `8MiB`."""
-    return _given(config.size_bytes, text)
-
-
-def _given(parse: Callable[[object], T], text: str) -> T:
-    """As settings are written, so are options."""
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
