@@ -109,9 +109,11 @@ def test_a_task_changes_hands_once_per_change_of_the_group(direct: "type[Play]")
         for number in range(random.randint(1, 3)):
             group.start(f"n{number}")
         hands: Counter[TaskId] = Counter()
-        for _ in range(20 + 4 * len(stateful)):
+        moves = True
+        while moves:
             before = {task: name for name, seat in group.seats.items() for task in seat.active}
-            group.round()
+            plan = group.round()
+            moves = plan.follow_up or bool(plan.parked) or any(plan.learner.values())
             for name, seat in group.seats.items():
                 hands.update(t for t in seat.active if before.get(t, name) != name)
                 if seat.unready and random.random() < 0.7:
