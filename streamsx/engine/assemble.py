@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from streamsx import __version__
 from streamsx.assignor.model import Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.clock import Clock
@@ -26,7 +27,8 @@ from streamsx.engine.tasks import Parts, Tasks
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import PLAINTEXT, Security
 from streamsx.membership.member import MemberConfig
-from streamsx.membership.session import Message, Session
+from streamsx.membership.messages import Message
+from streamsx.membership.session import Session
 from streamsx.state.directory import StateDirectory
 from streamsx.state.rocks import RocksMemory
 from streamsx.task.policy import Policy, Word
@@ -38,6 +40,7 @@ CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE, HELD_SHARE = 0.40, 0.20, 0.15, 0.10
 DIRTY_SHARE = CACHE_SHARE / 4
 """More than this, and a commit does not wait for its interval."""
 RESTORE_PARTITION_BYTES: Final = 1 << 20
+JITTER_STEPS = 1000
 
 
 class Owner(Protocol):
@@ -67,66 +70,48 @@ class Machinery:
     executor: ThreadPoolExecutor
 
 
-def assemble(
-    owner: Owner,
-    topology: Topology,
-    config: Config,
-    directory: StateDirectory,
-    journal: Journal,
-    clock: Clock,
-    cluster: Cluster,
-    partitions: Mapping[str, int],
-) -> Machinery:
-    """Nothing of it runs yet. `partitions`: how many each topic has."""
-    budget, gaps, arrived = config.memory_budget_bytes, Gaps(), asyncio.Event()
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a worker is made from. `partitions`: how many each topic has."""
+
+    owner: Owner
+    topology: Topology
+    config: Config
+    directory: StateDirectory
+    journal: Journal
+    clock: Clock
+    cluster: Cluster
+    partitions: Mapping[str, int]
+
+    @property
+    def limit(self) -> int:
+        return self.config.acceptable_recovery_lag
+
+
+def assemble(given: Given) -> Machinery:
+    """Nothing of it runs yet."""
+    config, clock, cluster = given.config, given.clock, given.cluster
+    gaps, arrived = Gaps(), asyncio.Event()
     executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
-    stores = Stores(
-        clock, journal, directory, memory_of(budget), layouts_of(topology, partitions), executor,
-        cleanup_delay_s=config.state_cleanup_delay_s,
-    )  # fmt: skip
-    assignor = assignor_of(topology, config, directory, journal.instance)
-    link = GroupLink(
-        clock, journal, assignor, gaps, owner.ended, limit=config.acceptable_recovery_lag
-    )
-    session = session_of(owner, topology, config, directory, clock, assignor, link)
-    producer = Producer(
-        cluster,
-        clock,
-        owner.spawn,
-        owner.fail,
-        linger_s=config.producer_linger_s,
-        buffer_bytes=config.produce_buffer_bytes,
-        compression=config.producer_compression_type or "none",
-    )
-    parts = Parts(
-        clock,
-        config,
-        journal,
-        {plan.number: plan for plan in topology.subtopologies},
-        stores,
-        producer,
-        cluster,
-        link,
-        Policy(Word(config.on_error), Word(config.on_decode_error), Failures(clock).report),
-        owner.spawn,
-        arrived,
-        owner.fail,
-        int(budget * CACHE_SHARE),
-    )
-    tasks = Tasks(parts, gaps)
+    stores = stores_of(given, executor)
+    assignor = assignor_of(given)
+    link = GroupLink(clock, given.journal, assignor, gaps, given.owner.ended, limit=given.limit)
+    session = session_of(given, assignor, link)
+    producer = producer_of(given)
+    tasks = Tasks(parts_of(given, stores, producer, link, arrived), gaps)
     data, log = limits_of(config)
     fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut)
     changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut)
-    restorer = Restorer(clock, changelogs, journal, tasks, limit=config.acceptable_recovery_lag)
+    restorer = Restorer(clock, changelogs, given.journal, tasks, limit=given.limit)
     committing = Committing(
         clock,
         producer,
         link.commit,
-        journal,
-        owner.spawn,
+        given.journal,
+        given.owner.spawn,
         tasks,
         interval_s=config.commit_interval_s,
-        dirty_bytes_max=int(budget * DIRTY_SHARE),
+        dirty_bytes_max=int(config.memory_budget_bytes * DIRTY_SHARE),
     )
     loop = DataLoop(
         clock,
@@ -137,13 +122,63 @@ def assemble(
         producer,
         arrived,
         slice_s=config.restore_slice_s,
-        lease=(lambda: session.lease) if topology.subtopologies else (lambda: math.inf),
+        lease=(lambda: session.lease) if given.topology.subtopologies else (lambda: math.inf),
         report=link.publish,
     )
     tasks.connect(fetcher, committing, restorer)
     link.connect(session, tasks, committing, (fetcher, changelogs))
     return Machinery(
         session, link, fetcher, changelogs, producer, stores, tasks, loop, arrived, executor
+    )
+
+
+def stores_of(given: Given, executor: ThreadPoolExecutor) -> Stores:
+    budget = given.config.memory_budget_bytes
+    memory = RocksMemory(
+        blocks_bytes=int(budget * BLOCKS_SHARE), buffers_bytes=int(budget * BUFFERS_SHARE)
+    )
+    return Stores(
+        given.clock,
+        given.journal,
+        given.directory,
+        memory,
+        layouts_of(given.topology, given.partitions),
+        executor,
+        cleanup_delay_s=given.config.state_cleanup_delay_s,
+    )
+
+
+def producer_of(given: Given) -> Producer:
+    return Producer(
+        given.cluster,
+        given.clock,
+        given.owner.spawn,
+        given.owner.fail,
+        linger_s=given.config.producer_linger_s,
+        buffer_bytes=given.config.produce_buffer_bytes,
+        compression=given.config.producer_compression_type or "none",
+    )
+
+
+def parts_of(
+    given: Given, stores: Stores, producer: Producer, link: GroupLink, arrived: asyncio.Event
+) -> Parts:
+    config = given.config
+    report = Failures(given.clock).report
+    return Parts(
+        clock=given.clock,
+        config=config,
+        journal=given.journal,
+        plans={plan.number: plan for plan in given.topology.subtopologies},
+        stores=stores,
+        producer=producer,
+        cluster=given.cluster,
+        group=link,
+        policy=Policy(Word(config.on_error), Word(config.on_decode_error), report),
+        spawn=given.owner.spawn,
+        arrived=arrived,
+        fatal=given.owner.fail,
+        cache_bytes=int(config.memory_budget_bytes * CACHE_SHARE),
     )
 
 
@@ -171,12 +206,6 @@ def security_of(config: Config) -> Security:
     )
 
 
-def memory_of(budget: int) -> RocksMemory:
-    return RocksMemory(
-        blocks_bytes=int(budget * BLOCKS_SHARE), buffers_bytes=int(budget * BUFFERS_SHARE)
-    )
-
-
 def limits_of(config: Config) -> tuple[Limits, Limits]:
     """Of the lanes for sources and for changelogs; both together hold their share at most."""
     held = int(config.memory_budget_bytes * HELD_SHARE)
@@ -200,11 +229,8 @@ def limits_of(config: Config) -> tuple[Limits, Limits]:
     return data, log
 
 
-def assignor_of(
-    topology: Topology, config: Config, directory: StateDirectory, instance: str
-) -> StreamsPartitionAssignor:
-    from streamsx import __version__  # the door to everything: not for those who only import us
-
+def assignor_of(given: Given) -> StreamsPartitionAssignor:
+    topology, config = given.topology, given.config
     subtopologies = [
         Subtopology(plan.number, plan.topics, plan.stateful, signature)
         for plan, signature in zip(topology.subtopologies, topology.signatures, strict=True)
@@ -218,14 +244,14 @@ def assignor_of(
     return StreamsPartitionAssignor(
         subtopologies=subtopologies,
         rules=rules,
-        process=directory.process_id.bytes,
-        instance=instance,
+        process=given.directory.process_id.bytes,
+        instance=given.journal.instance,
         version=__version__,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class MemberFile:
+class MemberIdFile:
     """The member id in the state directory, for whoever holds it next."""
 
     directory: StateDirectory
@@ -238,34 +264,26 @@ class MemberFile:
         self.directory.forget_member()
 
 
-def session_of(
-    owner: Owner,
-    topology: Topology,
-    config: Config,
-    directory: StateDirectory,
-    clock: Clock,
-    assignor: StreamsPartitionAssignor,
-    link: GroupLink,
-) -> Session:
+def session_of(given: Given, assignor: StreamsPartitionAssignor, link: GroupLink) -> Session:
     """The group is named after the app."""
-    group = topology.app_id
+    group, config, directory = given.topology.app_id, given.config, given.directory
     member = MemberConfig(
         session_timeout_s=config.session_timeout_s,
         rebalance_timeout_s=config.rebalance_timeout_s,
         heartbeat_interval_s=config.heartbeat_interval_s,
         revoke_timeout_s=config.revoke_timeout_s,
-        jitter=directory.process_id.int % 1000 / 1000,
+        jitter=directory.process_id.int % JITTER_STEPS / JITTER_STEPS,
     )
     return Session(
-        owner.connect,
-        clock,
+        given.owner.connect,
+        given.clock,
         member,
         group,
-        [topic for plan in topology.subtopologies for topic in plan.topics],
+        [topic for plan in given.topology.subtopologies for topic in plan.topics],
         assignor,
         link.published,
-        owner.deliver,
-        MemberFile(directory, group),
+        given.owner.deliver,
+        MemberIdFile(directory, group),
         directory.predecessor(group, socket.gethostname()),
         lambda text: LOG.info("%s", text),
     )

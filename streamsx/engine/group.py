@@ -22,7 +22,8 @@ from streamsx.errors import Bug, Fenced, StreamsxError
 from streamsx.lifecycle import reconcile
 from streamsx.lifecycle.task import State
 from streamsx.membership import events as e
-from streamsx.membership import session as s
+from streamsx.membership import messages as said
+from streamsx.membership.session import Session
 from streamsx.model import Role, TaskId, TopicPartition
 
 GAP_AFTER_S = 0.5
@@ -51,7 +52,7 @@ class GroupLink:
         self._ended, self._limit = ended, limit
         self._partitions: dict[TaskId, frozenset[TopicPartition]] = {}
         """Of each task that was ever ours, by the newest word of the member."""
-        self._session: s.Session
+        self._session: Session
         self._tasks: Tasks
         self._committing: Committing
         self._fetchers: tuple[Fetcher, ...] = ()
@@ -61,7 +62,7 @@ class GroupLink:
         self._gap_timer: asyncio.TimerHandle | None = None
         self._calm_since = 0.0
         self._lags: dict[TaskId, tuple[int, float]] = {}
-        self._copies = s.Published({})
+        self._copies = said.Published({})
         self.leads, self.leaving, self.lost_leaving = False, False, False
         self.restored = asyncio.Event()
         """The first tasks of this worker run."""
@@ -69,7 +70,7 @@ class GroupLink:
 
     def connect(
         self,
-        session: s.Session,
+        session: Session,
         tasks: Tasks,
         committing: Committing,
         fetchers: tuple[Fetcher, ...],
@@ -93,7 +94,7 @@ class GroupLink:
         told = {tp: e.OffsetAndMetadata(*what) for tp, what in offsets.items()}
         self._session.post(e.Commit(number, told, self._generation))
 
-    def published(self) -> s.Published:
+    def published(self) -> said.Published:
         """Read by the control thread when it builds a join."""
         return self._copies
 
@@ -116,7 +117,7 @@ class GroupLink:
         if self._assigned and not any(self._starting(task) for task in holdings.tasks(*RESTORES)):
             self.restored.set()
         stalled = (t for t, (_, since) in self._lags.items() if now - since > STALLED_S)
-        self._copies = s.Published(copies, frozenset(stalled))
+        self._copies = said.Published(copies, frozenset(stalled))
 
     def _starting(self, task: TaskId) -> bool:
         return self._tasks.holdings.of(task).role is Role.ACTIVE
@@ -135,7 +136,7 @@ class GroupLink:
         raise Bug(f"group: nobody hears {message}")
 
     @hear.register
-    def _(self, message: s.Joining) -> None:
+    def _(self, message: said.Joining) -> None:
         self._journal("rebalance_started", generation=message.generation, reason=message.reason)
         self._cancel_gaps()
         if self._stayed is None:
@@ -143,7 +144,7 @@ class GroupLink:
             self._stayed = frozenset(self._tasks.actives)
 
     @hear.register
-    def _(self, message: s.Planned) -> None:
+    def _(self, message: said.Planned) -> None:
         view = message.view
         self._note(message.assigned)
         self._generation, self.leads = message.generation, message.leader
@@ -184,7 +185,7 @@ class GroupLink:
         self._tasks.feed(reconcile.Lost(tasks))
 
     @hear.register
-    def _(self, message: s.Positions) -> None:
+    def _(self, message: said.Positions) -> None:
         task, number = message.ticket
         found = {tp.topic: what for tp, what in message.found.items()}
         self._tasks.positions(task, number, found)
@@ -199,7 +200,7 @@ class GroupLink:
         self._committing.refused(message.id)
 
     @hear.register
-    def _(self, message: s.IsLeaving) -> None:
+    def _(self, message: said.IsLeaving) -> None:
         self.leaving = True
         deadline = None
         if message.deadline is not None:
@@ -216,7 +217,7 @@ class GroupLink:
         self._ended(Fenced(f"the group refuses this worker: {message.why}"))
 
     @hear.register
-    def _(self, message: s.Crashed) -> None:
+    def _(self, message: said.Crashed) -> None:
         error = message.error
         if not isinstance(error, StreamsxError):
             error = Bug(f"the control thread ended: {type(error).__name__}: {error}")

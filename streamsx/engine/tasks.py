@@ -32,8 +32,8 @@ from streamsx.lifecycle.reconcile import Holdings
 from streamsx.lifecycle.task import State
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows
-from streamsx.state.cache import CachedStore
 from streamsx.task.policy import Policy
+from streamsx.task.stores import cached
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
@@ -299,7 +299,8 @@ class Tasks:
         self._restorer.remove(task)
         found = self._positions.pop(task)
         plan = part_of(parts.plans[task.subtopology], found.keys())
-        stores = {node.name: self._cached(task, node.name) for node in plan.stores}
+        rows = self._rows[task]
+        stores = {node.name: cached(node, rows[node.name], 0) for node in plan.stores}
         times = [commit.stream_time(text) for _, text in found.values()]
         metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
         pump = LoopPump(parts.clock, parts.arrived.set)
@@ -308,20 +309,6 @@ class Tasks:
         for tp in active.sources():
             self._fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()
-
-    def _cached(self, task: TaskId, name: str) -> CachedStore[Any, Any]:
-        plan = self._parts.plans[task.subtopology]
-        node = next(node for node in plan.stores if node.name == name)
-        return CachedStore(
-            name,
-            self._rows[task][name],
-            encode_key=node.encode_key,
-            decode_key=node.decode_key,
-            encode=node.encode,
-            decode=node.decode,
-            budget_bytes=0,
-            key_type=node.key_type,
-        )
 
     def _share_cache(self) -> None:
         """The budget is the worker's; its stores have equal parts."""

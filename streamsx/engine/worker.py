@@ -17,7 +17,7 @@ from typing import Any
 
 from streamsx.clock import Clock
 from streamsx.config import Config
-from streamsx.engine.assemble import Machinery, assemble, security_of
+from streamsx.engine.assemble import Given, Machinery, assemble, security_of
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
 from streamsx.errors import TopologyError, first_of
@@ -26,7 +26,7 @@ from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle.reconcile import Ended
 from streamsx.membership import events as e
-from streamsx.membership.session import Message
+from streamsx.membership.messages import Message
 from streamsx.state.directory import StateDirectory
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import Kind
@@ -82,9 +82,17 @@ class Worker:
             async with asyncio.TaskGroup() as self._group:
                 self._loop = asyncio.get_running_loop()
                 self._made = assemble(
-                    self, self._topology, self._config, self._directory, self._journal,
-                    self._clock, cluster, partitions,
-                )  # fmt: skip
+                    Given(
+                        self,
+                        self._topology,
+                        self._config,
+                        self._directory,
+                        self._journal,
+                        self._clock,
+                        cluster,
+                        partitions,
+                    )  # fmt: skip
+                )
                 await self._work(self._made, cluster)
         except BaseExceptionGroup as group:
             raise first_of(group) from None

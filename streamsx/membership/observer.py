@@ -25,6 +25,7 @@ from streamsx.kafka.connection import Connection
 from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE, Assignment, Subscription
 from streamsx.kafka.errors import ErrorCode, failure, name_of
 from streamsx.kafka.wire import Api
+from streamsx.membership import requests
 
 LOG = logging.getLogger("streamsx")
 LANE = "observer"
@@ -88,12 +89,8 @@ class Observer:
         if leads:
             members = [(m.member_id, bytes(m.metadata)) for m in joined.members]
             given = dict(lead(members, now_ms=int(self._clock.wall() * 1000)))
-        body = self._who() | {
-            "generation_id": joined.generation_id,
-            "protocol_type": PROTOCOL_TYPE,
-            "protocol_name": StreamsPartitionAssignor.name,
-            "assignments": [{"member_id": m, "assignment": data} for m, data in given.items()],
-        }
+        protocol, generation = StreamsPartitionAssignor.name, joined.generation_id
+        body = requests.sync(self._group, protocol, self._member_id, generation, given)
         synced = await connection.ask(Api.SYNC_GROUP, body, ANSWER_S)
         if synced.error_code:
             self._refused(synced.error_code)
@@ -112,7 +109,9 @@ class Observer:
             "protocols": [{"name": StreamsPartitionAssignor.name, "metadata": metadata}],
         }
         while True:
-            answer = await connection.ask(Api.JOIN_GROUP, self._who() | body, ANSWER_S)
+            answer = await connection.ask(
+                Api.JOIN_GROUP, requests.identity(self._group, self._member_id) | body, ANSWER_S
+            )
             code = answer.error_code
             if not code or code == ErrorCode.MEMBER_ID_REQUIRED:
                 self._member_id = answer.member_id
@@ -135,19 +134,11 @@ class Observer:
         if code not in AGAIN:
             raise failure(code, f"group {self._group}")
 
-    def _who(self) -> dict[str, Any]:
-        return {
-            "group_id": self._group,
-            "member_id": self._member_id,
-            "group_instance_id": None,
-        }
-
     async def _leave(self) -> None:
         """One try, also when the tool was interrupted: the group would wait for it."""
         if not self._member_id:
             return
-        member = {"member_id": self._member_id, "group_instance_id": None}
-        body = {"group_id": self._group, "members": [member]}
+        body = requests.leave(self._group, self._member_id)
         try:
             node = await self._cluster.coordinator(self._group)
             connection = await self._cluster.open(node, LEAVE_LANE)

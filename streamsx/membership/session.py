@@ -1,42 +1,45 @@
 """Drives the member: one thread, one event loop, connections of its own to the coordinator.
 
 It performs effects and feeds events; it decides nothing. User code may hold the data loop for
-seconds: heartbeats, commits and plans go on here, and what the data loop has to know is
-marshalled to it.
+seconds: heartbeats, commits and plans go on here, and what the data loop has to know is marshalled
+to it.
 
 Nothing that belongs to a hand-over shares a connection with a request that may wait for minutes:
-JoinGroup and SyncGroup have a lane, heartbeats and commits another, offset fetches a third. A
-connection that is given up is aborted, never closed gracefully: else the kernel still delivers
-what it holds, after a network cut minutes later.
+JoinGroup and SyncGroup have a lane, heartbeats and commits another, offset fetches a third.
 
-Not here: tasks and stores (the data loop's), what a plan says (the assignor's).
+Not here: tasks and stores (the data loop's), what a plan says (the assignor's), what requests look
+like (`requests`).
 """
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from streamsx.assignor.model import Copy, Leaving
-from streamsx.assignor.partition_assignor import (
-    Outcome,
-    Report,
-    StreamsPartitionAssignor,
-)
+from streamsx.assignor.model import Leaving, Mark, MarkState
+from streamsx.assignor.partition_assignor import Outcome, Report, StreamsPartitionAssignor
 from streamsx.assignor.wire import AssignmentView
 from streamsx.clock import Clock
 from streamsx.errors import BrokerUnreachable, WorldError, first_of
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
-from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE, Assignment, Subscription
-from streamsx.kafka.errors import name_of
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
+from streamsx.membership import requests
+from streamsx.membership.lanes import Lane
 from streamsx.membership.member import Member, MemberConfig
-from streamsx.model import TaskId, TopicPartition
+from streamsx.membership.messages import (
+    Crashed,
+    IsLeaving,
+    Joining,
+    Message,
+    Planned,
+    Positions,
+    Published,
+)
+from streamsx.model import TopicPartition
 
 OFFSETS_LANE = "offsets"
 OFFSETS_RETRY_S = 0.1
@@ -48,60 +51,6 @@ METADATA_WAIT_S = 2.0
 TOPICS_EVERY_S = 30.0
 EVICT_TIMEOUT_S = 5.0
 CLOSE_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What the data loop last said of its tasks."""
-
-    copies: Mapping[TaskId, Copy]
-    stalled: frozenset[TaskId] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """A round begins; `generation` is the one that ends."""
-
-    generation: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """An assignment in full, before its parts."""
-
-    generation: int
-    assigned: frozenset[TopicPartition]
-    view: AssignmentView
-    leader: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """Committed offset and metadata; -1 where nothing is committed."""
-
-    ticket: Any
-    found: Mapping[TopicPartition, tuple[int, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class IsLeaving:
-    """The member is on its way out; monotonic second of its deadline, None without one."""
-
-    deadline: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Crashed:
-    """This thread is over, by a bug."""
-
-    error: BaseException
-
-
-Message = (
-    Joining | Planned | Positions | IsLeaving | Crashed | e.Assigned | e.Revoke | e.Lost
-    | e.CommitDone | e.CommitFailed | e.Fatal | e.Left
-)  # fmt: skip
 DELIVERED = (e.Assigned, e.Revoke, e.Lost, e.CommitDone, e.CommitFailed, e.Fatal, e.Left)
 
 
@@ -110,52 +59,6 @@ class MemberFile(Protocol):
 
     def remember(self, member_id: str) -> None: ...
     def forget(self) -> None: ...
-
-
-class Lane:
-    """One connection, one request at a time, in order; `close` abandons what it has."""
-
-    def __init__(self, cluster: Cluster, name: str, lost: Callable[[], None]) -> None:
-        self._cluster, self._name, self._lost = cluster, name, lost
-        self._queue: deque[tuple[int, Callable[[Connection], Awaitable[None]]]] = deque()
-        self._connection: Connection | None = None
-        self._arrived = asyncio.Event()
-        self._current: asyncio.Task[None] | None = None
-
-    def put(self, node: int, job: Callable[[Connection], Awaitable[None]]) -> None:
-        self._queue.append((node, job))
-        self._arrived.set()
-
-    def close(self) -> None:
-        self._queue.clear()
-        if self._connection is not None:
-            self._connection.abort()
-            self._connection = None
-        if self._current is not None:
-            self._current.cancel()
-
-    async def run(self) -> None:
-        while True:
-            while not self._queue:
-                self._arrived.clear()
-                await self._arrived.wait()
-            node, job = self._queue.popleft()
-            self._current = asyncio.create_task(self._do(node, job), name=f"group {self._name}")
-            await asyncio.wait([self._current])
-            if not self._current.cancelled() and (error := self._current.exception()):
-                raise error
-
-    async def _do(self, node: int, job: Callable[[Connection], Awaitable[None]]) -> None:
-        try:
-            if self._connection is None or self._connection.closed:
-                self._connection = await self._cluster.open(node, f"group {self._name}")
-            await job(self._connection)
-        except BrokerUnreachable:
-            if self._connection is not None:
-                self._connection.abort()
-                self._connection = None
-            self._queue.clear()
-            self._lost()
 
 
 class Session:
@@ -187,6 +90,7 @@ class Session:
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._counts: dict[str, int] = {}
         self._metadata: tuple[int, bytes] | None = None
+        self._view = AssignmentView()
         self._fresh, self._leaving = True, False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begin: Callable[..., object]
@@ -329,121 +233,73 @@ class Session:
     # -- requests
 
     def _send(self, send: e.Send) -> None:
-        api, body = self._request(send.body)
+        body = send.body
+        if isinstance(body, e.JoinGroup):
+            api = Api.JOIN_GROUP
+            metadata = self._metadata_of(body)
+            fields = requests.join(self._group, self._config, self._assignor.name, body, metadata)
+        else:
+            api, fields = requests.request(self._group, self._assignor.name, body)
 
         async def ask(connection: Connection) -> None:
-            reply = await connection.ask(api, body, send.timeout_s)
+            reply = await connection.ask(api, fields, send.timeout_s)
             self._feed(self._answer(send, reply))
 
         self._lanes[send.lane].put(send.node, ask)
-
-    def _request(self, body: e.Request) -> tuple[Api, dict[str, Any]]:
-        who: dict[str, Any] = {
-            "group_id": self._group,
-            "member_id": body.member_id,
-            "group_instance_id": None,
-        }
-        match body:
-            case e.JoinGroup():
-                return Api.JOIN_GROUP, who | self._join(body)
-            case e.SyncGroup():
-                given = [{"member_id": m, "assignment": data} for m, data in body.assignments]
-                return Api.SYNC_GROUP, who | {
-                    "generation_id": body.generation,
-                    "protocol_type": PROTOCOL_TYPE,
-                    "protocol_name": self._assignor.name,
-                    "assignments": given,
-                }
-            case e.Heartbeat():
-                return Api.HEARTBEAT, who | {"generation_id": body.generation}
-            case e.OffsetCommit():
-                return Api.OFFSET_COMMIT, who | {
-                    "generation_id_or_member_epoch": body.generation,
-                    "topics": by_topic(body.offsets),
-                }
-            case e.LeaveGroup():
-                member = {"member_id": body.member_id, "group_instance_id": None}
-                return Api.LEAVE_GROUP, {"group_id": self._group, "members": [member]}
-
-    def _join(self, body: e.JoinGroup) -> dict[str, Any]:
-        """User data are built once per nonce: a repeated JoinGroup must be the same bytes."""
-        if self._metadata is None or self._metadata[0] != body.nonce:
-            self._deliver(Joining(self._member.generation, body.reason))
-            self._metadata = body.nonce, self._subscription(body)
-        return {
-            "session_timeout": int(self._config.session_timeout_s * 1000),
-            "rebalance_timeout": int(self._config.rebalance_timeout_s * 1000),
-            "protocol_type": PROTOCOL_TYPE,
-            "protocols": [{"name": self._assignor.name, "metadata": self._metadata[1]}],
-            "reason": body.reason,
-        }
-
-    def _subscription(self, body: e.JoinGroup) -> bytes:
-        said = self._published()
-        deadline_ms = None
-        if body.deadline is not None:
-            ahead_s = body.deadline - self._clock.now()
-            deadline_ms = int((self._clock.wall() + ahead_s) * 1000)
-        user_data = self._assignor.user_data(
-            Report(
-                nonce=body.nonce,
-                claims=frozenset(body.claims),
-                copies=said.copies,
-                stalled=said.stalled,
-                leaving=Leaving(deadline_ms) if body.leaving else None,
-                fresh=self._fresh,
-            )
-        )
-        return Subscription(
-            self._subscribed, user_data, tuple(body.claims), body.owned_generation
-        ).write()
 
     def _answer(self, send: e.Send, reply: Any) -> e.Reply:
         """What the member wants to know of a reply."""
         match send.body:
             case e.JoinGroup():
-                members = tuple(
-                    e.JoinedMember(m.member_id, bytes(m.metadata)) for m in reply.members
-                )
-                joined = e.Joined(reply.generation_id, reply.member_id, reply.leader, members)
-                return e.Reply(send.request, reply.error_code, joined)
+                return requests.joined(send.request, reply)
             case e.SyncGroup() if not reply.error_code:
                 return e.Reply(send.request, 0, self._synced(bytes(reply.assignment)))
             case e.OffsetCommit():
-                return self._committed(send.request, reply)
+                return requests.committed(send.request, reply)
             case _:
                 return e.Reply(send.request, reply.error_code)
+
+    def _metadata_of(self, body: e.JoinGroup) -> bytes:
+        """Built once per nonce: a repeated JoinGroup must be the same bytes."""
+        if self._metadata is None or self._metadata[0] != body.nonce:
+            self._deliver(Joining(self._member.generation, body.reason))
+            self._metadata = body.nonce, self._subscription(body)
+        return self._metadata[1]
+
+    def _subscription(self, body: e.JoinGroup) -> bytes:
+        said, deadline_ms = self._published(), None
+        if body.deadline is not None:
+            ahead_s = body.deadline - self._clock.now()
+            deadline_ms = int((self._clock.wall() + ahead_s) * 1000)
+        report = Report(
+            nonce=body.nonce,
+            claims=frozenset(body.claims),
+            copies=said.copies,
+            stalled=said.stalled,
+            leaving=Leaving(deadline_ms) if body.leaving else None,
+            fresh=self._fresh,
+        )
+        user_data = self._assignor.user_data(report)
+        owned = tuple(body.claims)
+        return Subscription(self._subscribed, user_data, owned, body.owned_generation).write()
 
     def _synced(self, data: bytes) -> e.Synced:
         assignment = Assignment.read(data)
         self._view = view = self._assignor.on_assignment(assignment.user_data)
-        mark = None
-        if view.mark is not None:
-            mark = self._mark(view.mark)
         return e.Synced(
             frozenset(assignment.partitions),
             assignment.user_data,
             more=view.more,
             no_takers=view.no_takers,
-            mark=mark,
+            mark=None if view.mark is None else self._mark(view.mark),
         )
 
-    def _mark(self, said: Any) -> e.Mark:
+    def _mark(self, said: Mark) -> e.Mark:
         """Deadlines travel as unix time."""
         deadline = None
         if said.deadline_ms is not None:
             deadline = said.deadline_ms / 1000 - self._clock.wall() + self._clock.now()
-        return e.Mark(said.leaving, deadline, said.epoch_ms)
-
-    def _committed(self, request: int, reply: Any) -> e.Reply:
-        codes = {
-            TopicPartition(t.name, p.partition_index): p.error_code
-            for t in reply.topics
-            for p in t.partitions
-        }
-        unknown = frozenset(tp for tp, code in codes.items() if code == UNKNOWN_TOPIC)
-        error = next((code for code in codes.values() if code not in (0, UNKNOWN_TOPIC)), 0)
-        return e.Reply(request, error, e.Committed(unknown))
+        return e.Mark(said.state is MarkState.LEAVING, deadline, said.epoch_ms)
 
     # -- leading
 
@@ -477,12 +333,9 @@ class Session:
             return
 
         async def leave() -> None:
+            body = requests.leave(self._group, member_id)
             try:
-                node = await self._cluster.coordinator(self._group)
-                conn = await self._cluster.open(node, OFFSETS_LANE)
-                member = {"member_id": member_id, "group_instance_id": None}
-                body = {"group_id": self._group, "members": [member]}
-                await conn.ask(Api.LEAVE_GROUP, body, EVICT_TIMEOUT_S)
+                await self._ask_coordinator(Api.LEAVE_GROUP, body, EVICT_TIMEOUT_S)
                 self._log(f"evicted {member_id}: it did not leave by its deadline")
             except WorldError as error:
                 self._log(f"not evicted: {member_id}: {error}")
@@ -520,51 +373,18 @@ class Session:
             self._begin(self._positions(ticket, tps), name="positions")
 
     async def _positions(self, ticket: object, tps: tuple[TopicPartition, ...]) -> None:
-        """Stable: what a transaction of the owner before still holds is waited for."""
-        topics: dict[str, list[int]] = {}
-        for tp in tps:
-            topics.setdefault(tp.topic, []).append(tp.partition)
-        wanted = [{"name": t, "partition_indexes": ps} for t, ps in topics.items()]
-        body = {"group_id": self._group, "topics": wanted, "require_stable": True}
-        parts: list[tuple[str, Any]] = []
-        while not parts:
+        body = requests.offsets_wanted(self._group, tps)
+        while True:
             try:
-                node = await self._cluster.coordinator(self._group)
-                conn = await self._cluster.open(node, OFFSETS_LANE)
-                reply = await conn.ask(Api.OFFSET_FETCH, body, OFFSETS_TIMEOUT_S)
-                parts = answered(reply)
+                reply = await self._ask_coordinator(Api.OFFSET_FETCH, body, OFFSETS_TIMEOUT_S)
+                self._deliver(Positions(ticket, requests.offsets_found(reply)))
+                return
             except WorldError as error:
                 self._log(f"positions: {error}")
                 await asyncio.sleep(OFFSETS_RETRY_S)
-        found = {
-            TopicPartition(name, p.partition_index): (p.committed_offset, p.metadata or "")
-            for name, p in parts
-        }
-        self._deliver(Positions(ticket, found))
 
-
-UNKNOWN_TOPIC = 3
-
-
-def answered(reply: Any) -> list[tuple[str, Any]]:
-    """Topic and partition of each answer of an OffsetFetch. Raises WorldError for a refusal."""
-    parts = [(topic.name, part) for topic in reply.topics for part in topic.partitions]
-    codes = [reply.error_code, *(part.error_code for _, part in parts)]
-    if bad := next((code for code in codes if code), 0):
-        raise WorldError(f"offsets refused: {name_of(bad)}")
-    return parts
-
-
-def by_topic(offsets: e.Offsets) -> list[dict[str, Any]]:
-    """As OffsetCommit has it."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for tp, (offset, metadata) in sorted(offsets.items()):
-        topics.setdefault(tp.topic, []).append(
-            {
-                "partition_index": tp.partition,
-                "committed_offset": offset,
-                "committed_leader_epoch": -1,
-                "committed_metadata": metadata,
-            }
-        )
-    return [{"name": topic, "partitions": parts} for topic, parts in topics.items()]
+    async def _ask_coordinator(self, api: Api, body: dict[str, Any], timeout_s: float) -> Any:
+        """Beside the member's own lanes."""
+        node = await self._cluster.coordinator(self._group)
+        connection = await self._cluster.open(node, OFFSETS_LANE)
+        return await connection.ask(api, body, timeout_s)
