@@ -81,18 +81,11 @@ class Worker:
             partitions = await self._declare(cluster)
             async with asyncio.TaskGroup() as self._group:
                 self._loop = asyncio.get_running_loop()
-                self._made = assemble(
-                    Given(
-                        self,
-                        self._topology,
-                        self._config,
-                        self._directory,
-                        self._journal,
-                        self._clock,
-                        cluster,
-                        partitions,
-                    )  # fmt: skip
-                )
+                given = Given(
+                    self, self._topology, self._config, self._directory, self._journal,
+                    self._clock, cluster, partitions,
+                )  # fmt: skip
+                self._made = assemble(given)
                 await self._work(self._made, cluster)
         except BaseExceptionGroup as group:
             raise first_of(group) from None

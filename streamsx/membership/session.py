@@ -14,14 +14,13 @@ like (`requests`).
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, Protocol
 
 from streamsx.assignor.model import Leaving, Mark, MarkState
-from streamsx.assignor.partition_assignor import Outcome, Report, StreamsPartitionAssignor
+from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor
 from streamsx.assignor.wire import AssignmentView
 from streamsx.clock import Clock
-from streamsx.errors import BrokerUnreachable, WorldError, first_of
+from streamsx.errors import WorldError, first_of
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
@@ -29,6 +28,7 @@ from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import requests
 from streamsx.membership.lanes import Lane
+from streamsx.membership.leading import Leading
 from streamsx.membership.member import Member, MemberConfig
 from streamsx.membership.messages import (
     Crashed,
@@ -45,11 +45,6 @@ OFFSETS_LANE = "offsets"
 OFFSETS_RETRY_S = 0.1
 OFFSETS_TIMEOUT_S = 10.0
 FIND_RETRY_S = 0.1
-METADATA_RETRY_S = 0.1
-METADATA_WAIT_S = 2.0
-"""CreateTopics returns before Metadata knows the topic: a plan without it stands for minutes."""
-TOPICS_EVERY_S = 30.0
-EVICT_TIMEOUT_S = 5.0
 CLOSE_S = 5.0
 DELIVERED = (e.Assigned, e.Revoke, e.Lost, e.CommitDone, e.CommitFailed, e.Fatal, e.Left)
 
@@ -88,7 +83,6 @@ class Session:
         self._member = Member(config)
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
-        self._counts: dict[str, int] = {}
         self._metadata: tuple[int, bytes] | None = None
         self._view = AssignmentView()
         self._fresh, self._leaving = True, False
@@ -143,19 +137,32 @@ class Session:
             async with asyncio.TaskGroup() as tasks:
                 self._begin = tasks.create_task
                 self._lanes = {lane: self._lane(lane) for lane in e.Lane}
-                jobs = [
-                    *(
-                        self._begin(lane.run(), name=f"lane {which.value}")
-                        for which, lane in self._lanes.items()
-                    ),
-                    self._begin(self._watch_topics(), name="watch topics"),
-                ]
+                self._leading = self._leading_part()
+                runs = {f"lane {which.value}": lane.run() for which, lane in self._lanes.items()}
+                runs["watch topics"] = self._leading.watch(self._grown)
+                jobs = [tasks.create_task(run, name=name) for name, run in runs.items()]
                 self._feed(e.Start(self._predecessor))
                 await self._ended.wait()
                 for job in jobs:
                     job.cancel()
         finally:
             await self._cluster.stop()
+
+    def _leading_part(self) -> Leading:
+        return Leading(
+            self._cluster,
+            self._clock,
+            self._group,
+            self._subscribed,
+            self._assignor,
+            self._member,
+            self._ask_coordinator,
+            self._begin,
+            self._log,
+        )
+
+    def _grown(self) -> None:
+        self._feed(e.PartitionsChanged())
 
     def _lane(self, lane: e.Lane) -> Lane:
         return Lane(self._cluster, lane.value, lambda: self._feed(e.Disconnected(lane)))
@@ -301,70 +308,10 @@ class Session:
             deadline = said.deadline_ms / 1000 - self._clock.wall() + self._clock.now()
         return e.Mark(said.state is MarkState.LEAVING, deadline, said.epoch_ms)
 
-    # -- leading
-
     async def _assign(self, request: int, members: tuple[e.JoinedMember, ...]) -> None:
-        await self._refresh_counts()
-        metadata = [(m.member_id, m.metadata) for m in members]
-        outcome = self._assignor.assign(
-            metadata,
-            self._counts,
-            leader=self._member.member_id,
-            generation=self._member.generation,
-            now_ms=int(self._clock.wall() * 1000),
-        )
-        self._tell_outcome(outcome)
+        outcome = await self._leading.plan(members)
         error = outcome.error.name if outcome.error else None
         self._feed(e.Planned(request, tuple(outcome.assignments.items()), error))
-
-    def _tell_outcome(self, outcome: Outcome) -> None:
-        for note in outcome.notes:
-            self._log(note)
-        for decision in outcome.plan.explain if outcome.plan else ():
-            self._log(f"plan {decision}")
-        for eviction in outcome.evictions:
-            ahead_s = eviction.at_ms / 1000 - self._clock.wall()
-            loop = asyncio.get_running_loop()
-            loop.call_later(max(0.0, ahead_s), self._evict, eviction.member)
-
-    def _evict(self, member_id: str) -> None:
-        """A marked member that is still there behind its deadline; still the leader's affair?"""
-        if not self._member.leader or self._ended.is_set():
-            return
-
-        async def leave() -> None:
-            body = requests.leave(self._group, member_id)
-            try:
-                await self._ask_coordinator(Api.LEAVE_GROUP, body, EVICT_TIMEOUT_S)
-                self._log(f"evicted {member_id}: it did not leave by its deadline")
-            except WorldError as error:
-                self._log(f"not evicted: {member_id}: {error}")
-
-        self._begin(leave(), name="evict")
-
-    async def _refresh_counts(self) -> None:
-        """Fresh, and patient while a topic was just created."""
-        give_up_at = self._clock.now() + METADATA_WAIT_S
-        while True:
-            await self._refresh()
-            self._counts = {topic: self._cluster.partitions(topic) for topic in self._subscribed}
-            if all(self._counts.values()) or self._clock.now() >= give_up_at:
-                return
-            await asyncio.sleep(METADATA_RETRY_S)
-
-    async def _refresh(self) -> None:
-        with suppress(BrokerUnreachable):  # what is known stands
-            await self._cluster.refresh()
-
-    async def _watch_topics(self) -> None:
-        """A leader plans with the number of partitions that each topic had then."""
-        while True:
-            await asyncio.sleep(TOPICS_EVERY_S)
-            await self._refresh()
-            found = {topic: self._cluster.partitions(topic) for topic in self._subscribed}
-            if self._counts and found != self._counts:
-                self._counts = found
-                self._feed(e.PartitionsChanged())
 
     # -- positions
 
