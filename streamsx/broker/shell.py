@@ -30,7 +30,6 @@ from streamsx.broker.events import (
     Wake,
 )
 from streamsx.broker.meta import Meta
-from streamsx.broker.records import TopicKey, TopicValue
 from streamsx.clock import Clock
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -138,12 +137,7 @@ class Groups:
 
     def _load(self) -> None:
         self._machine = Coordinator(self._config)
-        rows = tuple(
-            (key, value)
-            for key, value in self._meta.rows("GO")
-            if not isinstance(key, TopicKey) and not isinstance(value, TopicValue)
-        )
-        for event in (Load(rows), Topics(self._catalog())):
+        for event in (Load(tuple(self._meta.rows("GO"))), Topics(self._catalog())):
             for effect in self._machine.step(self._clock.now(), event):
                 self._perform(effect)
 
