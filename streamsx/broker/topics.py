@@ -68,12 +68,18 @@ class TopicStore:
     ) -> Topic:
         """A new topic; the caller has looked at everything. Raises OSError."""
         topic = Topic(name, topic_id, configs)
-        self._grow(topic, partitions)
+        self.grow(topic, partitions)
         return topic
 
     def grow(self, topic: Topic, partitions: int) -> None:
         """To so many partitions. Raises OSError."""
-        self._grow(topic, partitions)
+        self._save(topic, partitions, topic.configs)
+        for partition in range(len(topic.logs), partitions):
+            shutil.rmtree(self._folder / f"{topic.name}-{partition}", ignore_errors=True)
+        event = "partitions_added" if topic.logs else "topic_created"
+        self._open(topic, partitions, clean=True)
+        logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
+        self.changed()
 
     def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """In place of all that was set. Raises OSError."""
@@ -109,15 +115,6 @@ class TopicStore:
     def _save(self, topic: Topic, partitions: int, configs: Mapping[str, str]) -> None:
         given = tuple(ConfigValue(name, value) for name, value in sorted(configs.items()))
         self._meta.write([(TopicKey(topic.name), TopicValue(topic.id, partitions, given))])
-
-    def _grow(self, topic: Topic, partitions: int) -> None:
-        self._save(topic, partitions, topic.configs)
-        for partition in range(len(topic.logs), partitions):
-            shutil.rmtree(self._folder / f"{topic.name}-{partition}", ignore_errors=True)
-        event = "partitions_added" if topic.logs else "topic_created"
-        self._open(topic, partitions, clean=True)
-        logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
-        self.changed()
 
     def _open(self, topic: Topic, partitions: int, *, clean: bool) -> None:
         self.partitions += partitions - len(topic.logs)

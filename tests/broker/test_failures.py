@@ -94,6 +94,19 @@ def test_a_write_that_fails_sends_everybody_to_the_group_as_it_is_on_disk(
     assert "group_write_failed error='No space left on device'" in caplog.text
 
 
+def test_a_group_that_cannot_be_loaded_again_is_loaded_for_the_next_request(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dial(broker) as sock:
+        assert commit(sock, 5) == E.NONE
+        with monkeypatch.context() as broken:
+            broken.setattr(Meta, "write", failing)
+            broken.setattr(Meta, "rows", failing)
+            assert commit(sock, 6) == E.COORDINATOR_NOT_AVAILABLE
+    with dial(broker) as sock:
+        assert committed(sock) == 5
+
+
 def fails_once(real: Any) -> Any:
     attempts = iter([True])
     return lambda *about: 1 // 0 if next(attempts, False) else real(*about)
