@@ -168,8 +168,7 @@ class StreamsPartitionAssignor:
         is unknown. `leader`: this member's id. `now_ms`: unix time.
         """
         joined = read_members(metadata, self._self.signatures)
-        memory = self._last.memory if self._last.memory.round else None
-        group = Group(self._tasks(partitions), joined.members, memory, now_ms)
+        group = Group(self._tasks(partitions), joined.members, self._last.memory, now_ms)
         missing = sorted(topic for topic in self._number if not partitions.get(topic))
         if missing:
             why = f"source topics are missing: {', '.join(missing)}: claims stay, create them"

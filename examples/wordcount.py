@@ -3,14 +3,18 @@
     python -m streamsx worker streamsx.examples.wordcount
 
 Lines are plain text, so any producer can write them. Words are sent with themselves as key: all
-that are equal meet in one partition, and so in one task, which keeps their count.
+that are equal meet in one partition, and so in one task, which keeps their count. With another
+WORDCOUNT_NAME it is another app, with topics of its own: several can share a broker.
 """
+
+import os
 
 from streamsx import App, Stream
 
-app = App("wordcount")
-lines = app.topic("wordcount-lines", value_type=str, value_serializer="raw")
-words = app.topic("wordcount-words", value_type=str, value_serializer="raw")
+name = os.environ.get("WORDCOUNT_NAME", "wordcount")
+app = App(name)
+lines = app.topic(f"{name}-lines", value_type=str, value_serializer="raw")
+words = app.topic(f"{name}-words", value_type=str, value_serializer="raw")
 counts = app.Table("counts", default=int, key_type=str, value_type=int)
 
 

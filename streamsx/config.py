@@ -37,13 +37,13 @@ def seconds(value: object) -> float:
     text = str(value if total is None else total()).strip().lower()
     if text in ("infinite", "inf"):
         return math.inf
-    return _amount(text, SECONDS, f"not a duration: {value!r}: write 500ms, 60s or 10m")
+    return _amount(text, SECONDS, f"{value!r}: a duration is written 500ms, 60s or 10m")
 
 
 def size_bytes(value: object) -> int:
     """From a number of bytes, `64KiB`, `16MiB` or `1GiB`."""
     text = str(value).strip().lower()
-    return int(_amount(text, BYTES, f"not a size: {value!r}: write a number of bytes or 64KiB"))
+    return int(_amount(text, BYTES, f"{value!r}: a size is written 512, 64KiB or 8MiB"))
 
 
 def _amount(text: str, units: Mapping[str, float], wrong: str) -> float:

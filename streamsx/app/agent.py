@@ -155,7 +155,7 @@ class Agent:
 
 
 def _source(topic: Topic, name: str, **what: Any) -> Source:
-    return Source(name, topic.keys.decode, topic.values.decode, **what)
+    return Source(name, topic.key_codec.decode, topic.value_codec.decode, **what)
 
 
 def _feeding(topic: Topic, name: str, derived: Derived) -> Source:

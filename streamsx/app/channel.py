@@ -67,22 +67,22 @@ class Topic:
     # -- what is in it
 
     @cached_property
-    def keys(self) -> Codec:
+    def key_codec(self) -> Codec:
         return topic_codec(self.key_type, self.key_serializer, self._app.conf.key_serializer)
 
     @cached_property
-    def values(self) -> Codec:
+    def value_codec(self) -> Codec:
         default, empty = self._app.conf.value_serializer, self._allow_empty
         return topic_codec(self.value_type, self.value_serializer, default, empty=empty)
 
     @cached_property
     def encode_key(self) -> Encode:
         """A key as it is sent; a record without one has none, whatever the serializer."""
-        return _key_encoder(self.keys)
+        return _key_encoder(self.key_codec)
 
     @cached_property
     def encode_value(self) -> Encode:
-        return self.values.encode
+        return self.value_codec.encode
 
     # -- sending
 
@@ -126,7 +126,7 @@ class Topic:
             send, batch = bound or task.to(name), task.inbox.batch
             at_ms = -1 if batch is None else batch.timestamps[task.inbox.index]
         if timestamp is not None:
-            at_ms = int(timestamp * 1000)
+            at_ms = round(timestamp * 1000)
         elif at_ms < 0:  # in a body, before its first record
             at_ms = self._app.now_ms()
         extra = None if headers is None else _headers(headers)

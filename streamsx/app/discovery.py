@@ -99,7 +99,7 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> tuple[Derived, ...
     def body(empty: AsyncIterator[Any]) -> Coroutine[Any, Any, None]:
         return agent.body(Stream(agent.name, agent.channel, empty, derived.append))
 
-    stream = values(inbox, agent.channel.values.decode)
+    stream = values(inbox, agent.channel.value_codec.decode)
     running = Running(TaskId(0, 0), stores, _Nowhere(), inbox)
     instance = StepPump().start(AgentNode(agent.name, body), stream, running, errors.append)
     try:

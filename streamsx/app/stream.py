@@ -93,7 +93,7 @@ class Stream(Generic[V]):
 
     async def items(self) -> AsyncIterator[tuple[Any, V]]:
         """Keys with values. A key that cannot be decoded counts as such a record does."""
-        decode, inbox = self._topic.keys.decode, RUNNING.get().inbox
+        decode, inbox = self._topic.key_codec.decode, RUNNING.get().inbox
         async for value in self._values:
             assert inbox.batch is not None, "a value without a record"
             try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 
-running = RUNNING.get
+_running = RUNNING.get
 STORES: Final = {"rocksdb": True, "memory": False}
 """Scheme of the URL: whether it is on disk."""
 
@@ -64,7 +64,7 @@ class Table(MutableMapping[K, V]):
 
     def __getitem__(self, key: K) -> V:
         try:
-            store = running().stores[self.name]
+            store = _running().stores[self.name]
         except LookupError:
             return self._or_default(key, self._elsewhere(key))
         cached = key if type(key) is store.key_type else store.cache_key(key)
@@ -77,7 +77,7 @@ class Table(MutableMapping[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         try:
-            store = running().stores[self.name]
+            store = _running().stores[self.name]
         except LookupError:
             self._refuse()
         cached = key if type(key) is store.key_type else store.cache_key(key)

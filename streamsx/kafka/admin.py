@@ -216,7 +216,7 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     found: list[DescribedGroup] = []
 
     async def attempt() -> None:
-        connection = await cluster.coordinator(group, LANE)
+        connection = await cluster.open(await cluster.coordinator(group), LANE)
         (told,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
         _check([(told.error_code, f"group {group}", "")])
         members = sorted((_group_member(m) for m in told.members), key=lambda m: m.member_id)

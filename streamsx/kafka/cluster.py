@@ -153,8 +153,8 @@ class Cluster:
         """A connection to the broker that takes changes of topics. Raises BrokerUnreachable."""
         return await self.open(self._controller, lane)
 
-    async def coordinator(self, group: str, lane: str) -> Connection:
-        """A connection to the coordinator of a group, asked anew each time.
+    async def coordinator(self, group: str) -> int:
+        """The broker that coordinates a group, asked anew each time; `open` knows it then.
 
         Raises WorldError while there is none, which includes BrokerUnreachable; SettingError for a
         group that the broker refuses. That it answers does not mean that it is ready: for up to 4 s
@@ -164,8 +164,9 @@ class Cluster:
         if told.error_code != ErrorCode.NONE:
             where = f"coordinator of group {group}"
             raise failure(told.error_code, where, told.error_message or "")
-        address = self._brokers[told.node_id] = Address(told.host, told.port)
-        return await self._open(address, lane)
+        node: int = told.node_id
+        self._brokers[node] = Address(told.host, told.port)
+        return node
 
     async def metadata(self, topics: Iterable[str]) -> Any:
         """The Metadata reply for these topics, which are not followed by that. Raises

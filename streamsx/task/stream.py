@@ -120,6 +120,11 @@ class Inbox:
     def finish(self, chunk: Chunk) -> None:
         self.batch, self._done = None, chunk.batch.following(chunk.stop)
 
+    def reset(self, position: int) -> None:
+        """Drop what is queued; a record at hand is still done."""
+        self.chunks.clear()
+        self._done = position
+
     def skip(self) -> None:
         """Leave the record at hand behind; the rest of its chunk is the next one."""
         assert self.batch is not None, "nothing at hand to skip"

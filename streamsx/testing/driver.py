@@ -116,7 +116,7 @@ class TestDriver:
         send = self.to(name, partition)
         for each in values:
             key, value, at = (*each, None)[:3] if isinstance(each, tuple) else (None, each, None)
-            at_ms = self._now_ms if at is None else int(at * 1000)
+            at_ms = self._now_ms if at is None else round(at * 1000)
             send(known.encode_key(key), known.encode_value(value), at_ms, None)
         self._settle()
 
@@ -130,7 +130,7 @@ class TestDriver:
 
     def _read(self, topic: Topic, tp: TopicPartition) -> Iterator[Record]:
         for offset, (key, value, at_ms, headers) in enumerate(self._logs[tp]):
-            decoded = topic.keys.decode(key), topic.values.decode(value)
+            decoded = topic.key_codec.decode(key), topic.value_codec.decode(value)
             yield Record(*decoded, at_ms / 1000, dict(headers or ()), tp.partition, offset)
 
     def table(self, name: str) -> dict[Any, Any]:

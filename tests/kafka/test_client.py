@@ -256,7 +256,7 @@ def test_after_a_restart_or_a_crash_everything_goes_on(kafka: ApacheKafka, how: 
         tp = TopicPartition(await new_topic(cluster), 0)
         await produced(cluster, tp, filled(5))
         waits = asyncio.create_task(fetched(cluster, tp, 5))
-        coordinator = await cluster.coordinator("g", "beat")
+        coordinator = await cluster.open(await cluster.coordinator("g"), "beat")
 
         await asyncio.to_thread(kafka.stop if how == "restart" else kafka.kill)
         with pytest.raises(BrokerUnreachable, match="FETCH v11: "):
@@ -270,6 +270,6 @@ def test_after_a_restart_or_a_crash_everything_goes_on(kafka: ApacheKafka, how: 
         assert await produced(cluster, tp, filled(2)) == 5
         assert (await admin.bounds(cluster, [tp]))[tp] == Bounds(0, 7)
         assert len(batch.columns((await fetched(cluster, tp, 5)).records, 5).keys) == 2
-        assert not (await cluster.coordinator("g", "beat")).closed
+        assert not (await cluster.open(await cluster.coordinator("g"), "beat")).closed
 
     run(kafka, story)

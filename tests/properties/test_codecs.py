@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, Optional
 
 import faust
+import orjson
 import pytest
 from faust.serializers.registry import Registry
 from faust.serializers.schemas import Schema
@@ -166,11 +167,35 @@ def test_a_nested_record_is_read_when_it_is_asked_for() -> None:
     assert topic_codec(Signed, None, "json").decode(raw).parent == Order("ann", 1.0)
 
 
-@pytest.mark.parametrize("kind", [Coerced, Renamed])
-def test_records_that_are_not_plain_go_through_their_constructor(kind: Any) -> None:
-    raw = b'{"price": "1.5", "count": "4", "sent": "x"}'
-    expected = Coerced(Decimal("1.5"), 4) if kind is Coerced else Renamed("x")
-    read = topic_codec(kind, None, "json").decode(raw)
-    assert {name: getattr(read, name) for name in kind._options.fields} == expected.asdict() or (
-        read.shown == "x"
-    )
+class Finished(faust.Record):
+    a: str
+
+    def __post_init__(self) -> None:
+        self.finished = True
+
+
+class Other(faust.Record, allow_blessed_key=True):
+    b: str
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "name", "value"),
+    [
+        (Coerced, b'{"price": "1.5", "count": "4"}', "count", 4),
+        (Renamed, b'{"sent": "x"}', "shown", "x"),
+        (Finished, b'{"a": "x"}', "finished", True),
+        (Plain, b'{"b": "x", "__faust": {"ns": "%s"}}', "b", "x"),
+    ],
+)
+def test_records_that_are_not_plain_go_through_their_constructor(
+    kind: Any, raw: bytes, name: str, value: Any
+) -> None:
+    raw = raw.replace(b"%s", Other._options.namespace.encode())
+    read, expected = topic_codec(kind, "json", None).decode(raw), kind.from_data(orjson.loads(raw))
+    assert getattr(read, name) == value
+    assert read == expected
+
+
+def test_a_model_without_fields_of_its_own_fails_where_faust_does() -> None:
+    with pytest.raises(AttributeError):
+        topic_codec(faust.Record, "json", None).decode(b"{}")

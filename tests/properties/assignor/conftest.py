@@ -251,3 +251,8 @@ def play(request: pytest.FixtureRequest) -> type[Play]:
 @pytest.fixture
 def direct() -> type[Play]:
     return Play
+
+
+@pytest.fixture
+def wired() -> type[Play]:
+    return Wired

@@ -99,6 +99,7 @@ def test_a_newcomer_takes_from_the_others_and_they_nothing_from_each_other(
 
 def test_a_task_changes_hands_once_per_change_of_the_group(direct: "type[Play]") -> None:
     """P7: a learner is promoted where it then stays."""
+    moved = 0
     for seed in range(GROUPS):
         random = Random(f"{seed}/hands")
         stateful = [TaskId(s, p) for s in range(2) for p in range(random.randint(1, 12))]
@@ -109,14 +110,19 @@ def test_a_task_changes_hands_once_per_change_of_the_group(direct: "type[Play]")
         for number in range(random.randint(1, 3)):
             group.start(f"n{number}")
         hands: Counter[TaskId] = Counter()
-        for _ in range(20 + 4 * len(stateful)):
-            before = {task: name for name, seat in group.seats.items() for task in seat.active}
-            group.round()
+        holder: dict[TaskId, str] = {}
+        moves = True
+        while moves:
+            holder |= {task: name for name, seat in group.seats.items() for task in seat.active}
+            plan = group.round()
+            moves = plan.follow_up or bool(plan.parked) or any(plan.learner.values())
             for name, seat in group.seats.items():
-                hands.update(t for t in seat.active if before.get(t, name) != name)
+                hands.update(task for task in seat.active if holder[task] != name)
                 if seat.unready and random.random() < 0.7:
                     seat.reach(random.choice(seat.unready), 0)
         assert max(hands.values(), default=0) <= 1
+        moved += hands.total()
+    assert moved > GROUPS
 
 
 @pytest.mark.parametrize(

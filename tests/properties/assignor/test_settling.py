@@ -13,7 +13,6 @@ from streamsx.model import TaskId
 if TYPE_CHECKING:
     from tests.properties.assignor.conftest import Play
 
-GROUPS = 300
 EVENTS_PER_GROUP = 9
 
 
@@ -138,20 +137,36 @@ def assert_even(group: "Play") -> None:
         assert max(total.values()) - min(total.values()) <= 1
 
 
-@pytest.mark.parametrize("hundred", range(GROUPS // 100))
-def test_every_group_comes_to_rest_evenly(play: "type[Play]", hundred: int) -> None:
-    for seed in range(hundred * 100, hundred * 100 + 100):
-        random = Random(f"{seed}/settling")
-        group = some_group(play, random)
-        for number in range(EVENTS_PER_GROUP):
-            disturb(group, random, number)
-            for _ in range(random.randint(0, 3)):
-                deaf = [name for name in sorted(group.seats) if random.random() < 0.05]
-                if group.seats:
-                    group.round(deaf)
-                progress(group, random)
-        if not group.seats:
-            group.start("last")
-        settle(group, random)
-        if all(seat.leaving is None for seat in group.seats.values()):
-            assert_even(group)
+def live(play: "type[Play]", seed: int) -> None:
+    """Events come before the last one has settled; then nothing more happens to the group."""
+    random = Random(f"{seed}/settling")
+    group = some_group(play, random)
+    for number in range(EVENTS_PER_GROUP):
+        disturb(group, random, number)
+        for _ in range(random.randint(0, 3)):
+            deaf = [name for name in sorted(group.seats) if random.random() < 0.05]
+            if group.seats:
+                group.round(deaf)
+            progress(group, random)
+    if not group.seats:
+        group.start("last")
+    settle(group, random)
+    if all(seat.leaving is None for seat in group.seats.values()):
+        assert_even(group)
+
+
+@pytest.mark.parametrize("hundred", [0, 100, 200])
+def test_every_group_comes_to_rest_evenly(direct: "type[Play]", hundred: int) -> None:
+    for seed in range(hundred, hundred + 100):
+        live(direct, seed)
+
+
+def test_every_group_comes_to_rest_evenly_in_bytes(wired: "type[Play]") -> None:
+    for seed in range(100):
+        live(wired, seed)
+
+
+@pytest.mark.slow
+def test_many_groups_come_to_rest_evenly(play: "type[Play]") -> None:
+    for seed in range(300, 3_000):
+        live(play, seed)

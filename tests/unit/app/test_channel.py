@@ -72,6 +72,14 @@ def test_outside_of_a_task_it_has_the_current_time(app: App, drive: Drive) -> No
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("at", [0.0, 1.001, 4.35, 1_700_000_000.255, 1_700_000_000.999])
+def test_a_time_is_kept_to_the_millisecond(app: App, drive: Drive, at: float) -> None:
+    driver = drive(app)
+    driver.pipe("out", [(None, 1, at)])
+    assert app.send("out", timestamp=at) is DONE
+    assert [each.timestamp for each in driver.read("out")] == [at, at]
+
+
 def test_nothing_can_be_sent_while_nothing_runs(app: App) -> None:
     with pytest.raises(UsageError, match="not running: app shop: start a worker"):
         assert app.topic("out").send(value=1) is DONE
@@ -112,7 +120,7 @@ def test_a_topic_is_created_as_it_asks(app: App) -> None:
 def test_serializers_of_the_app_are_those_of_its_topics() -> None:
     app = App("shop", key_serializer="json", value_serializer="raw")
     topic = app.topic("t")
-    assert (topic.keys.name, topic.values.name) == ("json", "raw")
+    assert (topic.key_codec.name, topic.value_codec.name) == ("json", "raw")
 
 
 def test_topics_need_not_be_declared(app: App) -> None:

@@ -74,7 +74,7 @@ def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
     ("code", "says"),
     [
         ({"comit_interval": 1}, r"unknown setting: comit_interval .*did you mean commit_interval"),
-        ({"commit_interval": "soon"}, r"bad setting: commit_interval \(app shop\): not a duration"),
+        ({"commit_interval": "soon"}, r"bad setting: commit_interval \(app shop\): 'soon': a dur"),
         ({"on_error": "dlq"}, r"on_error .*not in this version: dlq: use log or stop"),
         ({"on_decode_error": "retry"}, "not in this version: retry"),
         ({"processing_guarantee": "exactly_once"}, "not in this version"),

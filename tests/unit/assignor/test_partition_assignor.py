@@ -13,6 +13,7 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
+    Kind,
     Leaving,
     Mark,
     MarkState,
@@ -42,14 +43,16 @@ COUNTS = {"left": 3, "right": 2, "counts": 2}
 NOTHING = Report(1)
 
 
-def assignor(instance: str = "a", signature: int = 7) -> StreamsPartitionAssignor:
+def assignor(
+    instance: str = "a", signature: int = 7, rules: Rules | None = None
+) -> StreamsPartitionAssignor:
     """Sub-topology 0 merges two topics without state, 1 counts."""
     return StreamsPartitionAssignor(
         subtopologies=[
             Subtopology(0, ("left", "right"), False, 1),
             Subtopology(1, ("counts",), True, signature),
         ],
-        rules=Rules(),
+        rules=rules or Rules(),
         process=instance.encode().ljust(16),
         instance=instance,
         version="0.1.0",
@@ -185,7 +188,8 @@ def test_without_a_source_topic_nothing_moves() -> None:
 
         assert (outcome.error, outcome.plan) == (ErrorWord.SOURCE_TOPIC_MISSING, None)
         assert given_to(outcome, "1") == tps("counts-0")
-        assert word_for(outcome, "2").error is ErrorWord.SOURCE_TOPIC_MISSING
+        word = word_for(outcome, "2")
+        assert (word.error, word.round) == (ErrorWord.SOURCE_TOPIC_MISSING, 1)
         assert outcome.notes == ("source topics are missing: right: claims stay, create them",)
 
 
@@ -204,12 +208,12 @@ def test_a_plan_that_is_not_lawful_is_not_shipped(monkeypatch: pytest.MonkeyPatc
 
 def test_claims_of_no_task_go_back_unless_their_topic_is_known_to_be_gone() -> None:
     a = assignor()
-    metadata = [("1", said(a.user_data(NOTHING), "counts-5 foreign-0 deleted-0"))]
+    metadata = [("1", said(a.user_data(NOTHING), "counts-2 foreign-0 deleted-0"))]
 
     outcome = lead(a, metadata, {**COUNTS, "deleted": 0})
 
-    assert given_to(outcome, "1") & tps("counts-5 foreign-0 deleted-0") == tps("counts-5 foreign-0")
-    assert outcome.notes == ("claims of no task: member 1: handed back: counts-5, foreign-0",)
+    assert given_to(outcome, "1") & tps("counts-2 foreign-0 deleted-0") == tps("counts-2 foreign-0")
+    assert outcome.notes == ("claims of no task: member 1: handed back: counts-2, foreign-0",)
 
 
 def test_a_claim_of_no_task_that_two_make_goes_to_neither() -> None:
@@ -227,6 +231,20 @@ def test_a_member_with_other_code_gets_none_of_its_tasks() -> None:
     outcome = lead(a, [("1", said(a.user_data(NOTHING))), ("2", said(b.user_data(NOTHING)))])
 
     assert given_to(outcome, "1") >= tps("counts-0 counts-1")
+
+
+def test_a_leader_goes_on_balancing_where_its_last_plan_stopped() -> None:
+    """Two on one and none on the other are within the tolerance of a group that is at rest."""
+    rules = Rules(imbalance_percentage=1)
+    a, b = assignor("a", rules=rules), assignor("b", rules=rules)
+    metadata = [
+        ("1", said(a.user_data(NOTHING), "counts-0 counts-1")),
+        ("2", said(b.user_data(NOTHING))),
+    ]
+
+    assert word_for(lead(a, metadata), "2").learners == frozenset()
+    a.on_assignment(write_assignment(AssignmentView(Memory(6, Kind.STATEFUL))))
+    assert word_for(lead(a, metadata), "2").learners == {TaskId(1, 0)}
 
 
 def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:

@@ -128,6 +128,19 @@ def test_nothing_moves_inside_the_tolerance(group: Build) -> None:
     assert target(shape, imbalance=0.3) == {"a": "0_1 0_2 0_3", "b": "0_0 0_4 0_5"}
 
 
+def test_one_member_that_has_too_much_is_enough_to_begin(group: Build) -> None:
+    """The others are within 30 % of 4.5, it is not."""
+    owned = {
+        name: f"owns {' '.join(f'{number}_{p}' for p in range(count))}"
+        for number, (name, count) in enumerate([("a", 6), ("b", 4), ("c", 4), ("d", 4)])
+    }
+    tasks = " ".join(text.removeprefix("owns ") for text in owned.values())
+
+    counts = [len(told.split()) for told in target(group(tasks, **owned), imbalance=0.3).values()]
+
+    assert counts == [5, 5, 4, 4]
+
+
 def test_who_is_over_its_share_counts_with_what_has_yet_to_be_dealt(group: Build) -> None:
     shape = group("0_0 0_1 0_2 0_3 0_4 0_5", a="owns 0_0 0_1 0_2 0_3", b="owns 0_4")
 

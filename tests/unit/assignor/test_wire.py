@@ -155,6 +155,14 @@ def test_the_bytes_of_an_assignment_are_these() -> None:
     assert write_assignment(data).hex() == "0101" + "".join(fields)
 
 
+def test_the_numbers_of_error_words_are_these() -> None:
+    assert {word.name: word.value for word in ErrorWord} == {
+        "NONE": 0,
+        "SOURCE_TOPIC_MISSING": 1,
+        "ASSIGNMENT_FAILED": 2,
+    }
+
+
 def test_roles_states_and_words_of_the_future_are_passed_over() -> None:
     role = bytes.fromhex("0101") + bytes.fromhex("0906090100010005")
     mark = text("x") + text("") + number(7) + number(0) + number(1)

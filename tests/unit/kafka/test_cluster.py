@@ -260,11 +260,11 @@ def coordinated(asked: Asked, port: int) -> wire.Body:
 def test_the_coordinator_of_a_group_is_looked_up_and_connected_to() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.answers[Api.FIND_COORDINATOR] = lambda asked: coordinated(asked, broker.port)
-        connection = await cluster.coordinator("g", "beat")
+        connection = await cluster.open(await cluster.coordinator("g"), "beat")
         assert (await connection.ask(Api.HEARTBEAT, BEAT)).error_code == 0
         (asked,) = broker.asked_for(Api.FIND_COORDINATOR)
         assert (asked.body.key, asked.body.key_type) == ("g", 0)
-        assert await cluster.coordinator("g", "beat") is connection
+        assert await cluster.open(await cluster.coordinator("g"), "beat") is connection
 
     run(story, {Api.HEARTBEAT: lambda asked: {}})
 
@@ -280,6 +280,6 @@ def test_a_group_without_coordinator_says_why(code: ErrorCode, kind: type[Except
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.answers[Api.FIND_COORDINATOR] = lambda asked: {"error_code": code}
         with pytest.raises(kind, match=f"{code.name}: coordinator of group g"):
-            await cluster.coordinator("g", "beat")
+            await cluster.coordinator("g")
 
     run(story)
