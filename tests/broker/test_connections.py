@@ -64,7 +64,7 @@ def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> Non
                     "group_id": f"g{version}", "session_timeout": 10_000, "protocol_type": "c",
                     "acks": 1, "protocols": [{"name": "p"}], "coordinator_keys": ["g"],
                     "topics": [],
-                    "groups": [{"group_id": "g"}] if api is Api.OFFSET_FETCH else ["g"],
+                    "groups": [{"group_id": "g"}] if api == Api.OFFSET_FETCH else ["g"],
                     "members": [{"member_id": "m"}], "endpoint_type": 1,
                 }  # fmt: skip
                 with dial(broker) as sock:
