@@ -107,10 +107,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._traffic.connections.discard(self)
         self._traffic.in_flight_bytes -= self._counted
-        self._queue.clear()
-        call, self.call = self.call, None
-        if call is not None and call.gone is not None:
-            call.gone()
+        self._forget()
 
     def get_buffer(self, _: int) -> memoryview:
         return self._frames.buffer()
@@ -157,9 +154,15 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def abort(self) -> None:
-        """Without a word."""
-        self._queue.clear()
+        """Without a word, and now: nothing of it is left to wait for."""
+        self._forget()
         self._transport.abort()
+
+    def _forget(self) -> None:
+        self._queue.clear()
+        call, self.call = self.call, None
+        if call is not None and call.gone is not None:
+            call.gone()
 
     def _open(self) -> bool:
         return not self._transport.is_closing()

@@ -1,10 +1,12 @@
 """What clients may do to a connection, rightly and wrongly; the others never notice."""
 
+import asyncio
 import logging
+import os
 import random
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from streamsx.broker import server
 from streamsx.broker.connection import Limits
+from streamsx.broker.server import Broker
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.wire import Api
@@ -131,6 +134,34 @@ def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
             sock.close()
             while log.waiters:
                 converse(other, Api.API_VERSIONS, 3, VERSIONS)
+
+
+def test_a_broker_that_ends_leaves_nothing_that_waits(tmp_path: Path) -> None:
+    async def story() -> None:
+        before = len(os.listdir("/dev/fd"))
+        broker = Broker(tmp_path, topics={"t": 1})
+        await broker.start()
+        group = {"group_id": "g", "session_timeout": 50, "rebalance_timeout": 50}
+        kind = {"protocol_type": "x", "protocols": [{"name": "p", "metadata": b""}]}
+        joins = [frame(Api.JOIN_GROUP, 3, i, **group, **kind, member_id="") for i in (1, 2)]
+        readers, writers = [], []
+        for request in (fetch(1, 10_000), *joins):
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            writer.write(request)
+            readers.append(reader)
+            writers.append(writer)
+        await readers[1].readexactly(4)
+        assert broker._service.groups._timers
+        await broker.close()
+        assert not broker._service.groups._timers
+        assert not broker._service.topics.by_name["t"].logs[0].waiters
+        for writer in writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        assert len(os.listdir("/dev/fd")) == before
+
+    asyncio.run(story())
 
 
 def test_who_wants_no_answer_to_a_produce_gets_none(tmp_path: Path) -> None:
