@@ -119,11 +119,9 @@ class Connection(asyncio.BufferedProtocol):
         except Malformed as error:
             self.close(str(error))
             return
-        if frames:
-            self._queue.extend(frames)
-            self._queued += sum(map(len, frames))
-            self._pump()
-        self._count()
+        self._queue.extend(frames)
+        self._queued += sum(map(len, frames))
+        self._pump()
 
     def eof_received(self) -> None:
         """Nothing more to answer: None closes."""
@@ -146,7 +144,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(frame)
         if not self._pumping:
             self._pump()
-            self._count()
 
     def close(self, why: str) -> None:
         """For good, with what is on its way; one line says why."""
@@ -176,6 +173,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._serve(self, frame)
         finally:
             self._pumping = False
+        self._count()
 
     def _count(self) -> None:
         """Looks at the limits of what was received and not yet answered."""
