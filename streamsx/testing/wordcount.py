@@ -125,6 +125,15 @@ class WordCount:
         committed = self.client.committed(self.app, tps)
         return all(committed[tp] >= end for tp, end in ends.items() if end)
 
+    def surplus(self) -> int:
+        """By how much all counts together exceed the truth. Raises AssertionError for a word that
+        was counted too seldom.
+        """
+        counts = self.counts()
+        missing = {w: (counts[w], n) for w, n in self.words.items() if counts[w] < n}
+        assert not missing, f"counted too seldom, of {len(self.words)} words: {missing}"
+        return counts.total() - self.words.total()
+
     def counts(self) -> Counter[str]:
         """The newest count of each word, from the changelog."""
         found: Counter[str] = Counter()

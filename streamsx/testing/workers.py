@@ -108,7 +108,7 @@ class Workers:
 
     # -- what is done to them
 
-    def start(self, *names: str, options: tuple[str, ...] = (), **settings: object) -> None:
+    def start(self, *names: str, **settings: object) -> None:
         """`settings`: of these processes alone: `commit_interval="200ms"`, `fault="after_seal"`."""
         for name in names:
             worker = self.all.setdefault(name, WorkerProcess(name, self._folder))
@@ -116,7 +116,7 @@ class Workers:
             command = [
                 sys.executable, "-m", "streamsx", "worker", self._app,
                 "--bootstrap", self._bootstrap, "--state-dir", str(worker.state),
-                "--instance-id", name, "--events", str(worker.told), *options,
+                "--instance-id", name, "--events", str(worker.told),
             ]  # fmt: skip
             own = {f"STREAMSX_{key.upper()}": str(value) for key, value in settings.items()}
             worker.expected = "fault" in settings
@@ -181,6 +181,10 @@ class Workers:
             worker.look()
         found = (event for worker in workers for event in worker.events)
         return sorted(filter(lambda e: matches(e, kinds, fields), found), key=lambda e: e["mono"])
+
+    def largest_commit(self, name: str) -> int:
+        """Records of a cycle: all that a kill can have done twice is about as much."""
+        return max((e["records"] for e in self.events("commit", of=name)), default=0)
 
     def active(self) -> dict[str, set[str]]:
         """What each worker that lives runs, by its events: tasks in the state running."""

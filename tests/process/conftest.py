@@ -31,8 +31,11 @@ def broker(
 
 
 @pytest.fixture
-def wordcount(broker: EmbeddedBroker | ApacheKafka) -> Iterator[WordCount]:
-    with WordCount(broker.bootstrap) as wordcount:
+def wordcount(
+    request: pytest.FixtureRequest, broker: EmbeddedBroker | ApacheKafka
+) -> Iterator[WordCount]:
+    """Of 4 partitions, or of as many as a test says."""
+    with WordCount(broker.bootstrap, partitions=getattr(request, "param", 4)) as wordcount:
         yield wordcount
 
 
