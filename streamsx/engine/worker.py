@@ -109,7 +109,7 @@ class Worker:
                     self._clock, cluster, partitions,
                 )  # fmt: skip
                 self._made = assemble(given)
-                await self._work(self._made, cluster)
+                await self._work(self._made)
         finally:
             await cluster.stop()
 
@@ -204,29 +204,16 @@ class Worker:
                     "--add-config cleanup.policy=compact"
                 )
 
-    async def _find_leftovers(self, made: Machinery, cluster: Cluster) -> None:
-        """What earlier processes left on the disk, and how far behind it is."""
-        plans = {plan.number: plan for plan in self._topology.subtopologies}
-        left = list(made.stores.leftovers(plans))
-        if not left:
-            return
-        bounds = await admin.bounds(cluster, [store.changelog for store in left])
-        for store in left:
-            start, end = bounds[store.changelog]
-            usable = store.position is not None and start <= store.position <= end
-            lag = end - store.position if usable and store.position is not None else end - start
-            before = made.tasks.dormant.get(store.task)
-            made.tasks.dormant[store.task] = max(lag, before or 0)
-
     # -- at work
 
-    async def _work(self, made: Machinery, cluster: Cluster) -> None:
+    async def _work(self, made: Machinery) -> None:
         await made.producer.start()
-        await self._find_leftovers(made, cluster)
+        await made.tasks.find_leftovers()
         made.link.publish()
         background = {
             "fetch data": made.fetcher.run(),
             "fetch changelogs": made.changelogs.run(),
+            "watch what is on the disk": made.tasks.dormant.watch(),
             "clean up": self._clean_up(made),
             "services": self._serve(made),
         }
@@ -283,4 +270,5 @@ class Worker:
         """Stores that no task here has had for a while."""
         while True:
             await asyncio.sleep(CLEANUP_EVERY_S)
-            await made.stores.clean_up(made.tasks.holdings, self._topology.subtopologies)
+            plans, tasks = self._topology.subtopologies, made.tasks
+            await made.stores.clean_up(tasks.holdings, plans, tasks.dormant.remove)
