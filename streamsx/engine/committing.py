@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from streamsx.clock import Clock
+from streamsx.engine import faults
 from streamsx.engine.active import Active, Stage
 from streamsx.engine.journal import Journal
 from streamsx.engine.produce import Producer
@@ -125,10 +126,13 @@ class Committing:
         """Committed rows into the stores, until the time is over."""
         while self._writing and self._clock.now() < until:
             active = self._writing[0]
-            if active.task.write_some(WRITE_ROWS):
-                self._writing.popleft()
-                active.stage = Stage.FREE
-                self._step(commit.TaskWritten(active.id))
+            if not active.task.write_some(WRITE_ROWS):
+                faults.point("during_write")
+                continue
+            self._writing.popleft()
+            active.stage = Stage.FREE
+            self._step(commit.TaskWritten(active.id))
+            faults.point("after_write")
 
     # -- answers
 
@@ -136,6 +140,7 @@ class Committing:
         """The member: Kafka has the offsets of this number, but for what is no longer ours."""
         if number != self._number:
             return
+        faults.point("before_adopt")
         done = [sealed for task, sealed in self._sealed.items() if task not in dropped]
         took = round((self._clock.now() - self._began) * 1000, 1)
         records = sum(sealed.records for sealed in done)
@@ -149,6 +154,7 @@ class Committing:
 
     async def _flush(self) -> None:
         ends = await self._producer.flush()
+        faults.point("after_flush")
         self._step(commit.Flushed(ends))
 
     # -- effects
@@ -161,6 +167,7 @@ class Committing:
                     self._in_cycle[task].stage = Stage.SEALING
                     self._sealing.append(self._in_cycle[task])
                 case commit.Flush():
+                    faults.point("after_seal")
                     self._spawn(self._flush(), name="flush")
                 case commit.CommitOffsets(sealed):
                     self._sealed = sealed

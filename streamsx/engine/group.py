@@ -100,7 +100,7 @@ class GroupLink:
 
     def publish(self) -> None:
         """What a join has to tell: roles and lags as of now."""
-        copies = {task: Copy(CopyRole.DORMANT, lag) for task, lag in self._tasks.dormant.items()}
+        copies = {t: Copy(CopyRole.DORMANT, lag) for t, lag in self._tasks.dormant.lags.items()}
         holdings, now = self._tasks.holdings, self._clock.now()
         learning = set()
         for task in holdings.tasks():

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from streamsx.clock import Clock
+from streamsx.engine import faults
 from streamsx.engine.active import Active, Stage
 from streamsx.engine.committing import Committing
 from streamsx.engine.fetch import Fetcher
@@ -178,6 +179,7 @@ class DataLoop:
         if records:
             more = more or any(task.waiting(tp.topic) for tp in sources)
             self._tasks.processed(active, records, self._clock.now(), more=more)
+            faults.point("processing")
         return records
 
     def _feed(self, active: Active) -> bool:

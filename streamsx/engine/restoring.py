@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Protocol
 
 from streamsx.clock import Clock
+from streamsx.engine import faults
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.journal import Journal
 from streamsx.kafka.admin import Bounds
@@ -181,6 +182,7 @@ class Restorer:
         if last := len(part) < WRITE_ROWS:
             store.writes = None
         store.rows.write(part, store.position if last else None)
+        faults.point("during_restore")
         if last:
             self._step(restoring, store, restore.Written())
 
@@ -203,6 +205,7 @@ class Restorer:
     def _wipe(self, restoring: Restoring, store: Store, why: str) -> None:
         store.writes = None
         store.rows.wipe()
+        faults.point("during_wipe")
         where = f"store {store.name} of task {restoring.task}, {store.changelog}"
         what = f"{why}: restoring it from the start; nothing to do"
         self._journal("error", what=what, where=where)

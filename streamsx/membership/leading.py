@@ -89,6 +89,7 @@ class Leading:
 
     async def _refresh(self) -> None:
         with suppress(BrokerUnreachable):  # what is known stands
+            await self._cluster.follow(self._subscribed)
             await self._cluster.refresh()
 
     def _found(self) -> dict[str, int]:

@@ -102,6 +102,9 @@ ROUND_SLACK_S = 5.0
 """JoinGroup and SyncGroup wait this much longer than the slowest member may take: who gives up
 sooner makes everybody join again, for ever."""
 PREDECESSOR_S, LEAVE_S, LAST_COMMIT_S = 2.0, 5.0, 5.0
+DEAF_S = 2.0
+"""A coordinator that has answered nothing for so long is not told that we leave: our successor in
+the state directory does it."""
 PLAN_PAUSE_S, FULL_PAUSE_S = 1.0, 10.0
 STORY_LENGTH = 200
 
@@ -364,10 +367,11 @@ class Member:
         self._stop(e.Stop(self._box.now + LAST_COMMIT_S))
 
     def _go(self, _: e.Tick | None = None) -> None:
-        """Let go of what is left, then tell the group; one try."""
+        """Let go of what is left, then tell the group; one try, if it is known to listen."""
+        listens = self._box.waited_s(e.Lane.BEAT) < DEAF_S
         self._lose(e.Refusal.GONE)
         self.state = State.GONE
-        if not self._farewell():
+        if not (listens and self._farewell()):
             self._box.emit(e.Left())
 
     def _farewell(self) -> bool:
@@ -382,6 +386,7 @@ class Member:
     def _silent(self, event: e.Silent) -> None:
         self._lose(e.Refusal.FENCED)
         self._farewell()
+        self._box.abandon()
         self._die(event.reason)
 
     def _fall(self, what: Verdict, code: int) -> None:
@@ -397,8 +402,7 @@ class Member:
     def _lose(self, why: e.Refusal) -> None:
         """All that is ours, and all that is under way."""
         self._mine.lose_all(why)
-        if self._box.flying(e.Lane.JOIN):
-            self._box.emit(e.Close(e.Lane.JOIN))
+        self._box.emit(*(e.Close(lane) for lane in e.Lane if self._box.flying(lane)))
         self._box.abandon()
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
         self._claimed, self._plan, self._want = NONE, None, None

@@ -632,6 +632,21 @@ def test_a_drain_ends_at_its_deadline(play: Plays) -> None:
     assert group.cut(e.Lane.BEAT) == [e.Left()]
 
 
+def test_a_farewell_does_not_wait_behind_a_request_that_is_not_answered(play: Plays) -> None:
+    """m1 sends a heartbeat; its last task is released a second later, or three."""
+    for later, speaks in ((1.0, True), (3.0, False)):
+        group = play()
+        group.stable(P)
+        group.tick(e.Timer.HEARTBEAT)
+        (revoke,) = only(group.feed(e.Stop(60.0)), e.Revoke)
+        assert isinstance(revoke, e.Revoke)
+        group.now += later
+        effects = group.feed(e.Released(frozenset({P}), revoke.number))
+        assert effects[0] == e.Close(e.Lane.BEAT)
+        assert bool(only(effects, e.Send)) is speaks
+        assert (e.Left() in effects) is not speaks
+
+
 def test_a_mark_makes_a_member_leave_once_and_a_newer_one_makes_it_stay(play: Plays) -> None:
     group = play()
     group.begin()
