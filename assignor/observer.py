@@ -31,7 +31,7 @@ def lead(metadata: Metadata, *, now_ms: int) -> Mapping[str, bytes]:
     """
     members = read_members(metadata).members
     memory = recall(Group((), members, None, now_ms))
-    return unchanged(members, replace(memory, round=memory.round + 1))
+    return unchanged(members, replace(memory, round=memory.round + 1), more=True)
 
 
 @dataclass(frozen=True, slots=True)
