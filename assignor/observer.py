@@ -62,6 +62,11 @@ class GroupReport:
     withheld: tuple[TaskId, ...]
     marks: Mapping[str, Mark]
 
+    @property
+    def settled(self) -> bool:
+        """It says who runs what; also that nobody is there to run anything."""
+        return self.leader is not None or not self.instances
+
 
 def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
     """What DescribeGroups tells: member ids, their Subscriptions, their Assignments."""
