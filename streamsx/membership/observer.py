@@ -20,6 +20,7 @@ from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.assignor.wire import read_assignment
 from streamsx.clock import Clock
 from streamsx.errors import ForeignProtocol, GroupError, WorldError
+from streamsx.kafka import wire
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE, Assignment, Subscription
@@ -95,6 +96,7 @@ class Observer:
         leaves between two tries makes two more rounds."""
         node = await self._cluster.coordinator(self._group)
         connection = await self._cluster.open(node, LANE)
+        compile_codecs(connection)
         joined = await self._join(connection, marks)
         if joined is None:
             return False
@@ -167,3 +169,12 @@ class Observer:
             why = str(error) or f"no answer in {LEAVE_S:g} s"
         if why:
             LOG.warning("the group waits %d s for this tool: %s", self._timeouts[0] // 1000, why)
+
+
+def compile_codecs(connection: Connection) -> None:
+    """They are made at their first use, which takes 5 ms: "the members are answered, the marked one
+    joins again, the tool's SyncGroup comes": REBALANCE_IN_PROGRESS, and one more round for it."""
+    for api in (Api.SYNC_GROUP, Api.LEAVE_GROUP):
+        version = connection.version(api)
+        wire.request_encoder(api, version)
+        wire.response_decoder(api, version)
