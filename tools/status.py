@@ -16,7 +16,7 @@ from streamsx.tools.cli.cluster import connected, group_options
 from streamsx.tools.cli.command import Command
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from streamsx.assignor.observer import Instance
     from streamsx.kafka.cluster import Cluster
@@ -52,7 +52,7 @@ async def show(options: argparse.Namespace) -> None:
             shown = None
             while True:
                 if data != shown:
-                    paint(table(data))
+                    paint(drawn(data))
                 if data != shown and options.json:
                     print(json.dumps(data), flush=True)
                 if not options.watch:
@@ -76,18 +76,18 @@ async def settled_look(cluster: "Cluster", app: str) -> "Look":
 
 
 @contextmanager
-def painter(stream: TextIO, *, live: bool) -> "Iterator[Callable[[Table], None]]":
+def painter(stream: TextIO, *, live: bool) -> "Iterator[Callable[[Group], None]]":
     """Draws over what it drew before if it is live and the stream a terminal."""
     from rich.console import Console
     from rich.live import Live
 
     terminal = stream.isatty()
-    console = Console(file=stream, force_terminal=terminal)
+    console = Console(file=stream, force_terminal=terminal, markup=False, highlight=False)
     if not (live and terminal):
         yield console.print
         return
-    with Live(console=console, auto_refresh=False) as drawn:
-        yield lambda what: drawn.update(what, refresh=True)
+    with Live(console=console, auto_refresh=False) as screen:
+        yield lambda what: screen.update(what, refresh=True)
 
 
 def as_data(app: str, seen: "Look") -> dict[str, Any]:
@@ -118,22 +118,21 @@ def instance_data(here: "Instance") -> dict[str, Any]:
     }
 
 
-def table(data: dict[str, Any]) -> "Table":
-    """For people: one row per instance."""
+def drawn(data: dict[str, Any]) -> "Group":
+    """For people: a line, and one row per instance."""
+    from rich.console import Group
     from rich.table import Table
 
-    tasks = f"{data['tasks']} tasks, {len(data['unassigned'])} unassigned"
-    where = f"generation {data['generation']}, leader {data['leader'] or '-'}"
-    drawn = Table(
-        title=f"{data['app']}: {data['state']}, {where}, {tasks}", title_justify="left", box=None
-    )
+    where = f"generation {data['generation']}, leader {data['leader'] or 'not known'}"
+    tasks = f"{data['tasks']} tasks, unassigned: {brief(data['unassigned']) or 'none'}"
+    table = Table(box=None)
     for column in ("instance", "state", "active", "learner (records behind)", "version"):
-        drawn.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold")
     for name, here in data["instances"].items():
         lags = ((each["task"], each["lag"]) for each in here["learner"])
         learns = ", ".join(f"{task} ({'?' if lag is None else lag})" for task, lag in lags)
-        drawn.add_row(name, here["state"], brief(here["active"]), learns, here["version"])
-    return drawn
+        table.add_row(name, here["state"], brief(here["active"]), learns, here["version"])
+    return Group(f"{data['app']}: {data['state']}, {where}, {tasks}", table)
 
 
 def brief(tasks: Iterable[str]) -> str:
