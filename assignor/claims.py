@@ -58,7 +58,11 @@ def read_members(metadata: Metadata, signatures: Sequence[int] = ()) -> Joined:
 
 
 def unchanged(
-    members: Sequence[Member], memory: Memory, error: ErrorWord = ErrorWord.NONE
+    members: Sequence[Member],
+    memory: Memory,
+    error: ErrorWord = ErrorWord.NONE,
+    *,
+    more: bool = False,
 ) -> Mapping[str, bytes]:
     """Everybody keeps what it alone claims and goes on learning what it learns."""
     claimants = Counter(tp for member in members for tp in member.claims)
@@ -67,7 +71,7 @@ def unchanged(
         keeps = tuple(tp for tp in member.claims if claimants[tp] == 1)
         learns = {task for task, copy in member.copies.items() if copy.role is CopyRole.LEARNER}
         word = AssignmentView(
-            memory, learners=member.heirs | learns, promises=member.heirs, error=error
+            memory, more, learners=member.heirs | learns, promises=member.heirs, error=error
         )
         answers[member.id] = Assignment(keeps, write_assignment(word)).write()
     return answers

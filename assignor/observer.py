@@ -31,7 +31,7 @@ def lead(metadata: Metadata, *, now_ms: int) -> Mapping[str, bytes]:
     """
     members = read_members(metadata).members
     memory = recall(Group((), members, None, now_ms))
-    return unchanged(members, replace(memory, round=memory.round + 1))
+    return unchanged(members, replace(memory, round=memory.round + 1), more=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,11 @@ class GroupReport:
     instances: tuple[Instance, ...]
     withheld: tuple[TaskId, ...]
     marks: Mapping[str, Mark]
+
+    @property
+    def settled(self) -> bool:
+        """It says who runs what; also that nobody is there to run anything."""
+        return self.leader is not None or not self.instances
 
 
 def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:

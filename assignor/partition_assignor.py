@@ -234,14 +234,18 @@ def _told(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[Tas
     }
 
 
-def _words(plan: Plan, members: Iterable[Member]) -> dict[str, AssignmentView]:
+def _words(plan: Plan, members: Sequence[Member]) -> dict[str, AssignmentView]:
     promises: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, heir in plan.heirs.items():
         promises[heir].add(task)
+    # A round begins when the last member has heard of it: at rest that takes a heartbeat interval
+    # for what is released, for learners that are soon ready, and for a tool that leaves at once.
+    asks = any(member.observer for member in members)
+    more = plan.follow_up or any(plan.learner.values()) or asks
     return {
         member.id: AssignmentView(
             memory=plan.memory,
-            more=plan.follow_up,
+            more=more,
             no_takers=plan.no_takers,
             learners=frozenset(plan.learner.get(member.id, ())),
             promises=frozenset(promises[member.id]),

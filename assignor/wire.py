@@ -51,8 +51,8 @@ class AssignmentView:
     """What the leader says to one member, beside its partitions.
 
     `learners`: tasks to learn. `promises`: those of them that it will be given at the next
-    rebalance, ready or not, so it need not announce that they are. `more`: another rebalance
-    follows soon. `no_takers`: a leaver need not wait. With an `error` the member keeps what it has.
+    rebalance, ready or not, so it need not announce that they are. `more`: another rebalance may
+    follow soon. `no_takers`: a leaver need not wait. With an `error` the member keeps what it has.
     The leader alone is told its `generation`, the tasks `withheld` and the source `topics` of each
     sub-topology, for tools to read.
 

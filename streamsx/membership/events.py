@@ -130,7 +130,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """An assignment. `more`: tasks are withheld until others release them, so more rounds follow.
+    """An assignment. `more`: another round may follow soon, for tasks are learned or handed over.
     `no_takers`: nobody would take what a leaving member holds."""
 
     partitions: frozenset[TopicPartition]

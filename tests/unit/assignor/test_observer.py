@@ -58,7 +58,8 @@ def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
     assert [answers[m].partitions for m in ("tool", "1", "2")] == [(), (P0,), (P1,)]
     assert view.mark == MARK
     assert read_assignment(answers["2"].user_data).learners == {T0}
-    assert {read_assignment(answer.user_data).round for answer in answers.values()} == {1}
+    words = [read_assignment(answer.user_data) for answer in answers.values()]
+    assert {(word.round, word.more) for word in words} == {(1, True)}
 
 
 def test_a_group_is_described_from_its_bytes_alone() -> None:

@@ -179,6 +179,22 @@ def test_the_leader_is_told_what_tools_want_to_read() -> None:
     assert (mine.more, other.more) == (True, True)
 
 
+def test_members_hurry_while_somebody_learns_or_a_tool_is_there() -> None:
+    """At rest each of these rounds took a heartbeat interval: a leave took 6 to 9 s, not 1 to 3."""
+    a, b = assignor("a"), assignor("b")
+    both = ("1", said(a.user_data(NOTHING), "left-0 right-0 left-1 right-1 counts-0 counts-1"))
+    other = ("2", said(b.user_data(NOTHING), "left-2"))
+    tool = ("tool", Subscription((), observer_data({}, nonce=1)).write())
+
+    learns = lead(a, [both, other])
+    asked = lead(a, [both, tool])
+    calm = lead(a, [both])
+
+    assert word_for(learns, "2").learners
+    assert not word_for(learns, "1").withheld
+    assert [word_for(outcome, "1").more for outcome in (learns, asked, calm)] == [True, True, False]
+
+
 def test_without_a_source_topic_nothing_moves() -> None:
     a, b = assignor("a"), assignor("b")
     metadata = [("1", said(a.user_data(NOTHING), "counts-0")), ("2", said(b.user_data(NOTHING)))]

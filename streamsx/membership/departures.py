@@ -1,0 +1,158 @@
+"""What becomes of an instance that was asked to leave, or to stay after all: look by look.
+
+A departure is a value; each look at the group makes the next one. It ends as one of these:
+
+LEFT       No process of that name is in the group, or another one is: it left and came back. What
+           others run by then has moved.
+TIMEOUT    Its deadline has passed and it was still there. It leaves all the same, now with tasks
+           that nobody has learned: they are what is left.
+CANCELLED  It is in the group and stays.
+UNKNOWN    It was not in the group to begin with.
+
+Until then it is LEAVING, also one that was told to stay and has not heard of it. A group that
+rebalances shows nothing but member ids: "b's id is not listed" is a reason to note the time, not
+yet to say that b left, for a member that was fenced comes back under another id and still leaves.
+
+Not here: asking (`observer`), looking (`look`), when to do what (`marking`).
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from streamsx.assignor.model import Leaving, Mark, MarkState
+from streamsx.assignor.observer import GroupReport, Instance
+from streamsx.model import TaskId
+
+SETTLE_MS = 10_000
+"""How long to wait for a group to say who runs the tasks of somebody who is gone."""
+NO_MARK = Mark(MarkState.LEAVING)
+
+
+class State(Enum):
+    """In the words of `streamsx leave`."""
+
+    LEAVING = "leaving"
+    LEFT = "left"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Of one instance. `members`: the ids it is known by; `tasks`: those it ran at the first look;
+    `left`: those of them that nobody else runs by now. `cancels`: it shall stay.
+
+    Unix milliseconds: `asked_ms`; `deadline_ms`; `epoch_ms`, of the newest mark it knows of;
+    `seen_ms`, of the newest look, or if it is `gone` of the first that did not show it.
+    """
+
+    instance: str
+    cancels: bool
+    state: State
+    members: frozenset[str]
+    tasks: frozenset[TaskId]
+    left: frozenset[TaskId]
+    asked_ms: int
+    deadline_ms: int
+    epoch_ms: int
+    seen_ms: int
+    gone: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return self.state is not State.LEAVING
+
+    @property
+    def tasks_moved(self) -> int:
+        """How many of the tasks it ran at the first look others run by now."""
+        return len(self.tasks) - len(self.left)
+
+    @property
+    def ms(self) -> int:
+        """How long it took, or has taken."""
+        return self.seen_ms - self.asked_ms
+
+
+def begun(
+    instance: str, report: GroupReport, *, cancels: bool, now_ms: int, deadline_ms: int
+) -> Departure:
+    """By the first look that says who runs what."""
+    mine = _mine(instance, report)
+    leaves = [here.leaving for here in mine if here.leaving]
+    sooner = [leaving.deadline_ms for leaving in leaves if leaving.deadline_ms is not None]
+    tasks = frozenset(task for here in mine for task in here.active)
+    state = State.LEAVING if mine else State.UNKNOWN
+    return Departure(
+        instance=instance,
+        cancels=cancels,
+        state=State.CANCELLED if mine and cancels and not leaves else state,
+        members=frozenset(here.member for here in mine),
+        tasks=tasks,
+        left=tasks,
+        asked_ms=now_ms,
+        deadline_ms=deadline_ms if cancels else min([deadline_ms, *sooner]),
+        epoch_ms=_mark(instance, report).epoch_ms,
+        seen_ms=now_ms,
+    )
+
+
+def wish(departure: Departure, report: GroupReport, now_ms: int) -> Mark | None:
+    """What the group has yet to be told; None also when it cannot be seen whether it knows."""
+    if departure.ended or not report.settled:
+        return None
+    epoch_ms = max(now_ms, departure.epoch_ms + 1)  # another tool's clock may be ahead
+    if departure.cancels:
+        return Mark(MarkState.CANCELLED, epoch_ms=epoch_ms)
+    due_ms = departure.deadline_ms
+    if all(_leaves_by(here.leaving, due_ms) for here in _mine(departure.instance, report)):
+        return None
+    return Mark(MarkState.LEAVING, due_ms, epoch_ms=epoch_ms)
+
+
+def after(departure: Departure, report: GroupReport, now_ms: int) -> Departure:
+    """As this look shows it."""
+    if departure.ended:
+        return departure
+    mine = _mine(departure.instance, report)
+    back = frozenset(here.member for here in mine if here.leaving)
+    members = back or departure.members
+    gone = not any(here.member in members for here in report.instances)
+    seen_ms = departure.seen_ms if gone and departure.gone else now_ms
+    noted = replace(departure, members=members, gone=gone, seen_ms=seen_ms)
+    if seen_ms >= departure.deadline_ms:
+        return replace(noted, state=State.TIMEOUT)
+    if not report.settled:
+        patient = not gone or now_ms <= seen_ms + SETTLE_MS
+        return noted if patient else replace(noted, state=State.LEFT)
+    others = (here for here in report.instances if here.instance != departure.instance)
+    left = departure.tasks.difference(*(here.active for here in others))
+    return replace(noted, left=left, state=_state(noted, report))
+
+
+def _state(noted: Departure, report: GroupReport) -> State:
+    """By a look that says who runs what."""
+    mine = _mine(noted.instance, report)
+    mark = _mark(noted.instance, report)
+    if any(here.leaving for here in mine):
+        return State.LEAVING
+    if mine and (noted.cancels or (_cancels(mark) and mark.epoch_ms > noted.epoch_ms)):
+        return State.CANCELLED
+    return State.LEFT if noted.gone else State.LEAVING
+
+
+def _mine(instance: str, report: GroupReport) -> list[Instance]:
+    """More than one while a dead process of the same name has not been missed yet."""
+    return [here for here in report.instances if here.instance == instance]
+
+
+def _mark(instance: str, report: GroupReport) -> Mark:
+    return report.marks.get(instance, NO_MARK)
+
+
+def _cancels(mark: Mark) -> bool:
+    return mark.state is MarkState.CANCELLED
+
+
+def _leaves_by(leaving: Leaving | None, due_ms: int) -> bool:
+    return leaving is not None and leaving.overdue(due_ms)

@@ -1,0 +1,75 @@
+"""A group seen from outside: who is in it and who runs what, without joining it.
+
+DescribeGroups shows what members said at their last join and what they were given then, but only
+while the group is stable: in a rebalance it shows member ids and nothing else. So who wants to know
+asks again. Right after a tool has led the group nobody can say who runs what either; its leaving
+starts the next rebalance.
+
+Not here: what the bytes mean (`streamsx.assignor.observer`).
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamsx.assignor.observer import GroupReport, describe
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
+from streamsx.clock import Clock
+from streamsx.errors import ForeignProtocol, NotFound
+from streamsx.kafka.admin import DescribedGroup, describe_group
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
+
+LOOK_EVERY_S = 0.2
+DEAD, EMPTY, STABLE = "Dead", "Empty", "Stable"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`state`: Kafka's word for that of the group."""
+
+    state: str
+    report: GroupReport
+
+
+async def look(cluster: Cluster, app: str) -> Look:
+    """At the group of an app, as it is now. Raises NotFound, ForeignProtocol, WorldError."""
+    told = await describe_group(cluster, app)
+    if told.state == DEAD:
+        raise NotFound(f"no such app: {app}: this cluster has no group of that id: check the id")
+    if foreign(told):
+        raise ForeignProtocol(
+            f"not an app of streamsx: {app}: a group of type {told.protocol_type!r}, protocol "
+            f"{told.protocol!r}: give the id of an app"
+        )
+    members = [(member.member_id, member.metadata, member.assignment) for member in told.members]
+    return Look(told.state, describe(members))
+
+
+def foreign(told: DescribedGroup) -> bool:
+    """The members are of another program. An empty group is nobody's; the protocol is blank in a
+    rebalance."""
+    if told.state == EMPTY:
+        return False
+    other = told.state == STABLE and told.protocol != StreamsPartitionAssignor.name
+    return other or told.protocol_type != PROTOCOL_TYPE
+
+
+async def settled(
+    cluster: Cluster,
+    clock: Clock,
+    app: str,
+    limit_s: float,
+    waits: Callable[[Look], None] = lambda _: None,
+) -> Look:
+    """The first look that says who runs what; after `limit_s` one that does not.
+
+    `waits` is told each look that does not. Raises as `look` does.
+    """
+    give_up_at = clock.now() + limit_s
+    while True:
+        seen = await look(cluster, app)
+        if seen.report.settled or clock.now() >= give_up_at:
+            return seen
+        waits(seen)
+        await asyncio.sleep(LOOK_EVERY_S)

@@ -1,0 +1,105 @@
+"""Asks instances of an app to leave, or to stay after all, and follows what becomes of them.
+
+It works with nothing but the broker: marks go in with an observer's visit, what comes of them is
+seen with DescribeGroups. Asking twice asks once: who leaves by then anyway is only watched. A mark
+that is lost ("b joins, hears 27 instead of an assignment, and joins once more as if it had just
+come: its mark has done its work") is seen to be missing and told again.
+
+Not here: how far an instance is (`departures`), the visit (`observer`).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from streamsx.assignor.memory import MARKS_MAX
+from streamsx.assignor.observer import GroupReport
+from streamsx.clock import Clock
+from streamsx.errors import GroupError, UsageError
+from streamsx.kafka.cluster import Cluster
+from streamsx.membership.departures import Departure, State, after, begun, wish
+from streamsx.membership.look import LOOK_EVERY_S, look, settled
+from streamsx.membership.observer import Observer
+
+LEAVE_TIMEOUT_S = 60.0
+"""The deadline of a mark, unless somebody says another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The newest look, and how far everybody is; `report` may be one that is not settled."""
+
+    departures: Mapping[str, Departure]
+    report: GroupReport
+
+
+async def leave(
+    cluster: Cluster,
+    clock: Clock,
+    app: str,
+    instances: Iterable[str],
+    *,
+    timeout_s: float = LEAVE_TIMEOUT_S,
+    wait: bool = True,
+    cancel: bool = False,
+    told: Callable[[Progress], None] = lambda _: None,
+) -> Mapping[str, Departure]:
+    """Mark instances as leaving, or as staying (`cancel`), then follow until each has left, stays
+    or is out of time; by instance. Without `wait`: until the group knows.
+
+    `told` hears of each look. Cancelled, it leaves the group; marks that are in stay in. Raises
+    NotFound for an app that the cluster does not know, UsageError for more instances than a group
+    remembers marks (64), GroupError when the group has not settled, or not taken the marks, in
+    time; ForeignProtocol, WorldError.
+    """
+    names = sorted(set(instances))
+    if len(names) > MARKS_MAX:
+        raise UsageError(f"too many instances at once: {len(names)}: name {MARKS_MAX} at most")
+    asked_ms = _now_ms(clock)
+    deadline_ms = asked_ms + round(timeout_s * 1000)
+    report = (await settled(cluster, clock, app, timeout_s)).report
+    if not report.settled:
+        raise GroupError(
+            f"the group does not settle: {app}: rebalancing for {timeout_s:g} s: give it time, "
+            "then try again"
+        )
+    going = {
+        name: begun(name, report, cancels=cancel, now_ms=asked_ms, deadline_ms=deadline_ms)
+        for name in names
+    }
+    observer = Observer(cluster, clock, app)
+    while True:
+        told(Progress(going, report))
+        going |= await _ask(observer, going, report, _now_ms(clock))
+        if not wait:
+            return {name: _believed(departure) for name, departure in going.items()}
+        if all(departure.ended for departure in going.values()):
+            return going
+        now_ms = _now_ms(clock)
+        due_s = [(d.deadline_ms - now_ms) / 1000 for d in going.values() if not d.ended]
+        await asyncio.sleep(min(s for s in (LOOK_EVERY_S, *due_s) if s > 0))
+        report = (await look(cluster, app)).report
+        going = {name: after(d, report, _now_ms(clock)) for name, d in going.items()}
+
+
+async def _ask(
+    observer: Observer, going: Mapping[str, Departure], report: GroupReport, now_ms: int
+) -> dict[str, Departure]:
+    """Tell the group what it does not know yet; those whom that is about."""
+    wishes = {name: wish(departure, report, now_ms) for name, departure in going.items()}
+    marks = {name: mark for name, mark in wishes.items() if mark is not None}
+    if not marks:
+        return {}
+    limit_ms = max(going[name].deadline_ms for name in marks) - now_ms
+    await observer.tell(marks, max(limit_ms / 1000, LOOK_EVERY_S))
+    return {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
+
+
+def _believed(departure: Departure) -> Departure:
+    """The group knows; whether it was in time nobody waits to see."""
+    stays = departure.cancels and not departure.ended
+    return replace(departure, state=State.CANCELLED) if stays else departure
+
+
+def _now_ms(clock: Clock) -> int:
+    return round(clock.wall() * 1000)

@@ -1,0 +1,277 @@
+"""Real members, without tasks to run, are asked to leave and to stay; nobody else takes part."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.assignor.model import Copy, CopyRole, Rules
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.clock import SystemClock
+from streamsx.errors import NotFound, UsageError
+from streamsx.kafka.cluster import Cluster
+from streamsx.membership import events as e
+from streamsx.membership.departures import Departure, State
+from streamsx.membership.look import look, settled
+from streamsx.membership.marking import Progress, leave
+from streamsx.membership.member import MemberConfig
+from streamsx.membership.messages import IsLeaving, Joining, Message, Planned, Published
+from streamsx.membership.session import Session
+from streamsx.testing.embedded_broker import BrokerThread
+
+APP, TOPIC, TASKS = "shop", "orders", 6
+CLOCK = SystemClock()
+
+
+class Peer:
+    """A member whose worker lets go at once, and learns in no time, or never."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.name, self.learns = name, True
+        self.heard: list[Message] = []
+        self.copies = Published({})
+        self.session = Session(
+            lambda: Cluster(bootstrap),
+            CLOCK,
+            MemberConfig(heartbeat_interval_s=0.1),
+            APP,
+            [TOPIC],
+            StreamsPartitionAssignor(
+                subtopologies=[Subtopology(0, (TOPIC,), True, 7)],
+                rules=Rules(acceptable_recovery_lag=0),
+                process=name.encode().ljust(16),
+                instance=name,
+                version="0.1.0",
+            ),
+            lambda: self.copies,
+            self.hear,
+            self,
+            None,
+            self.log,
+        )
+
+    def hear(self, message: Message) -> None:
+        self.heard.append(message)
+        match message:
+            case e.Revoke(tps, number):
+                self.session.post(e.Released(frozenset(tps), number))
+            case Planned() if message.view.learners:
+                lag = 0 if self.learns else 9_000
+                learners = dict.fromkeys(message.view.learners, Copy(CopyRole.LEARNER, lag))
+                self.copies = Published(learners)
+                if self.learns:
+                    self.session.post(e.Ready())
+            case Planned():
+                self.copies = Published({})
+
+    def told(self, kind: type[Message]) -> list[Any]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+    # What keeps member ids for a successor, and logs.
+    def remember(self, member_id: str) -> None: ...
+    def forget(self) -> None: ...
+    def log(self, line: str) -> None: ...
+
+
+Group = dict[str, Peer]
+Story = Callable[[Cluster, Group], Coroutine[Any, Any, None]]
+Play = Callable[[str, Story], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Members by name, at rest: each has as many tasks as any other."""
+
+    def played(names: str, story: Story) -> None:
+        with BrokerThread(tmp_path / "broker", topics={TOPIC: TASKS}) as broker:
+            group = {name: Peer(broker.bootstrap, name) for name in names}
+            for peer in group.values():
+                peer.session.start()
+            try:
+                asyncio.run(told(broker.bootstrap, group, story))
+            finally:
+                for peer in group.values():
+                    peer.session.post(e.Stop(CLOCK.now()))
+                for peer in group.values():
+                    peer.session.join()
+
+    return played
+
+
+async def told(bootstrap: str, group: Group, story: Story) -> None:
+    cluster = Cluster(bootstrap)
+    await cluster.start()
+    try:
+        async with asyncio.timeout(20):
+            await until_shares(cluster, *[TASKS // len(group)] * len(group))
+            await story(cluster, group)
+    finally:
+        await cluster.stop()
+
+
+async def shares(cluster: Cluster) -> list[int]:
+    """How many tasks each member runs."""
+    try:
+        seen = await settled(cluster, CLOCK, APP, 5)
+    except NotFound:
+        return []
+    return [len(here.active) for here in seen.report.instances]
+
+
+async def until_shares(cluster: Cluster, *wanted: int) -> None:
+    while await shares(cluster) != list(wanted):  # noqa: ASYNC110  # the broker tells nobody
+        await asyncio.sleep(0.02)
+
+
+async def until_told(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110  # by another thread
+        await asyncio.sleep(0.01)
+
+
+async def ask(cluster: Cluster, names: str, **how: Any) -> dict[str, Departure]:
+    return dict(await leave(cluster, CLOCK, APP, names, **how))
+
+
+def brief(departures: dict[str, Departure]) -> dict[str, tuple[str, int, int]]:
+    return {
+        name: (departure.state.value, departure.tasks_moved, len(departure.left))
+        for name, departure in departures.items()
+    }
+
+
+def test_who_is_asked_leaves_when_others_have_learned_its_tasks(play: Play) -> None:
+    async def story(cluster: Cluster, group: Group) -> None:
+        seen: list[Progress] = []
+
+        found = await ask(cluster, "b", told=seen.append)
+
+        assert brief(found) == {"b": ("left", 2, 0)}
+        assert found["b"].ms < 3_000
+        assert group["b"].told(e.Left)
+        assert await shares(cluster) == [3, 3]
+        assert [progress.departures["b"].state for progress in (seen[0], seen[-1])] == [
+            State.LEAVING, State.LEFT,
+        ]  # fmt: skip
+
+    play("abc", story)
+
+
+def test_two_leave_at_once(play: Play) -> None:
+    async def story(cluster: Cluster, group: Group) -> None:
+        found = await ask(cluster, "ab")
+
+        assert brief(found) == {"a": ("left", 2, 0), "b": ("left", 2, 0)}
+        assert await shares(cluster) == [6]
+
+    play("abc", story)
+
+
+def test_the_leader_leaves_like_everybody_else(play: Play) -> None:
+    async def story(cluster: Cluster, group: Group) -> None:
+        report = (await settled(cluster, CLOCK, APP, 5)).report
+        leader = next(i.instance for i in report.instances if i.member == report.leader)
+        assert leader
+
+        found = await ask(cluster, leader)
+
+        assert brief(found) == {leader: ("left", 2, 0)}
+        assert await shares(cluster) == [3, 3]
+
+    play("abc", story)
+
+
+def test_when_all_leave_nobody_waits_for_a_taker(play: Play) -> None:
+    async def story(cluster: Cluster, group: Group) -> None:
+        found = await ask(cluster, "ab")
+
+        assert brief(found) == {"a": ("left", 0, 3), "b": ("left", 0, 3)}
+        assert (await look(cluster, APP)).state == "Empty"
+
+    play("ab", story)
+
+
+def test_who_is_not_there_is_unknown_and_the_others_leave_all_the_same(play: Play) -> None:
+    async def story(cluster: Cluster, group: Group) -> None:
+        assert brief(await ask(cluster, "bz")) == {"b": ("left", 2, 0), "z": ("unknown", 0, 0)}
+        assert brief(await ask(cluster, "b")) == {"b": ("unknown", 0, 0)}
+        with pytest.raises(NotFound, match="no such app: bakery"):
+            await leave(cluster, CLOCK, "bakery", ["b"])
+
+    play("abc", story)
+
+
+def test_at_the_deadline_it_leaves_with_what_nobody_has_learned(play: Play) -> None:
+    async def story(cluster: Cluster, group: Group) -> None:
+        group["a"].learns = False
+
+        found = await ask(cluster, "b", timeout_s=1.0)
+
+        assert brief(found) == {"b": ("timeout", 0, 3)}
+        assert 1_000 <= found["b"].ms < 1_300
+        await until_shares(cluster, 6)
+        assert group["b"].told(e.Left)
+
+    play("ab", story)
+
+
+def test_asking_twice_asks_once(play: Play) -> None:
+    """The group is not disturbed again, and the first deadline counts."""
+
+    async def story(cluster: Cluster, group: Group) -> None:
+        group["a"].learns = False
+        first = await ask(cluster, "b", timeout_s=2.0, wait=False)
+        assert brief(first) == {"b": ("leaving", 0, 3)}
+        await until_told(lambda: group["b"].told(IsLeaving))
+        await settled(cluster, CLOCK, APP, 5)
+        rounds = len(group["a"].told(Joining))
+
+        again = await ask(cluster, "b", timeout_s=20.0, wait=False)
+        assert len(group["a"].told(Joining)) == rounds
+        assert again["b"].deadline_ms <= first["b"].deadline_ms
+        assert brief(await ask(cluster, "b", timeout_s=20.0)) == {"b": ("timeout", 0, 3)}
+
+    play("ab", story)
+
+
+def test_who_is_told_to_stay_in_time_stays(play: Play) -> None:
+    async def story(cluster: Cluster, group: Group) -> None:
+        group["a"].learns = False
+        await ask(cluster, "b", wait=False)
+        watched = asyncio.create_task(ask(cluster, "b"), name="somebody who waits")
+        await until_told(lambda: group["b"].told(IsLeaving))
+
+        assert brief(await ask(cluster, "bz", cancel=True)) == {
+            "b": ("cancelled", 0, 3), "z": ("unknown", 0, 0),
+        }  # fmt: skip
+        assert brief(await watched) == {"b": ("cancelled", 0, 3)}
+        assert await shares(cluster) == [3, 3]
+        rounds = len(group["a"].told(Joining))
+        assert brief(await ask(cluster, "b", cancel=True)) == {"b": ("cancelled", 0, 3)}
+        assert len(group["a"].told(Joining)) == rounds
+
+        group["a"].learns = True
+        assert brief(await ask(cluster, "b")) == {"b": ("left", 3, 0)}
+
+    play("ab", story)
+
+
+def test_a_cancellation_need_not_be_waited_for(play: Play) -> None:
+    async def story(cluster: Cluster, group: Group) -> None:
+        group["a"].learns = False
+        await ask(cluster, "b", wait=False)
+
+        assert brief(await ask(cluster, "b", cancel=True, wait=False)) == {"b": ("cancelled", 0, 3)}
+        await until_shares(cluster, 3, 3)
+        assert not (await look(cluster, APP)).report.instances[1].leaving
+
+    play("ab", story)
+
+
+def test_a_group_remembers_so_many_marks_and_no_more(play: Play) -> None:
+    async def story(cluster: Cluster, group: Group) -> None:
+        with pytest.raises(UsageError, match="too many instances at once: 65: name 64 at most"):
+            await leave(cluster, CLOCK, APP, [f"w{i}" for i in range(65)])
+
+    play("a", story)

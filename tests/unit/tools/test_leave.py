@@ -1,0 +1,156 @@
+"""What `streamsx leave` says, and how it ends."""
+
+import asyncio
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from streamsx.assignor.observer import GroupReport, Instance
+from streamsx.membership.departures import Departure, State
+from streamsx.membership.marking import Progress
+from streamsx.model import TaskId
+from streamsx.testing.embedded_broker import BrokerThread
+from streamsx.tools import leave
+from streamsx.tools.cli import progress
+
+T0, T1 = TaskId(1, 0), TaskId(1, 4)
+GONE = Departure(
+    instance="b",
+    cancels=False,
+    state=State.LEFT,
+    members=frozenset({"m2"}),
+    tasks=frozenset({T0, T1}),
+    left=frozenset(),
+    asked_ms=1_000,
+    deadline_ms=61_000,
+    epoch_ms=1_000,
+    seen_ms=4_230,
+    gone=True,
+)
+GOING = replace(GONE, state=State.LEAVING, left=frozenset({T1}), gone=False)
+
+
+def learner(name: str, task: TaskId, lag: int | None) -> Instance:
+    return Instance(name, name, "0.1.0", True, None, (), (), {task: lag})
+
+
+def ended(*states: State, cancel: bool = False) -> int:
+    departures = {str(n): replace(GONE, state=state) for n, state in enumerate(states)}
+    return leave.exit_code(departures, cancel=cancel)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
+    """The exit code of one in this process."""
+    monkeypatch.setattr(sys, "argv", ["leave", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        leave.main()
+    return exit_.value.code
+
+
+def test_the_result_has_the_form_that_programs_rely_on() -> None:
+    departures = {"b": GONE, "c": replace(GOING, instance="c")}
+
+    assert json.loads(json.dumps(leave.as_data("shop", departures))) == {
+        "app": "shop",
+        "instances": {
+            "b": {"state": "left", "tasks_moved": 2, "tasks_left": 0, "ms": 3_230},
+            "c": {"state": "leaving", "tasks_moved": 1, "tasks_left": 1, "ms": 3_230},
+        },
+    }
+
+
+def test_all_that_was_asked_for_is_0() -> None:
+    assert ended(State.LEFT, State.LEAVING) == 0
+    assert ended(State.CANCELLED, cancel=True) == 0
+
+
+def test_one_that_is_not_there_is_3() -> None:
+    assert ended(State.LEFT, State.UNKNOWN) == 3
+    assert ended(State.CANCELLED, State.UNKNOWN, cancel=True) == 3
+
+
+def test_one_that_did_not_do_what_it_was_asked_for_is_1() -> None:
+    assert ended(State.LEFT, State.TIMEOUT, State.UNKNOWN) == 1
+    assert ended(State.CANCELLED) == 1
+    assert ended(State.LEFT, cancel=True) == 1
+
+
+def test_people_hear_what_is_left_and_who_learns_it() -> None:
+    others = (learner("a", T1, 1_200), learner("c", T0, 7), learner("d", T1, None))
+    report = GroupReport(4, "a", others, (), {})
+    seen = Progress({"b": GOING, "z": replace(GONE, instance="z")}, report)
+
+    assert leave.line_of(seen) == (
+        "b: 1 of 2 tasks left; a learns 1_4 (1200 behind); d learns 1_4 (? behind)"
+    )
+    blank = GroupReport(-1, None, (learner("m1", T0, None),), (), {})
+    assert leave.line_of(replace(seen, report=blank)) == (
+        "b: 1 of 2 tasks left; the group is rebalancing"
+    )
+    assert leave.result_of("b", GONE) == "b: left: 2 tasks moved, 0 left, 3.2 s"
+
+
+class Paper(io.StringIO):
+    """No terminal; `written` is set with each line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+
+    def flush(self) -> None:
+        self.written.set()
+
+
+def test_without_a_terminal_the_newest_words_come_line_by_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "SAY_EVERY_S", 0.01)
+
+    async def wait() -> str:
+        paper = Paper()
+        async with progress.progress(paper, "first") as say:
+            await paper.written.wait()
+            say("passed over")
+            say("[second]")
+            paper.written.clear()
+            await paper.written.wait()
+        return paper.getvalue()
+
+    assert asyncio.run(wait()).splitlines() == ["first", "[second]"]
+
+
+def test_names_are_taken_once_and_sorted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave.names("b, a,b,") == ["a", "b"]
+    assert command(monkeypatch, "--app", "shop", "--instances", " ,") == 2
+    assert capsys.readouterr().err == (
+        "error: argument --instances: no name: write --instances a,b: streamsx leave: "
+        "--help shows what can be\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["0s", "infinite", "soon"])
+def test_a_leave_has_an_end(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(monkeypatch, "--app", "shop", "--instances", "b", "--timeout", text) == 2
+    assert "60s or 10m" in capsys.readouterr().err
+
+
+def test_an_app_that_nobody_knows_is_3_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with BrokerThread(tmp_path / "broker") as broker:
+        monkeypatch.setenv("STREAMSX_BOOTSTRAP", broker.bootstrap)
+
+        assert command(monkeypatch, "--app", "shop", "--instances", "b", "--json") == 3
+
+    assert capsys.readouterr() == (
+        "",
+        "error: no such app: shop: this cluster has no group of that id: check the id\n",
+    )

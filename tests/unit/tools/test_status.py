@@ -1,0 +1,115 @@
+"""What `streamsx status` says."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamsx.assignor.model import Leaving
+from streamsx.assignor.observer import GroupReport, Instance
+from streamsx.membership.look import Look
+from streamsx.model import TaskId
+from streamsx.testing.embedded_broker import BrokerThread
+from streamsx.tools import status
+
+T = TaskId
+SEEN = Look(
+    "Stable",
+    GroupReport(
+        generation=7,
+        leader="m2",
+        instances=(
+            Instance("m1", "b", "0.1.0", True, Leaving(9), (), (T(0, 0), T(1, 0)), {}),
+            Instance("m2", "a", "0.1.0", True, None, (), (T(0, 1),), {T(1, 0): 120, T(1, 2): None}),
+            Instance("m3", None, "", False, None, (), (), {}),
+        ),
+        withheld=(T(1, 1), T(1, 2)),
+        marks={},
+    ),
+)
+DATA = {
+    "app": "shop",
+    "state": "Stable",
+    "generation": 7,
+    "leader": "a",
+    "instances": {
+        "a": {
+            "state": "running",
+            "active": ["0_1"],
+            "standby": [],
+            "learner": [{"task": "1_0", "lag": 120}, {"task": "1_2", "lag": None}],
+            "version": "0.1.0",
+        },
+        "b": {
+            "state": "leaving",
+            "active": ["0_0", "1_0"],
+            "standby": [],
+            "learner": [],
+            "version": "0.1.0",
+        },
+        "m3": {"state": "unknown", "active": [], "standby": [], "learner": [], "version": ""},
+    },
+    "tasks": 5,
+    "unassigned": ["1_1", "1_2"],
+}
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
+    """The exit code of one in this process."""
+    monkeypatch.setattr(sys, "argv", ["status", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        status.main()
+    return exit_.value.code
+
+
+def test_the_object_has_the_form_that_programs_rely_on() -> None:
+    assert json.loads(json.dumps(status.as_data("shop", SEEN))) == DATA
+    assert list(status.as_data("shop", SEEN)["instances"]) == ["a", "b", "m3"]
+
+
+def test_a_group_that_rebalances_shows_its_state_and_member_ids() -> None:
+    blank = Instance("m1", None, "", False, None, (), (), {})
+    seen = Look("PreparingRebalance", GroupReport(-1, None, (blank,), (), {}))
+
+    data = status.as_data("shop", seen)
+
+    assert (data["state"], data["generation"], data["leader"]) == ("PreparingRebalance", -1, None)
+    assert data["instances"]["m1"]["state"] == "unknown"
+
+
+def test_people_get_a_table_without_control_characters() -> None:
+    out = io.StringIO()
+
+    with status.painter(out, live=True) as paint:
+        paint(status.drawn(DATA))
+
+    told = out.getvalue()
+    assert {letter for letter in told if not letter.isprintable()} == {"\n"}
+    assert [" ".join(line.split()) for line in told.splitlines() if line.strip()] == [
+        "shop: Stable, generation 7, leader a, 5 tasks, unassigned: 1_1-2",
+        "instance state active learner (records behind) version",
+        "a running 0_1 1_0 (120), 1_2 (?) 0.1.0",
+        "b leaving 0_0 1_0 0.1.0",
+        "m3 unknown",
+    ]
+
+
+def test_neighbours_among_tasks_stand_together() -> None:
+    assert status.brief([]) == ""
+    assert status.brief(["0_0", "0_1", "0_2", "0_5", "1_3", "2_7", "2_8"]) == "0_0-2,5 1_3 2_7-8"
+
+
+def test_an_app_that_nobody_knows_is_3_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with BrokerThread(tmp_path / "broker") as broker:
+        where = ("--bootstrap", broker.bootstrap)
+
+        assert command(monkeypatch, "--app", "shop", *where) == 3
+
+    assert capsys.readouterr() == (
+        "",
+        "error: no such app: shop: this cluster has no group of that id: check the id\n",
+    )

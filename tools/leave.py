@@ -1,0 +1,138 @@
+"""`streamsx leave`: tells instances of an app to leave, as soon as others have learned their tasks.
+
+It needs the broker and no way to the workers. Interrupted, it takes nothing back: `--cancel` does.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import sys
+from typing import TYPE_CHECKING
+
+from streamsx.config import seconds
+from streamsx.tools.cli.cluster import connected, group_options
+from streamsx.tools.cli.command import Command, value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from streamsx.membership.departures import Departure
+    from streamsx.membership.marking import Progress
+
+
+def main() -> None:
+    """Ends with 0 when all have left, 1 when one was out of time, 3 when one is not there."""
+    command = Command("leave", "Tell instances to leave, once others have learned their tasks.")
+    group_options(command)
+    add = command.add_argument
+    add(
+        "--instances", required=True, type=names, metavar="A,B",
+        help="their names, as `streamsx status` shows them",
+    )  # fmt: skip
+    add(
+        "--timeout", type=value(limit), default=60.0, metavar="60s",
+        help="then they leave, whatever others have learned (60s)",
+    )  # fmt: skip
+    add("--no-wait", action="store_true", help="end as soon as the group knows")
+    add("--cancel", action="store_true", help="they stay after all")
+    command.run(work)
+
+
+def names(text: str) -> list[str]:
+    """Of instances, with commas; each once."""
+    found = sorted({name.strip() for name in text.split(",")} - {""})
+    if not found:
+        raise argparse.ArgumentTypeError("no name: write --instances a,b")
+    return found
+
+
+def limit(text: object) -> float:
+    found = seconds(text)
+    if not 0 < found < math.inf:
+        raise ValueError(f"{text!r}: a leave has an end: write 60s or 10m")
+    return found
+
+
+def work(options: argparse.Namespace) -> int:
+    """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
+    return asyncio.run(ask(options))
+
+
+async def ask(options: argparse.Namespace) -> int:
+    from streamsx.clock import SystemClock
+    from streamsx.membership.marking import leave
+    from streamsx.tools.cli.progress import progress
+
+    people = sys.stderr if options.json else sys.stdout
+    async with (
+        connected(options) as cluster,
+        progress(people, f"looking at the group of {options.app}") as say,
+    ):
+        try:
+            departures = await leave(
+                cluster,
+                SystemClock(),
+                options.app,
+                options.instances,
+                timeout_s=options.timeout,
+                wait=not options.no_wait,
+                cancel=options.cancel,
+                told=lambda seen: say(line_of(seen)),
+            )
+        except asyncio.CancelledError:
+            print("interrupted: who was told to leave still does: --cancel", file=sys.stderr)
+            raise
+    for name, departure in departures.items():
+        print(result_of(name, departure), file=people)
+    if options.json:
+        print(json.dumps(as_data(options.app, departures)))
+    return exit_code(departures, cancel=options.cancel)
+
+
+def as_data(app: str, departures: "Mapping[str, Departure]") -> dict[str, object]:
+    """What `--json` prints."""
+    instances = {
+        name: {
+            "state": departure.state.value,
+            "tasks_moved": departure.tasks_moved,
+            "tasks_left": len(departure.left),
+            "ms": departure.ms,
+        }
+        for name, departure in departures.items()
+    }
+    return {"app": app, "instances": instances}
+
+
+def exit_code(departures: "Mapping[str, Departure]", *, cancel: bool) -> int:
+    from streamsx.errors import NotFound
+    from streamsx.membership.departures import State
+
+    found = {departure.state for departure in departures.values()}
+    good = {State.CANCELLED} if cancel else {State.LEFT, State.LEAVING}
+    if found - good - {State.UNKNOWN}:
+        return 1
+    return NotFound.exit_code if State.UNKNOWN in found else 0
+
+
+def line_of(seen: "Progress") -> str:
+    """Who is on the way with how many tasks, and who learns them by now (records behind)."""
+    waits = [departure for departure in seen.departures.values() if not departure.ended]
+    going = [f"{d.instance}: {len(d.left)} of {len(d.tasks)} tasks left" for d in waits]
+    wanted = frozenset[object]().union(*(departure.left for departure in waits))
+    learns = [
+        f"{here.instance} learns {task} ({'?' if lag is None else lag} behind)"
+        for here in seen.report.instances
+        for task, lag in here.learners.items()
+        if task in wanted
+    ]
+    state = [] if seen.report.settled else ["the group is rebalancing"]
+    return "; ".join([*going, *learns, *state])
+
+
+def result_of(name: str, departure: "Departure") -> str:
+    """For people."""
+    return (
+        f"{name}: {departure.state.value}: {departure.tasks_moved} tasks moved, "
+        f"{len(departure.left)} left, {departure.ms / 1000:.1f} s"
+    )

@@ -1,0 +1,150 @@
+"""`streamsx status`: who is in the group of an app, and what each runs and learns.
+
+It needs the broker and no way to the workers. Lags are those of the last rebalance.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TextIO
+
+from streamsx.tools.cli.cluster import connected, group_options
+from streamsx.tools.cli.command import Command
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from streamsx.assignor.observer import Instance
+    from streamsx.kafka.cluster import Cluster
+    from streamsx.membership.look import Look
+
+SETTLE_S = 10.0
+"""How long to ask again while the group rebalances."""
+WATCH_EVERY_S = 2.0
+
+
+def main() -> None:
+    """Ends with 3 when the cluster does not know the app."""
+    command = Command("status", "Show who is in the group of an app, and what each runs.")
+    group_options(command)
+    command.add_argument("--watch", action="store_true", help="show it again when it changes")
+    command.run(work)
+
+
+def work(options: argparse.Namespace) -> None:
+    """Raises NotFound for an unknown app, BrokerUnreachable and others."""
+    asyncio.run(show(options))
+
+
+async def show(options: argparse.Namespace) -> None:
+    """Once, or each time that something has changed. A group that rebalances shows no more than
+    that: with `--watch` what was known before stays."""
+    from streamsx.membership.look import look
+
+    people = sys.stderr if options.json else sys.stdout
+    async with connected(options) as cluster:
+        data = as_data(options.app, await settled_look(cluster, options.app))
+        with painter(people, live=options.watch) as paint:
+            shown = None
+            while True:
+                if data != shown:
+                    paint(drawn(data))
+                if data != shown and options.json:
+                    print(json.dumps(data), flush=True)
+                if not options.watch:
+                    return
+                shown = data
+                await asyncio.sleep(WATCH_EVERY_S)
+                seen = await look(cluster, options.app)
+                known = seen.report.settled
+                data = as_data(options.app, seen) if known else {**data, "state": seen.state}
+
+
+async def settled_look(cluster: "Cluster", app: str) -> "Look":
+    """As soon as the group says who runs what, or what is known after 10 s."""
+    from streamsx.clock import SystemClock
+    from streamsx.membership.look import settled
+    from streamsx.tools.cli.progress import progress
+
+    again = f"the group of {app} is rebalancing: asking again"
+    async with progress(sys.stderr, f"looking at the group of {app}") as say:
+        return await settled(cluster, SystemClock(), app, SETTLE_S, lambda _: say(again))
+
+
+@contextmanager
+def painter(stream: TextIO, *, live: bool) -> "Iterator[Callable[[Group], None]]":
+    """Draws over what it drew before if it is live and the stream a terminal."""
+    from rich.console import Console
+    from rich.live import Live
+
+    terminal = stream.isatty()
+    console = Console(file=stream, force_terminal=terminal, markup=False, highlight=False)
+    if not (live and terminal):
+        yield console.print
+        return
+    with Live(console=console, auto_refresh=False) as screen:
+        yield lambda what: screen.update(what, refresh=True)
+
+
+def as_data(app: str, seen: "Look") -> dict[str, Any]:
+    """What `--json` prints. While it is not known who is who, instances have their member ids."""
+    report = seen.report
+    named = {here.member: here.instance or here.member for here in report.instances}
+    instances = {named[here.member]: instance_data(here) for here in report.instances}
+    active = sum(len(here.active) for here in report.instances)
+    return {
+        "app": app,
+        "state": seen.state,
+        "generation": report.generation,
+        "leader": named.get(report.leader or ""),
+        "instances": dict(sorted(instances.items())),
+        "tasks": active + len(report.withheld),
+        "unassigned": [str(task) for task in report.withheld],
+    }
+
+
+def instance_data(here: "Instance") -> dict[str, Any]:
+    state = "leaving" if here.leaving else "running"
+    return {
+        "state": state if here.readable else "unknown",
+        "active": [str(task) for task in here.active],
+        "standby": [],
+        "learner": [{"task": str(task), "lag": lag} for task, lag in here.learners.items()],
+        "version": here.version,
+    }
+
+
+def drawn(data: dict[str, Any]) -> "Group":
+    """For people: a line, and one row per instance."""
+    from rich.console import Group
+    from rich.table import Table
+
+    where = f"generation {data['generation']}, leader {data['leader'] or 'not known'}"
+    tasks = f"{data['tasks']} tasks, unassigned: {brief(data['unassigned']) or 'none'}"
+    table = Table(box=None)
+    for column in ("instance", "state", "active", "learner (records behind)", "version"):
+        table.add_column(column, overflow="fold")
+    for name, here in data["instances"].items():
+        lags = ((each["task"], each["lag"]) for each in here["learner"])
+        learns = ", ".join(f"{task} ({'?' if lag is None else lag})" for task, lag in lags)
+        table.add_row(name, here["state"], brief(here["active"]), learns, here["version"])
+    return Group(f"{data['app']}: {data['state']}, {where}, {tasks}", table)
+
+
+def brief(tasks: Iterable[str]) -> str:
+    """`0_0-3,5 1_2`: the partitions of each sub-topology, runs of them as first and last."""
+    return " ".join(
+        f"{subtopology}_{','.join(runs(int(task.partition('_')[2]) for task in group))}"
+        for subtopology, group in groupby(tasks, lambda task: task.partition("_")[0])
+    )
+
+
+def runs(numbers: Iterable[int]) -> Iterator[str]:
+    """Ascending numbers, neighbours together."""
+    for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        yield str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
