@@ -20,7 +20,7 @@ Not here: RocksDB (rows are handed in), topics, when a commit is due.
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, NamedTuple
 
 from streamsx.state.api import INDEX, ROW, K, Rows, V, holds_rows
 from streamsx.state.changelog import changelog_key
@@ -30,6 +30,13 @@ ENTRY_BYTES = 180
 FIRST_ENTRY_BYTES = 300
 """Until the first seal has measured one."""
 PINNED: Final = frozenset({str, bytes, int})
+
+
+class Changes(NamedTuple):
+    """Rows as the changelog has them; None deletes."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
 
 
 class _Gone:
@@ -148,27 +155,23 @@ class CachedStore(Generic[K, V]):
         """Roughly what a seal would have to encode."""
         return (len(self.hot) + len(self.sealed)) * self.entry_bytes
 
-    def seal(self, limit: int) -> list[tuple[bytes, bytes | None]]:
-        """Encode up to `limit` dirty values: changelog keys and values; fewer means all is done."""
+    def seal(self, limit: int) -> Changes:
+        """Encode up to `limit` dirty values, for the changelog; fewer means all is done."""
         assert not self.pending, f"{self.name}: sealed before its last commit was written"
         if self._left is None:
             self.sealing, self.hot = self.hot, {}
             self._left = iter(self.sealing.items())
+        part = list(islice(self._left, limit))
         encode_key, encode = self.encode_key, self.encode
-        part = [
-            (
-                key[0] if type(key) is tuple else encode_key(key),
-                None if value is GONE else encode(value),
-            )
-            for key, value in islice(self._left, limit)
-        ]
-        self.sealed.update((ROW + key, raw) for key, raw in part)
+        keys = [key[0] if type(key) is tuple else encode_key(key) for key, _ in part]
+        values = [None if value is GONE else encode(value) for _, value in part]
+        self.sealed.update(zip(map(ROW.__add__, keys), values, strict=True))
         if part:
-            sizes = sum(len(key) + len(raw or b"") for key, raw in part)
+            sizes = sum(map(len, keys)) + sum(map(len, filter(None, values)))
             self.entry_bytes = ENTRY_BYTES + sizes // len(part)
         if len(part) < limit:
             self._cool()
-        return part
+        return Changes(keys, values)
 
     def _cool(self) -> None:
         """Everything that was set aside is encoded: its objects are clean now."""

@@ -22,8 +22,8 @@ from streamsx.topology.nodes import AgentNode, Decode
 
 Send = Callable[[bytes | None, bytes | None, int, Headers | None], None]
 """Key, value, timestamp in ms, headers; never awaits. Raises RecordTooLarge."""
-SendRows = Callable[[Sequence[tuple[bytes, bytes | None]], int], None]
-"""Keys and values, one timestamp for all of them."""
+SendRows = Callable[[Sequence[bytes], Sequence[bytes | None], int], None]
+"""Keys and values as columns, one timestamp for all of them."""
 
 
 class Outbox(Protocol):

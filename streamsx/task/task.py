@@ -285,9 +285,9 @@ class Task:
                 f"value cannot be encoded: store {name}, task {self.id}: "
                 f"{type(error).__name__}: {error}: put what its codec knows"
             ) from error
-        if part:
-            self._changelogs[name](part, max(self.stream_time, 0))
-        return len(part)
+        if part.keys:
+            self._changelogs[name](part.keys, part.values, max(self.stream_time, 0))
+        return len(part.keys)
 
     def committed(self, sealed: Sealed, ends: Mapping[str, int]) -> None:
         """Kafka has what was sealed; `ends`: changelog position behind it, per store."""

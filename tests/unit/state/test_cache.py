@@ -28,8 +28,8 @@ def commit(
     sent: dict[bytes, bytes | None] = {}
     while True:
         part = cached.seal(slice_rows)
-        sent.update(part)
-        if len(part) < slice_rows:
+        sent.update(zip(part.keys, part.values, strict=True))
+        if len(part.keys) < slice_rows:
             break
     cached.adopt(end)
     while not cached.write_some(slice_rows):
@@ -53,7 +53,7 @@ def test_the_position_is_written_with_the_last_rows_only() -> None:
     cached = store(rows)
     for n in range(4):
         cached.put(f"k{n}", n)
-    while len(cached.seal(3)) == 3:
+    while len(cached.seal(3).keys) == 3:
         pass
     cached.adopt(4)
     assert not cached.write_some(3)
@@ -81,7 +81,8 @@ def test_what_is_written_while_a_seal_runs_belongs_to_the_next_one() -> None:
     first = cached.seal(2)
     cached.put("k3", 30)
     second = cached.seal(3)
-    assert dict([*first, *second]) == {b'"k%d"' % n: b"%d" % n for n in range(4)}
+    sealed = dict(zip(first.keys + second.keys, first.values + second.values, strict=True))
+    assert sealed == {b'"k%d"' % n: b"%d" % n for n in range(4)}
     assert cached.get("k3") == 30
 
 

@@ -35,8 +35,8 @@ class Sent:
         return send
 
     def rows(self, topic: str, partition: int) -> SendRows:
-        def send(rows: Sequence[tuple[bytes, bytes | None]], _timestamp: int) -> None:
-            self.by_topic[topic] += rows
+        def send(keys: Sequence[bytes], values: Sequence[bytes | None], _timestamp: int) -> None:
+            self.by_topic[topic] += zip(keys, values, strict=True)
 
         return send
 

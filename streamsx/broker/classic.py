@@ -1,0 +1,568 @@
+"""One group of the JoinGroup and SyncGroup protocol, as its coordinator sees it. Pure.
+
+Theory of operation. Members agree in rounds. In the first half everybody sends JoinGroup and is
+*parked*: the reply is held back until all have come, because only then the coordinator can tell
+the leader who is there. In the second half the leader computes who does what and sends it with
+its SyncGroup; the others are parked in theirs until it has come. Each round has a number, the
+generation: whoever speaks of another one is late and is refused. Two rules carry the rest:
+
+- What was answered survives. A generation is persisted before the first JoinGroup of its round is
+  answered, the assignment before the first SyncGroup: a coordinator that crashes and comes back
+  never contradicts itself (seed 001, "Handling Coordinator Failures").
+- Nobody waits for ever. A member is removed at the end of its session unless it is parked: then it
+  waits for us. A round has a deadline in either half.
+
+The states:
+
+EMPTY        Nobody is in the group; it may hold offsets. The next JoinGroup starts a round, and
+             gives others `initial_delay_ms` to come too.
+PREPARING    A round has begun and members are joining. It completes when all known members have
+             joined and no promised member id is outstanding, or at the deadline, without the rest.
+COMPLETING   All were told the new generation, and the leader has not yet said who does what. A
+             group that was loaded in this state is *recovered*: nobody knows who heard of the
+             generation, so the first JoinGroup starts a new round, where it would otherwise be
+             answered with this one.
+STABLE       Everybody may fetch its assignment. Those who have not at the sync deadline are
+             removed.
+
+Who rejoins with other metadata starts a round; who rejoins with the same is told the current one,
+because its answer was lost, unless it is the leader, who asks for a round in this way. A static
+member (KIP-345) that returns under its instance id takes over the place of its former self: in
+STABLE without a round, even if its metadata changed, so that the leader does not hear of it.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from math import inf
+from typing import Any
+
+from streamsx.broker.codes import ErrorCode
+from streamsx.broker.events import Body, Effect, Gone, Persist, Reply, Request, Story, Tick, Wake
+from streamsx.broker.members import (
+    Member,
+    Members,
+    by_id,
+    check,
+    holder,
+    rebalance_ms,
+    subscriptions,
+    supported,
+    vote,
+)
+from streamsx.broker.records import Committed, GroupKey, GroupValue, MemberValue
+from streamsx.errors import InvalidTransition
+
+PROMISE_SINCE = 4  # the version from which a JoinGroup without a member id is first given one
+SKIP_SINCE = 9  # the version from which a returning leader is told not to assign again
+LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
+STORY_LINES = 200
+
+
+class State(Enum):
+    """Named as DescribeGroups names them."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class Cause(Enum):
+    """What may happen to a group, after the request was found to be in order."""
+
+    NEW = "somebody joins"
+    CHANGED = "a member joins again, with other protocols or metadata"
+    UNCHANGED = "a member joins again, as before"
+    RETURN = "a static member joins under a new member id"
+    GONE = "members left, or their sessions ended"
+    SYNC = "a follower syncs"
+    LEAD = "the leader syncs"
+    HEARTBEAT = "a member lives"
+    DEADLINE = "the time for this half of the round is over"
+
+
+# fmt: off
+TABLE: dict[Cause, tuple[str, str, str, str]] = {
+    #                 EMPTY       PREPARING    COMPLETING         STABLE
+    Cause.NEW:       ("prepare",  "gather",    "prepare",         "prepare"),
+    Cause.CHANGED:   ("",         "gather",    "prepare",         "prepare"),
+    Cause.UNCHANGED: ("",         "gather",    "tell_or_abort",   "tell_follower"),
+    Cause.RETURN:    ("",         "gather",    "prepare",         "return_quietly"),
+    Cause.GONE:      ("",         "gather",    "prepare",         "prepare"),
+    Cause.SYNC:      ("",         "refuse",    "park",            "hand_out"),
+    Cause.LEAD:      ("",         "refuse",    "assign",          "hand_out"),
+    Cause.HEARTBEAT: ("",         "hurry",     "live",            "live"),
+    Cause.DEADLINE:  ("",         "complete",  "remove_unsynced", "remove_unsynced"),
+}
+# fmt: on
+COLUMN = {state: i for i, state in enumerate(State)}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """Limits of groups, named like Kafka's `group.*`. The shortest times are for tests."""
+
+    initial_delay_ms: int = 0
+    rebalance_timeout_min_ms: int = 10
+    session_timeout_min_ms: int = 1
+    session_timeout_max_ms: int = 30 * 60 * 1000
+    members_max: int = 1000
+    metadata_bytes_max: int = 64 << 10
+    offset_metadata_bytes_max: int = 4 << 10
+
+
+class Turn:
+    """What one step puts out, and when the group wants to be woken."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.now = 0.0
+        self.wall_ms = 0
+        self.effects: list[Effect] = []
+        self.wake_at = inf
+
+    def reply(self, waiter: int, body: Body) -> None:
+        """Answers a request."""
+        self.effects.append(Reply(waiter, body))
+
+    def dismiss(self, member: Member, code: ErrorCode) -> None:
+        """Answers its parked requests with an error."""
+        for waiter in (member.join, member.sync):
+            if waiter is not None:
+                self.reply(waiter, {"error_code": code, "member_id": member.id})
+        member.join = member.sync = None
+
+    def touch(self, member: Member) -> None:
+        """It lives: its session begins anew."""
+        member.session_at = self.now + member.about.session_timeout / 1000
+        self.arm(member.session_at)
+
+    def arm(self, at: float) -> None:
+        """Something is due then."""
+        self.wake_at = min(self.wake_at, at)
+
+    def tell(self, event: str, about: str) -> None:
+        """One line for the log."""
+        self.effects.append(Story(f"{event} group={self.group_id} {about}"))
+
+
+class Round:
+    """The state of a group and what the entries of the table do; here is all that is persisted."""
+
+    def __init__(self, turn: Turn, initial_delay_ms: int) -> None:
+        self.turn = turn
+        self.initial_delay_ms = initial_delay_ms
+        self.state = State.EMPTY
+        self.generation = 0
+        self.protocol_type = ""
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: Members = {}
+        self.pending: dict[str, float] = {}  # promised member ids, until when
+        self.deadline = inf  # of this half of the round
+        self.initial = False  # it began in EMPTY: the delay counts, not who has come
+        self.recovered = False
+        self.story: deque[tuple[float, Cause, State, int]] = deque(maxlen=STORY_LINES)
+
+    def fire(self, cause: Cause, *of: Member | Request) -> None:
+        """Raises InvalidTransition, with the story, for what the table does not know."""
+        self.story.append((self.turn.now, cause, self.state, self.generation))
+        action = TABLE[cause][COLUMN[self.state]]
+        if not action:
+            raise InvalidTransition(f"group {self.turn.group_id}: {tell(self.story)}")
+        getattr(self, action)(*of)
+
+    def load(self, value: GroupValue) -> None:
+        """Takes over what was persisted; everybody has a full session to come back."""
+        self.protocol_type, self.generation = value.protocol_type, value.generation
+        self.protocol, self.leader = value.protocol, value.leader
+        for about in value.members:
+            self.members[about.member_id] = member = Member(about, synced=value.synced)
+            self.turn.touch(member)
+        if self.members:
+            self.state = State.STABLE if value.synced else State.COMPLETING
+            self.recovered = not value.synced
+            if self.recovered:
+                self.set_deadline(rebalance_ms(self.members))
+
+    # The entries of the table.
+
+    def prepare(self, *_: object) -> None:
+        for m in by_id(self.members):
+            if m.sync is not None:  # its session may be over, because it waited for us
+                self.turn.dismiss(m, ErrorCode.REBALANCE_IN_PROGRESS)
+                self.turn.touch(m)
+        self.initial = self.state is State.EMPTY
+        self.state, self.recovered = State.PREPARING, False
+        self.set_deadline(self.initial_delay_ms if self.initial else rebalance_ms(self.members))
+        self.tell("group_rebalancing")
+        self.gather()
+
+    def gather(self, *_: object) -> None:
+        everybody = not self.pending and all(m.joined for m in self.members.values())
+        if self.deadline <= self.turn.now or (everybody and not self.initial):
+            self.complete()
+
+    def complete(self) -> None:
+        for m in by_id(self.members):
+            if not m.joined and m.about.group_instance_id is None:
+                self.remove(m, "did not rejoin")
+        joined = [m.id for m in self.members.values() if m.joined]
+        if self.members and not joined:  # static members that are away: their sessions decide
+            self.set_deadline(rebalance_ms(self.members))
+            return
+        self.generation += 1
+        if not joined:
+            self.state, self.deadline, self.protocol, self.leader = State.EMPTY, inf, None, None
+            self.save("group_empty")
+            return
+        self.state, self.protocol = State.COMPLETING, vote(self.members)
+        if self.leader not in joined:
+            self.leader = joined[0]
+        for m in self.members.values():
+            m.about, m.synced = replace(m.about, assignment=b""), False
+        self.save("group_generation")
+        self.set_deadline(rebalance_ms(self.members))
+        for m in by_id(self.members):
+            self.answer_join(m)
+            self.turn.touch(m)
+
+    def tell_or_abort(self, member: Member, _: Request) -> None:
+        """Seed 001: nobody knows who heard of a generation that was loaded, so all join again."""
+        if self.recovered:
+            self.prepare()
+        else:
+            self.answer_join(member)
+
+    def tell_follower(self, member: Member, _: Request) -> None:
+        if member.id == self.leader:
+            self.prepare()
+        else:
+            self.answer_join(member)
+
+    def return_quietly(self, member: Member, request: Request) -> None:
+        """KIP-345: no round, unless the protocol would be another one.
+
+        Before KIP-814 a returning leader could not be told to leave the assignment alone: the
+        answer names its former id as the leader, so that it takes itself for a follower.
+        """
+        if vote(self.members) != self.protocol:
+            self.prepare()
+            return
+        self.save("static_member_returned")
+        but: Body = {}
+        if self.leader == member.id:
+            skips = request.version >= SKIP_SINCE
+            but = (
+                {"skip_assignment": True} if skips else {"leader": member.former_id, "members": []}
+            )
+        self.answer_join(member, but)
+
+    def live(self, member: Member, request: Request) -> None:
+        self.turn.touch(member)
+        self.turn.reply(request.waiter, {"error_code": ErrorCode.NONE})
+
+    def hurry(self, member: Member, request: Request) -> None:
+        self.turn.touch(member)
+        self.refuse(member, request)
+
+    def refuse(self, _: Member, request: Request) -> None:
+        self.turn.reply(request.waiter, {"error_code": ErrorCode.REBALANCE_IN_PROGRESS})
+
+    def park(self, member: Member, request: Request) -> None:
+        self.turn.dismiss(member, ErrorCode.REBALANCE_IN_PROGRESS)  # if it asked before, elsewhere
+        member.sync, member.synced = request.waiter, True
+
+    def assign(self, leader: Member, request: Request) -> None:
+        self.park(leader, request)
+        for given in request.body.assignments:
+            if m := self.members.get(given.member_id):
+                m.about = replace(m.about, assignment=bytes(given.assignment))
+        self.state, self.recovered = State.STABLE, False
+        self.save("group_stable")
+        for m in by_id(self.members):
+            if m.sync is not None:
+                self.turn.reply(m.sync, self.assignment(m))
+                m.sync = None
+                self.turn.touch(m)
+
+    def hand_out(self, member: Member, request: Request) -> None:
+        member.synced = True
+        self.turn.reply(request.waiter, self.assignment(member))
+
+    def remove_unsynced(self) -> None:
+        self.deadline, before = inf, len(self.members)
+        for m in by_id(self.members):
+            if not m.synced:
+                self.remove(m, "did not sync")
+        if len(self.members) < before:
+            self.fire(Cause.GONE)
+
+    # What they have in common.
+
+    def answer_join(self, member: Member, but: Body | None = None) -> None:
+        if member.join is not None:
+            leads = member.id == self.leader
+            told = subscriptions(self.members, self.protocol) if leads else []
+            kind = {"protocol_type": self.protocol_type, "protocol_name": self.protocol}
+            who = {"leader": self.leader, "member_id": member.id, "members": told}
+            body = {"generation_id": self.generation, **kind, **who, **(but or {})}
+            self.turn.reply(member.join, body)
+        member.join, member.joined = None, False
+
+    def assignment(self, member: Member) -> Body:
+        kind = {"protocol_type": self.protocol_type, "protocol_name": self.protocol}
+        return {**kind, "assignment": member.about.assignment}
+
+    def remove(self, member: Member, why: str) -> None:
+        del self.members[member.id]
+        self.turn.dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.turn.tell("member_removed", f"member={member.id} why={why!r}")
+
+    def tell(self, event: str) -> None:
+        about = f"generation={self.generation} members={len(self.members)} leader={self.leader}"
+        self.turn.tell(event, about)
+
+    def save(self, event: str) -> None:
+        self.tell(event)
+        value = GroupValue(
+            self.protocol_type, self.generation, self.protocol, self.leader, self.turn.wall_ms,
+            self.state is State.STABLE, tuple(m.about for m in self.members.values()),
+        )  # fmt: skip
+        self.turn.effects.append(Persist(((GroupKey(self.turn.group_id), value),)))
+
+    def set_deadline(self, delay_ms: int) -> None:
+        self.deadline = self.turn.now + delay_ms / 1000
+        self.turn.arm(self.deadline)
+
+
+class ClassicGroup:
+    """The machine of one group: `step` takes requests 11 to 14, Tick, and Gone.
+
+    It finds out what a request is and whether it is in order; the rest is the round's.
+    """
+
+    def __init__(self, group_id: str, config: GroupConfig) -> None:
+        self.id = group_id
+        self.config = config
+        self.committed: Committed = {}
+        self.turn = Turn(group_id)
+        self.round = Round(self.turn, config.initial_delay_ms)
+        self._requests = {11: self._join, 12: self._heartbeat, 13: self._leave, 14: self._sync}
+
+    def step(self, now: float, event: Request | Tick | Gone) -> list[Effect]:
+        """Raises InvalidTransition if a request came through that its state does not know."""
+        turn = self.turn
+        turn.now, turn.effects, armed = now, [], turn.wake_at
+        if isinstance(event, Request):
+            turn.wall_ms = event.wall_ms
+            self._requests[event.api](event)
+        elif isinstance(event, Tick):
+            turn.wall_ms, armed = event.wall_ms, inf
+            self._tick()
+        else:
+            self._forget_waiter(event.waiter)
+        if turn.wake_at < armed:
+            turn.effects.append(Wake(self.id, turn.wake_at))
+        return turn.effects
+
+    def load(self, now: float, value: GroupValue) -> list[Effect]:
+        """Becomes the group that was persisted."""
+        self.turn.now = now
+        self.round.load(value)
+        return [Wake(self.id, self.turn.wake_at)] if self.turn.wake_at < inf else []
+
+    def may_commit(self, now: float, request: Request) -> ErrorCode:
+        """Whether this OffsetCommit is accepted; a member that may commit is alive."""
+        body, generation = request.body, request.body.generation_id_or_member_epoch
+        if generation < 0 and self.round.state is State.EMPTY:
+            return ErrorCode.NONE
+        if code := self._check(body, generation):
+            return code
+        if self.round.state is State.COMPLETING:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        self.turn.now = now
+        self.turn.touch(self.round.members[body.member_id])
+        return ErrorCode.NONE
+
+    def _join(self, request: Request) -> None:
+        body, peer, members = request.body, request.peer, self.round.members
+        if code := self._join_refusal(body):
+            self.turn.reply(request.waiter, {"error_code": code, "member_id": body.member_id})
+            return
+        member_id, instance_id = body.member_id, body.group_instance_id
+        if not member_id:
+            member_id = f"{instance_id or peer.client_id}-{request.fresh_id}"
+            if instance_id is None and request.version >= PROMISE_SINCE:
+                self._promise(request, member_id)
+                return
+        old = members.get(member_id) or holder(members, instance_id)
+        patience = body.rebalance_timeout if request.version else body.session_timeout
+        about = MemberValue(
+            member_id, instance_id, peer.client_id, peer.host,
+            max(patience, self.config.rebalance_timeout_min_ms),
+            body.session_timeout, tuple((p.name, bytes(p.metadata)) for p in body.protocols),
+            old.about.assignment if old else b"",
+        )  # fmt: skip
+        member = Member(about, joined=True, join=request.waiter)
+        cause = self._seat(member, old, body.protocol_type)
+        self.turn.touch(member)
+        self.round.fire(cause, member, request)
+
+    def _join_refusal(self, body: Any) -> ErrorCode:
+        config, members, pending = self.config, self.round.members, self.round.pending
+        shortest, longest = config.session_timeout_min_ms, config.session_timeout_max_ms
+        if not shortest <= body.session_timeout <= longest:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if sum(len(p.metadata) for p in body.protocols) > config.metadata_bytes_max:
+            return ErrorCode.INVALID_REQUEST
+        foreign = bool(members) and body.protocol_type != self.round.protocol_type
+        common = supported(members, {p.name for p in body.protocols})
+        if foreign or not body.protocol_type or not common:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if body.member_id:
+            code = check(members, body.member_id, body.group_instance_id)
+            promised = code is ErrorCode.UNKNOWN_MEMBER_ID and body.member_id in pending
+            return ErrorCode.NONE if promised else code
+        full = len(members) + len(pending) >= config.members_max
+        if full and holder(members, body.group_instance_id) is None:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE
+
+    def _promise(self, request: Request, member_id: str) -> None:
+        """KIP-394: a client whose first answer is lost leaves no member behind."""
+        until = self.turn.now + request.body.session_timeout / 1000
+        self.round.pending[member_id] = until
+        self.turn.arm(until)
+        code = ErrorCode.MEMBER_ID_REQUIRED
+        self.turn.reply(request.waiter, {"error_code": code, "member_id": member_id})
+
+    def _seat(self, member: Member, old: Member | None, protocol_type: str) -> Cause:
+        group = self.round
+        group.pending.pop(member.id, None)
+        if not group.members:
+            group.protocol_type = protocol_type
+        if old is None:
+            group.members[member.id] = member
+            return Cause.NEW
+        member.synced, member.former_id = old.synced, old.id
+        seats = group.members.values()
+        group.members = {m.id: m for m in (member if seat is old else seat for seat in seats)}
+        if old.id != member.id:
+            group.leader = member.id if group.leader == old.id else group.leader
+            self.turn.dismiss(old, ErrorCode.FENCED_INSTANCE_ID)
+            return Cause.RETURN
+        self.turn.dismiss(old, ErrorCode.REBALANCE_IN_PROGRESS)  # it asked again elsewhere
+        same = member.about.protocols == old.about.protocols
+        return Cause.UNCHANGED if same else Cause.CHANGED
+
+    def _sync(self, request: Request) -> None:
+        body, group = request.body, self.round
+        code = self._check(body, body.generation_id)
+        foreign_type = body.protocol_type not in (None, group.protocol_type)
+        if not code and (foreign_type or body.protocol_name not in (None, group.protocol)):
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if code:
+            self.turn.reply(request.waiter, {"error_code": code})
+            return
+        cause = Cause.LEAD if body.member_id == group.leader else Cause.SYNC
+        group.fire(cause, group.members[body.member_id], request)
+
+    def _heartbeat(self, request: Request) -> None:
+        body = request.body
+        if code := self._check(body, body.generation_id):
+            self.turn.reply(request.waiter, {"error_code": code})
+            return
+        self.round.fire(Cause.HEARTBEAT, self.round.members[body.member_id], request)
+
+    def _leave(self, request: Request) -> None:
+        many = request.version >= LEAVE_MANY_SINCE
+        before, answers = self._sizes(), []
+        for who in request.body.members if many else (request.body,):
+            instance_id = who.group_instance_id if many else None
+            code = self._let_go(who.member_id, instance_id)
+            answers.append(
+                {"member_id": who.member_id, "group_instance_id": instance_id, "error_code": code}
+            )
+        code = ErrorCode.NONE if many else answers[0]["error_code"]
+        self.turn.reply(request.waiter, {"error_code": code, "members": answers})
+        self._settle(before)
+
+    def _let_go(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        members = self.round.members
+        if not member_id and (static := holder(members, instance_id)):
+            member_id = static.id
+        if self.round.pending.pop(member_id, None) is not None:
+            return ErrorCode.NONE
+        code = check(members, member_id, instance_id)
+        if not code:
+            self.round.remove(members[member_id], "left")
+        return code
+
+    def _check(self, body: Any, generation: int) -> ErrorCode:
+        if code := check(self.round.members, body.member_id, body.group_instance_id):
+            return code
+        current = generation == self.round.generation
+        return ErrorCode.NONE if current else ErrorCode.ILLEGAL_GENERATION
+
+    def _tick(self) -> None:
+        group, now, before = self.round, self.turn.now, self._sizes()
+        group.pending = {key: until for key, until in group.pending.items() if until > now}
+        for m in by_id(group.members):
+            if m.session_at <= now and not m.parked:
+                group.remove(m, "session ended")
+        self._settle(before)
+        if group.deadline <= now:
+            group.fire(Cause.DEADLINE)
+        sessions = (m.session_at for m in group.members.values() if not m.parked)
+        self.turn.wake_at = min((group.deadline, *group.pending.values(), *sessions))
+
+    def _sizes(self) -> tuple[int, int]:
+        return len(self.round.members), len(self.round.pending)
+
+    def _settle(self, before: tuple[int, int]) -> None:
+        """Members, or promised ids, may have gone."""
+        members, pending = self._sizes()
+        if members < before[0]:
+            self.round.fire(Cause.GONE)
+        elif pending < before[1] and self.round.state is State.PREPARING:
+            self.round.gather()
+
+    def _forget_waiter(self, waiter: int) -> None:
+        for m in self.round.members.values():
+            if waiter in (m.join, m.sync):
+                m.join = m.sync = None
+                self.turn.touch(m)
+
+
+def tell(story: Iterable[tuple[float, Cause, State, int]]) -> str:
+    """What happened, oldest first, in one line."""
+    return " | ".join(
+        f"{now:.3f} {cause.value} ({state.value}, generation {generation})"
+        for now, cause, state, generation in story
+    )
+
+
+def describe(group: ClassicGroup) -> Body:
+    """As DescribeGroups tells it: metadata and assignments only while they are valid."""
+    state = group.round
+    stable = state.state is State.STABLE
+    return {
+        "group_id": group.id,
+        "group_state": state.state.value,
+        "protocol_type": state.protocol_type,
+        "protocol_data": state.protocol if stable else "",
+        "members": [
+            {
+                "member_id": m.id,
+                "group_instance_id": m.about.group_instance_id,
+                "client_id": m.about.client_id,
+                "client_host": m.about.client_host,
+                "member_metadata": m.metadata(state.protocol) if stable else b"",
+                "member_assignment": m.about.assignment if stable else b"",
+            }
+            for m in by_id(state.members)
+        ],
+    }

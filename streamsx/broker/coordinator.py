@@ -1,0 +1,202 @@
+"""The coordinator: owns all groups, finds the one that an event is for, answers for several. Pure.
+
+One machine for the whole broker, so that one write can change several groups, and so that a write
+that failed throws away one machine and loads another from what is on disk.
+"""
+
+from streamsx.broker.classic import ClassicGroup, GroupConfig, describe
+from streamsx.broker.codes import ErrorCode
+from streamsx.broker.events import (
+    Body,
+    Effect,
+    Event,
+    Gone,
+    Load,
+    Persist,
+    Reply,
+    Request,
+    Tick,
+    Topics,
+)
+from streamsx.broker.offsets import NO_ID, Catalog, fetched, judge_commit, rows
+from streamsx.broker.records import GroupKey, GroupValue, Key, OffsetKey, OffsetValue
+
+OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, DESCRIBE, LIST, DELETE = 8, 9, 11, 15, 16, 42
+ABSENT_SINCE = {OFFSET_COMMIT: 9, DESCRIBE: 6}
+"""The version from which a request is told that the group is absent."""
+
+
+class Coordinator:
+    """Takes every event of `events`; the requests are 8, 9, 11 to 16 and 42."""
+
+    def __init__(self, config: GroupConfig | None = None) -> None:
+        self.config = config or GroupConfig()
+        self.groups: dict[str, ClassicGroup] = {}
+        self.catalog = Catalog({})
+        self._for_several = {
+            OFFSET_COMMIT: self._commit,
+            OFFSET_FETCH: self._fetch,
+            DESCRIBE: self._describe,
+            LIST: self._list,
+            DELETE: self._delete,
+        }
+
+    def step(self, now: float, event: Event) -> list[Effect]:
+        """Raises InvalidTransition for a request that came through in an impossible state."""
+        match event:
+            case Request():
+                return self._for_several.get(event.api, self._of_member)(now, event)
+            case Tick():
+                return self._step_group(now, event.group, event)
+            case Gone():
+                groups = sorted(self.groups)
+                return [x for group_id in groups for x in self._step_group(now, group_id, event)]
+            case Topics():
+                return self._change_topics(event)
+            case Load():
+                return self._load(now, event)
+
+    def _of_member(self, now: float, request: Request) -> list[Effect]:
+        group_id = request.body.group_id
+        if not group_id:
+            return [self.refuse(request, ErrorCode.INVALID_GROUP_ID)]
+        if request.api == JOIN_GROUP and not request.body.member_id:
+            self._group(group_id)
+        if group_id not in self.groups:
+            return [self.refuse(request, ErrorCode.UNKNOWN_MEMBER_ID)]
+        return self._step_group(now, group_id, request)
+
+    def _step_group(self, now: float, group_id: str, event: Request | Tick | Gone) -> list[Effect]:
+        group = self.groups.get(group_id)
+        if group is None:  # deleted before its Tick came
+            return []
+        effects = group.step(now, event)
+        self._drop_if_void(group)
+        return effects
+
+    def _group(self, group_id: str) -> ClassicGroup:
+        if group_id not in self.groups:
+            self.groups[group_id] = ClassicGroup(group_id, self.config)
+        return self.groups[group_id]
+
+    def _drop_if_void(self, group: ClassicGroup) -> None:
+        """Nothing on disk and nobody to come: its first member was refused, or never came back."""
+        state = group.round
+        if not (state.generation or state.members or state.pending or group.committed):
+            del self.groups[group.id]
+
+    def _commit(self, now: float, request: Request) -> list[Effect]:
+        body = request.body
+        group = self.groups.get(body.group_id)
+        if group is not None:
+            refused = group.may_commit(now, request)
+        elif body.generation_id_or_member_epoch < 0:
+            refused = ErrorCode.NONE
+        else:
+            absent = request.version >= ABSENT_SINCE[OFFSET_COMMIT]
+            refused = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.ILLEGAL_GENERATION
+        note_max = self.config.offset_metadata_bytes_max
+        puts, answer = judge_commit(request, refused, self.catalog, note_max)
+        reply = Reply(request.waiter, answer)
+        if not puts:
+            return [reply]
+        committed = self._group(body.group_id).committed
+        committed |= {(key.topic, key.partition): value for key, value in puts.items()}
+        return [Persist(tuple(puts.items())), reply]
+
+    def _fetch(self, _: float, request: Request) -> list[Effect]:
+        body, version = request.body, request.version
+        answers = []
+        for asked in body.groups or (body,):  # before version 8 there was one group, at the top
+            group = self.groups.get(asked.group_id)
+            committed = group.committed if group else {}
+            answers.append(fetched(asked.group_id, committed, asked.topics, version, self.catalog))
+        return [Reply(request.waiter, {**answers[0], "groups": answers})]
+
+    def _describe(self, _: float, request: Request) -> list[Effect]:
+        absent = request.version >= ABSENT_SINCE[DESCRIBE]
+        code = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.NONE
+        groups = [
+            describe(group)
+            if (group := self.groups.get(group_id))
+            else {"group_id": group_id, "group_state": "Dead", "error_code": code}
+            for group_id in request.body.groups
+        ]
+        return [Reply(request.waiter, {"groups": groups})]
+
+    def _list(self, _: float, request: Request) -> list[Effect]:
+        states = {name.casefold() for name in request.body.states_filter}
+        types = {name.casefold() for name in request.body.types_filter}
+        groups = [
+            {
+                "group_id": group_id,
+                "protocol_type": group.round.protocol_type,
+                "group_state": group.round.state.value,
+                "group_type": "classic",
+            }
+            for group_id, group in sorted(self.groups.items())
+            if (not states or group.round.state.value.casefold() in states)
+            and (not types or "classic" in types)
+        ]
+        return [Reply(request.waiter, {"groups": groups})]
+
+    def _delete(self, _: float, request: Request) -> list[Effect]:
+        results: list[Body] = []
+        keys: list[Key] = []
+        for group_id in request.body.groups_names:
+            group, code = self.groups.get(group_id), ErrorCode.NONE
+            if group is None:
+                code = ErrorCode.GROUP_ID_NOT_FOUND
+            elif group.round.members:
+                code = ErrorCode.NON_EMPTY_GROUP
+            else:
+                keys += [GroupKey(group_id), *rows(group_id, group.committed)]
+                del self.groups[group_id]
+            results.append({"group_id": group_id, "error_code": code})
+        reply = Reply(request.waiter, {"results": results})
+        return [Persist(deletes=tuple(keys)), reply] if keys else [reply]
+
+    def _change_topics(self, event: Topics) -> list[Effect]:
+        """Offsets of a topic that is gone, or of its namesake, must not greet the next one."""
+        old, self.catalog = self.catalog, Catalog(event.topics)
+
+        def stays(topic: str) -> bool:
+            new_id = self.catalog.identity(topic)[0]
+            return new_id != NO_ID and old.identity(topic)[0] in (NO_ID, new_id)
+
+        keys: list[Key] = []
+        for _, group in sorted(self.groups.items()):
+            lost = [key for key in rows(group.id, group.committed) if not stays(key.topic)]
+            for _, topic, partition in lost:
+                del group.committed[topic, partition]
+            keys += lost
+        return [Persist(deletes=tuple(keys))] if keys else []
+
+    def _load(self, now: float, event: Load) -> list[Effect]:
+        effects: list[Effect] = []
+        for key, value in event.rows:
+            group = self._group(key.group)
+            if isinstance(value, GroupValue):
+                effects += group.load(now, value)
+            elif isinstance(key, OffsetKey) and isinstance(value, OffsetValue):
+                group.committed[key.topic, key.partition] = value
+        return effects
+
+    def refuse(self, request: Request, code: ErrorCode) -> Reply:
+        """The answer to a request of which nothing is done, in the form its clients look for."""
+        body, error = request.body, {"error_code": code}
+        match request.api:
+            case 8:
+                answer = judge_commit(request, code, self.catalog, 0)[1]
+            case 9:
+                ids = [asked.group_id for asked in body.groups or (body,)]
+                answer = {**error, "groups": [{"group_id": name, **error} for name in ids]}
+            case 15:
+                answer = {"groups": [{"group_id": name, **error} for name in body.groups]}
+            case 42:
+                answer = {"results": [{"group_id": name, **error} for name in body.groups_names]}
+            case 11:
+                answer = {**error, "member_id": body.member_id}
+            case _:
+                answer = error
+        return Reply(request.waiter, answer)

@@ -1,0 +1,110 @@
+"""What the broker's machines are told, and what they ask for: frozen values, one union each.
+
+A machine is `step(now, event) -> [effects]`; `now` is in seconds of a monotonic clock. The shell
+carries the effects out in their order, and the simulator does the same without disk or sockets.
+Nothing here is encoded: bodies are decoded requests with the attributes of the newest version,
+replies are dicts for the encoder, rows are the values of `records`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from streamsx.broker.records import Key, Value
+
+Body = dict[str, Any]
+"""A reply, by field name; the encoder leaves out what the version of its request does not know."""
+
+
+class Peer(NamedTuple):
+    """Who sent a request: the client id of its header, and the address."""
+
+    client_id: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A decoded request; exactly one Reply bears its `waiter`, unless the connection closes first.
+
+    `fresh_id` becomes part of a member id if one is needed; `wall_ms` is stored, never compared
+    with `now`.
+    """
+
+    waiter: int
+    api: int
+    version: int
+    peer: Peer
+    body: Any
+    fresh_id: str
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time that this group's last Wake named has come. Late is allowed, early is harmless."""
+
+    group: str
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The connection of a parked request closed. Its member stays until its session ends."""
+
+    waiter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """All topics there are: id and number of partitions, by name."""
+
+    topics: Mapping[str, tuple[bytes, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Every persisted row, in key order; comes before anything else, once."""
+
+    rows: tuple[tuple[Key, Value], ...]
+
+
+Event = Request | Tick | Gone | Topics | Load
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """One atomic write. What stands behind it happens only after it returned.
+
+    If it fails, the rest of this step is dropped, every open request is answered with 15
+    COORDINATOR_NOT_AVAILABLE, and a new machine is loaded from what is on disk.
+    """
+
+    puts: tuple[tuple[Key, Value], ...] = ()
+    deletes: tuple[Key, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answers the request of this waiter, in the version it came in."""
+
+    waiter: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Send this group a Tick at that time, and forget the earlier Wake of the group."""
+
+    group: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One decision in one line for the log: the event's name, then key=value."""
+
+    text: str
+
+
+Effect = Persist | Reply | Wake | Story

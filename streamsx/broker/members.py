@@ -1,0 +1,100 @@
+"""Who is in a group: who holds which id, what all of them support, what they vote for. Pure.
+
+A group's members are a dict by id, in the order in which they joined, because the first one
+leads. What leaves the group is sorted by id.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from streamsx.broker.codes import ErrorCode
+from streamsx.broker.events import Body
+from streamsx.broker.records import MemberValue
+
+
+@dataclass(slots=True)
+class Member:
+    """One member; `join` and `sync` are the waiters of its parked requests.
+
+    It counts as joined, or synced, from its request on, even if the connection is gone since.
+    """
+
+    about: MemberValue
+    session_at: float = 0.0
+    joined: bool = False
+    synced: bool = True
+    join: int | None = None
+    sync: int | None = None
+    former_id: str = ""  # whose place it took
+
+    @property
+    def id(self) -> str:
+        """Unique in its group."""
+        return self.about.member_id
+
+    @property
+    def parked(self) -> bool:
+        """It waits for us, so its session does not run."""
+        return self.join is not None or self.sync is not None
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What it sent for this protocol."""
+        return next((data for name, data in self.about.protocols if name == protocol), b"")
+
+
+Members = dict[str, Member]
+
+
+def by_id(members: Mapping[str, Member]) -> list[Member]:
+    """The order of everything that leaves the group."""
+    return [members[member_id] for member_id in sorted(members)]
+
+
+def holder(members: Mapping[str, Member], instance_id: str | None) -> Member | None:
+    """The static member of this instance id."""
+    if instance_id is None:
+        return None
+    return next((m for m in members.values() if m.about.group_instance_id == instance_id), None)
+
+
+def check(members: Mapping[str, Member], member_id: str, instance_id: str | None) -> ErrorCode:
+    """Whether this id is a member's, and that of the holder of the instance id if one is given.
+
+    A static member that was replaced is fenced if it says who it is, and unknown if it does not.
+    """
+    member = members.get(member_id)
+    if member is not None and instance_id in (None, member.about.group_instance_id):
+        return ErrorCode.NONE
+    fenced = holder(members, instance_id) is not None
+    return ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def supported(members: Mapping[str, Member], names: set[str]) -> set[str]:
+    """Those of these protocols that every member supports."""
+    return names.intersection(*({name for name, _ in m.about.protocols} for m in members.values()))
+
+
+def vote(members: Mapping[str, Member]) -> str:
+    """The protocol that most members like best, of those that all support."""
+    every = {name for m in members.values() for name, _ in m.about.protocols}
+    common = supported(members, every)
+    liked = (next(n for n, _ in m.about.protocols if n in common) for m in members.values())
+    return Counter(liked).most_common(1)[0][0]
+
+
+def rebalance_ms(members: Mapping[str, Member]) -> int:
+    """The longest time that any of them wants to be waited for."""
+    return max((m.about.rebalance_timeout for m in members.values()), default=0)
+
+
+def subscriptions(members: Mapping[str, Member], protocol: str | None) -> list[Body]:
+    """What the leader is told of everybody."""
+    return [
+        {
+            "member_id": m.id,
+            "group_instance_id": m.about.group_instance_id,
+            "metadata": m.metadata(protocol),
+        }
+        for m in by_id(members)
+    ]

@@ -1,0 +1,97 @@
+"""What a group committed, and the answers to OffsetCommit and OffsetFetch. Pure.
+
+Who may commit is the group's to say; nothing expires yet, but the times for it are in the rows.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from streamsx.broker.codes import ErrorCode
+from streamsx.broker.events import Body, Request
+from streamsx.broker.records import Committed, OffsetKey, OffsetValue
+
+NO_ID = bytes(16)
+NOTHING = OffsetValue(-1, -1, "", -1)
+TOPIC_IDS_SINCE = 10  # the version from which both requests name topics by id
+
+
+class Catalog:
+    """The topics there are, by name and by id."""
+
+    def __init__(self, topics: Mapping[str, tuple[bytes, int]]) -> None:
+        self.topics = topics
+        self._names = {topic_id: name for name, (topic_id, _) in topics.items()}
+
+    def name(self, topic: Any, version: int) -> str | None:
+        """Of a topic in a request; None for an id that is no topic's."""
+        by_id = version >= TOPIC_IDS_SINCE
+        return self._names.get(bytes(topic.topic_id)) if by_id else str(topic.name)
+
+    def identity(self, name: str) -> tuple[bytes, int]:
+        """Id and number of partitions; zeros if there is no such topic."""
+        return self.topics.get(name, (NO_ID, 0))
+
+    def unknown(self, name: str | None, partition: int) -> ErrorCode:
+        """What is wrong with a partition in a request, if anything is."""
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        known = 0 <= partition < self.identity(name)[1]
+        return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def judge_commit(
+    request: Request, refused: ErrorCode, catalog: Catalog, metadata_bytes_max: int
+) -> tuple[dict[OffsetKey, OffsetValue], Body]:
+    """What an OffsetCommit changes, and its answer; nothing if its group refused it."""
+    body = request.body
+    puts: dict[OffsetKey, OffsetValue] = {}
+    topics = []
+    for t in body.topics:
+        name, partitions = catalog.name(t, request.version), []
+        for p in t.partitions:
+            note = p.committed_metadata or ""
+            too_long = len(note.encode()) > metadata_bytes_max
+            code = catalog.unknown(name, p.partition_index) or refused
+            if not code and too_long:
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if name is not None and not code:
+                puts[OffsetKey(body.group_id, name, p.partition_index)] = OffsetValue(
+                    p.committed_offset, p.committed_leader_epoch, note, request.wall_ms
+                )
+            partitions.append({"partition_index": p.partition_index, "error_code": code})
+        topics.append({"name": name, "topic_id": t.topic_id, "partitions": partitions})
+    return puts, {"topics": topics}
+
+
+def fetched(
+    group_id: str, committed: Committed, topics: Any, version: int, catalog: Catalog
+) -> Body:
+    """The answer to an OffsetFetch for one group: of these topics, or of all if None."""
+    asked: list[tuple[str | None, bytes, Collection[int]]]
+    if topics is None:
+        names = sorted({name for name, _ in committed})
+        partitions = {name: sorted(p for n, p in committed if n == name) for name in names}
+        asked = [(name, catalog.identity(name)[0], partitions[name]) for name in names]
+    else:
+        asked = [(catalog.name(t, version), t.topic_id, t.partition_indexes) for t in topics]
+
+    def answer(name: str | None, partition: int) -> Body:
+        value = committed.get((name or "", partition), NOTHING)
+        return {
+            "partition_index": partition,
+            "committed_offset": value.offset,
+            "committed_leader_epoch": value.leader_epoch,
+            "metadata": value.metadata,
+            "error_code": ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE,
+        }
+
+    answers = [
+        {"name": name, "topic_id": topic_id, "partitions": [answer(name, p) for p in ps]}
+        for name, topic_id, ps in asked
+    ]
+    return {"group_id": group_id, "topics": answers}
+
+
+def rows(group_id: str, committed: Committed) -> list[OffsetKey]:
+    """The keys of all rows of a group, in order."""
+    return [OffsetKey(group_id, topic, partition) for topic, partition in sorted(committed)]

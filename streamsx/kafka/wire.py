@@ -1,0 +1,243 @@
+"""Requests and responses as frames: one decoder and one encoder per (api, version).
+
+Handlers and callers are written once for all versions: what is decoded has the attributes of the
+newest version (absent ones have their default), and what is encoded is a plain dict, of which a
+version takes the fields it knows. Field names are kio's: Kafka's in snake case, times without
+`_ms` (they are ints of milliseconds here). Broker and client share all of it.
+
+kio's module of a version is imported when that version is first used, 4-12 ms each. Reading and
+writing sockets is not done here, nor is the choice of a version.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from functools import cache, partial
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from streamsx.kafka.compiler import Buffer, Decoder, Malformed, decode, decoder, encoder
+from streamsx.kafka.schema import Schema
+
+if TYPE_CHECKING:
+    from kio.schema.index import LoadableEntityType
+
+Kind = Literal["request", "response", "header", "data"]
+Body = Mapping[str, Any]
+RequestDecoder = Callable[[Buffer], tuple[str | None, Any]]
+"""frame -> (client id, message)."""
+ResponseEncoder = Callable[[int, Body], bytearray]
+"""(correlation id, body) -> frame with its length in front."""
+RequestEncoder = Callable[[int, str | None, Body], bytearray]
+"""(correlation id, client id, body) -> frame with its length in front."""
+ResponseDecoder = Callable[[Buffer], Any]
+"""frame -> message."""
+
+_length = Struct(">i")
+_head = Struct(">hhi")
+_version = Struct(">h")
+
+
+class Api(IntEnum):
+    """The requests we serve or send, by their key."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+
+
+class Head(NamedTuple):
+    """What every request begins with, whatever its version."""
+
+    api: int
+    version: int
+    correlation_id: int
+
+
+def request_head(frame: Buffer) -> Head:
+    """The first 8 bytes of a request. Raises Malformed if there are fewer."""
+    if len(frame) < _head.size:
+        raise Malformed(f"a request of {len(frame)} bytes")
+    return Head._make(_head.unpack_from(frame))
+
+
+def correlation_id(frame: Buffer) -> int:
+    """The first 4 bytes of a response. Raises Malformed if there are fewer."""
+    if len(frame) < _length.size:
+        raise Malformed(f"a response of {len(frame)} bytes")
+    number: int = _length.unpack_from(frame)[0]
+    return number
+
+
+@cache
+def versions(api: int) -> tuple[int, int]:
+    """The oldest and the newest version that there are schemas for. Raises Malformed for none."""
+    from kio.schema.index import api_key_map, schema_name_map
+
+    if api not in api_key_map:
+        raise Malformed(f"api {api}: unknown")
+    found = schema_name_map[api_key_map[api]]
+    return min(found), max(found)
+
+
+@cache
+def request_decoder(api: int, version: int) -> RequestDecoder:
+    """What it returns raises Malformed and nothing else; so does this, if there is no schema."""
+    header = _header(api, version, "request")
+    read_header, read_body = decoder(header, header), _body(api, version, "request")
+
+    def read(data: memoryview, position: int, end: int) -> tuple[Any, int]:
+        head, position = read_header(data, position, end)
+        body, position = read_body(data, position, end)
+        return (head.client_id, body), position
+
+    return partial(decode, read)
+
+
+@cache
+def response_encoder(api: int, version: int) -> ResponseEncoder:
+    """Tagged fields of the header are never written."""
+    head = _length.size * 2 + _header(api, version, "response").__flexible__
+    write = encoder(_schema(api, version, "response"))
+
+    def encode(correlation_id: int, body: Body) -> bytearray:
+        frame = bytearray(head)
+        write(body, frame)
+        _length.pack_into(frame, 0, len(frame) - _length.size)
+        _length.pack_into(frame, _length.size, correlation_id)
+        return frame
+
+    return encode
+
+
+@cache
+def request_encoder(api: int, version: int) -> RequestEncoder:
+    """Tagged fields of the header are never written."""
+    write_header = encoder(_header(api, version, "request"))
+    write = encoder(_schema(api, version, "request"))
+    head = {"request_api_key": api, "request_api_version": version}
+
+    def encode(correlation_id: int, client_id: str | None, body: Body) -> bytearray:
+        frame = bytearray(_length.size)
+        write_header({**head, "correlation_id": correlation_id, "client_id": client_id}, frame)
+        write(body, frame)
+        _length.pack_into(frame, 0, len(frame) - _length.size)
+        return frame
+
+    return encode
+
+
+@cache
+def response_decoder(api: int, version: int) -> ResponseDecoder:
+    """What it returns raises Malformed and nothing else; whose reply it is was looked at before."""
+    header = _header(api, version, "response")
+    read_header, read_body = decoder(header, header), _body(api, version, "response")
+
+    def read(data: memoryview, position: int, end: int) -> tuple[Any, int]:
+        _, position = read_header(data, position, end)
+        return read_body(data, position, end)
+
+    return partial(decode, read)
+
+
+def record_encoder(schema: type[Schema], version: int) -> Callable[[Body], bytes]:
+    """For values outside requests, as in `__consumer_offsets`: 2 bytes of version, then the body.
+
+    A schema that kio lacks is a dataclass in its style (`schema.Schema`).
+    """
+    write = encoder(schema)
+
+    def encode(body: Body) -> bytes:
+        out = bytearray(_version.pack(version))
+        write(body, out)
+        return bytes(out)
+
+    return encode
+
+
+def record_decoder(
+    schemas: Mapping[int, type[Schema]], *, newer: bool = False
+) -> Callable[[Buffer], Any]:
+    """Reads what `record_encoder` wrote with any of these versions.
+
+    With `newer` a version above them is read as the newest one and what follows is left alone:
+    such formats only ever grow at their end. Raises Malformed and nothing else.
+    """
+    newest = max(schemas)
+    known = {version: decoder(schema, schemas[newest]) for version, schema in schemas.items()}
+
+    def read(data: Buffer) -> Any:
+        if len(data) < _version.size:
+            raise Malformed(f"a version in {len(data)} bytes")
+        (version,) = _version.unpack_from(data)
+        if version not in known and not (newer and version > newest):
+            raise Malformed(f"version {version}, known are {sorted(known)}")
+        use = known[min(version, newest)]
+        return decode(use, data, _version.size, whole=not newer)
+
+    return read
+
+
+def load(name: str, version: int, kind: Kind) -> type[Schema]:
+    """A schema of kio's."""
+    from kio.index import load_entity_schema
+    from kio.static.constants import EntityType
+
+    kinds: dict[Kind, LoadableEntityType] = {
+        "request": EntityType.request,
+        "response": EntityType.response,
+        "header": EntityType.header,
+        "data": EntityType.data,
+    }
+    return load_entity_schema(name, version, kinds[kind])
+
+
+def _schema(api: int, version: int, kind: Kind) -> type[Schema]:
+    from kio.schema.index import api_key_map
+
+    low, high = versions(api)
+    if not low <= version <= high:
+        raise Malformed(f"api {api} v{version}: known are {low} to {high}")
+    return load(api_key_map[api], version, kind)
+
+
+def _body(api: int, version: int, kind: Kind) -> Decoder:
+    return decoder(_schema(api, version, kind), _schema(api, versions(api)[1], kind))
+
+
+def _header(api: int, version: int, kind: Kind) -> type[Schema]:
+    flexible = _schema(api, version, kind).__flexible__
+    if kind == "request":
+        return load("request_header", 2 if flexible else 1, "header")
+    # A client reads the answer to ApiVersions before it knows which version the broker chose: that
+    # one header never became flexible (KIP-511).
+    return load("response_header", 1 if flexible and api != Api.API_VERSIONS else 0, "header")

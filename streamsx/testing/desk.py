@@ -1,0 +1,288 @@
+"""The group coordinator at a desk: requests in, replies out, a dict for a disk, time by hand.
+
+For unit tests and random scripts of the machine alone; `check` runs after each step.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+from streamsx.broker.classic import ClassicGroup, GroupConfig, State, describe
+from streamsx.broker.coordinator import Coordinator
+from streamsx.broker.events import (
+    Body,
+    Effect,
+    Event,
+    Gone,
+    Load,
+    Peer,
+    Persist,
+    Reply,
+    Request,
+    Story,
+    Tick,
+    Topics,
+    Wake,
+)
+from streamsx.broker.records import GroupKey, GroupValue, Key, Value
+from streamsx.errors import InvariantBroken
+
+
+def hold(condition: bool, what: str) -> None:
+    """Raises InvariantBroken; unlike an assert also where Python runs with -O."""
+    if not condition:
+        raise InvariantBroken(what)
+
+
+def earliest(group: ClassicGroup) -> float:
+    """When the next thing happens by itself."""
+    state = group.round
+    sessions = [m.session_at for m in state.members.values() if not m.parked]
+    return min((state.deadline, *state.pending.values(), *sessions))
+
+
+class AnsweredOnce:
+    """A waiter is answered once: twice would put its connection out of step for ever."""
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+
+    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
+        if isinstance(event, Request):
+            self.open.add(event.waiter)
+        if isinstance(event, Gone):
+            self.open.discard(event.waiter)
+        for effect in effects:
+            if isinstance(effect, Reply):
+                hold(effect.waiter in self.open, f"waiter {effect.waiter} is answered again")
+                self.open.remove(effect.waiter)
+        members = [m for g in desk.machine.groups.values() for m in g.round.members.values()]
+        parked = {w for m in members for w in (m.join, m.sync) if w is not None}
+        hold(parked == self.open, f"parked {sorted(parked)}, not answered {sorted(self.open)}")
+
+
+class GenerationsRise:
+    """A generation never falls, or a zombie's would become valid again."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+
+    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
+        now = {group_id: g.round.generation for group_id, g in desk.machine.groups.items()}
+        for group_id in now.keys() & self.seen.keys():
+            hold(now[group_id] >= self.seen[group_id], f"{group_id} fell to {now[group_id]}")
+        self.seen = now
+
+
+class PersistedBeforeTold:
+    """What a client was told must survive a crash that comes right behind the answer."""
+
+    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
+        disk = dict(desk.disk_before)
+        for effect in effects:
+            if isinstance(effect, Persist):
+                disk |= dict(effect.puts)
+            elif isinstance(effect, Reply) and not effect.body.get("error_code"):
+                self._check(desk.asked[effect.waiter], effect.body, disk)
+
+    def _check(self, request: Request, body: Body, disk: dict[Key, Value]) -> None:
+        row = disk.get(GroupKey(getattr(request.body, "group_id", "")))
+        if "generation_id" in body:
+            hold(isinstance(row, GroupValue), "a generation is told that is on no disk")
+            assert isinstance(row, GroupValue)
+            hold(row.generation == body["generation_id"], "another generation is on disk")
+        if "assignment" in body:
+            assert isinstance(row, GroupValue)
+            stored = {m.member_id: m.assignment for m in row.members}
+            hold(row.synced, "an assignment is told that is on no disk")
+            hold(stored[request.body.member_id] == body["assignment"], "another assignment")
+
+
+class NothingForgotten:
+    """Each deadline has a Wake before it, and none is left behind by its Tick."""
+
+    def __init__(self) -> None:
+        self.armed: dict[str, float] = {}
+
+    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
+        if isinstance(event, Tick):
+            self.armed.pop(event.group, None)
+        if isinstance(event, Load):
+            self.armed.clear()
+        self.armed |= {e.group: e.at for e in effects if isinstance(e, Wake)}
+        for group_id, group in desk.machine.groups.items():
+            due = earliest(group)
+            hold(self.armed.get(group_id, inf) <= due, f"{group_id} sleeps beyond {due}")
+            late = isinstance(event, Tick) and event.group == group_id and due <= desk.now
+            hold(not late, f"{group_id} was not done at {desk.now}")
+
+
+class Desk:
+    """Drives a coordinator by hand. `replies` is by waiter; who is not in it, waits."""
+
+    def __init__(self, config: GroupConfig | None = None) -> None:
+        self.config = config
+        self.now = 1000.0
+        self.disk: dict[Key, Value] = {}
+        self.disk_before: dict[Key, Value] = {}
+        self.asked: dict[int, Request] = {}
+        self.replies: dict[int, Body] = {}
+        self.story: list[str] = []
+        self.topics: dict[str, tuple[bytes, int]] = {}
+        self.wakes: dict[str, float] = {}
+        self.invariants = (
+            AnsweredOnce(), GenerationsRise(), PersistedBeforeTold(), NothingForgotten(),
+        )  # fmt: skip
+        self.machine = Coordinator(config)
+
+    def step(self, event: Event) -> list[Effect]:
+        """One event, its effects carried out, the invariants checked."""
+        self.disk_before = dict(self.disk)
+        if isinstance(event, Tick):
+            self.wakes.pop(event.group, None)
+        effects = self.machine.step(self.now, event)
+        for effect in effects:
+            match effect:
+                case Persist():
+                    self.disk |= dict(effect.puts)
+                    self.disk = {k: v for k, v in self.disk.items() if k not in effect.deletes}
+                case Reply():
+                    self.replies[effect.waiter] = effect.body
+                case Wake():
+                    self.wakes[effect.group] = effect.at
+                case Story():
+                    self.story.append(effect.text)
+        for invariant in self.invariants:
+            invariant.after(self, event, effects)
+        return effects
+
+    def ask(self, api: int, version: int, client: str = "c", **body: Any) -> int:
+        """Sends a request; gives its waiter."""
+        waiter = len(self.asked) + 1
+        peer = Peer(client, "127.0.0.1")
+        wall_ms = int(self.now * 1000)
+        request = Request(
+            waiter, api, version, peer, SimpleNamespace(**body), f"{waiter:04d}", wall_ms
+        )
+        self.asked[waiter] = request
+        self.step(request)
+        return waiter
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = "g",
+        version: int = 5,
+        instance: str | None = None,
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        protocols: Mapping[str, bytes] = MappingProxyType({"range": b"topics"}),
+        kind: str = "consumer",
+    ) -> int:
+        """JoinGroup."""
+        offered = [SimpleNamespace(name=n, metadata=data) for n, data in protocols.items()]
+        return self.ask(
+            11, version, group_id=group, member_id=member_id, group_instance_id=instance,
+            session_timeout=session_ms, rebalance_timeout=rebalance_ms, protocol_type=kind,
+            protocols=offered,
+        )  # fmt: skip
+
+    def sync(
+        self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None,
+        assignments: Mapping[str, bytes] = MappingProxyType({}), protocol: str | None = None,
+    ) -> int:  # fmt: skip
+        """SyncGroup."""
+        given = [SimpleNamespace(member_id=m, assignment=a) for m, a in assignments.items()]
+        return self.ask(
+            14, 5, group_id=group, member_id=member_id, generation_id=generation,
+            group_instance_id=instance, protocol_type=None, protocol_name=protocol,
+            assignments=given,
+        )  # fmt: skip
+
+    def heartbeat(
+        self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None
+    ) -> Body:
+        """Heartbeat, and its answer."""
+        waiter = self.ask(
+            12, 4, group_id=group, member_id=member_id, generation_id=generation,
+            group_instance_id=instance,
+        )  # fmt: skip
+        return self.replies[waiter]
+
+    def leave(self, *members: tuple[str, str | None], group: str = "g") -> list[int]:
+        """LeaveGroup of (member id, instance id); the code of each, or of the whole."""
+        who = [SimpleNamespace(member_id=m, group_instance_id=i) for m, i in members]
+        waiter = self.ask(13, 3, group_id=group, members=who)
+        reply = self.replies[waiter]
+        return [answer["error_code"] for answer in reply.get("members", [reply])]
+
+    def commit(
+        self, member_id: str, generation: int, offsets: Mapping[tuple[str, int], int], *,
+        group: str = "g", instance: str | None = None, version: int = 8, note: str | None = None,
+    ) -> dict[tuple[str, int], int]:  # fmt: skip
+        """OffsetCommit; the code of each partition."""
+        names = sorted({name for name, _ in offsets})
+        topics = [
+            SimpleNamespace(
+                name=name, topic_id=bytes(16),
+                partitions=[
+                    SimpleNamespace(
+                        partition_index=p, committed_offset=offset, committed_leader_epoch=-1,
+                        committed_metadata=note,
+                    )
+                    for (n, p), offset in offsets.items() if n == name
+                ],
+            )
+            for name in names
+        ]  # fmt: skip
+        waiter = self.ask(
+            8, version, group_id=group, member_id=member_id, group_instance_id=instance,
+            generation_id_or_member_epoch=generation, topics=topics,
+        )  # fmt: skip
+        return {
+            (t["name"], p["partition_index"]): p["error_code"]
+            for t in self.replies[waiter]["topics"]
+            for p in t["partitions"]
+        }
+
+    def committed(self, group: str = "g") -> dict[tuple[str, int], int]:
+        """OffsetFetch of everything the group has."""
+        waiter = self.ask(
+            9, 8, groups=[SimpleNamespace(group_id=group, topics=None)], require_stable=False
+        )
+        return {
+            (t["name"], p["partition_index"]): p["committed_offset"]
+            for t in self.replies[waiter]["groups"][0]["topics"]
+            for p in t["partitions"]
+        }
+
+    def set_topics(self, **partitions: int) -> None:
+        """All topics there are, each under the id of its name."""
+        self.topics = {t: (t.encode().ljust(16, b"-"), n) for t, n in partitions.items()}
+        self.step(Topics(self.topics))
+
+    def sleep(self, seconds: float) -> None:
+        """Lets time pass; groups wake when they asked to."""
+        until = self.now + seconds
+        while self.wakes and min(self.wakes.values()) <= until:
+            at, group = min((at, group) for group, at in self.wakes.items())
+            self.now = max(self.now, at)
+            self.step(Tick(group, int(self.now * 1000)))
+        self.now = until
+
+    def crash(self) -> None:
+        """A new coordinator, from what is on the disk; who waited will never be answered."""
+        groups = self.machine.groups.values()
+        stable = {g.id: describe(g) for g in groups if g.round.state is State.STABLE}
+        for invariant in self.invariants:
+            if isinstance(invariant, AnsweredOnce):
+                invariant.open.clear()
+        self.machine, self.wakes = Coordinator(self.config), {}
+        rows = sorted(self.disk.items(), key=lambda row: (type(row[0]).__name__, row[0]))
+        self.step(Load(tuple(rows)))
+        self.step(Topics(self.topics))
+        after = {group_id: describe(g) for group_id, g in self.machine.groups.items()}
+        for group_id, told in stable.items():
+            hold(after[group_id] == told, f"{group_id} came back otherwise than it was")

@@ -1,0 +1,73 @@
+"""The fixture itself: an unmodified client talks to it, restarts keep its address and its data."""
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]  # no types
+
+from streamsx.testing.apache_kafka import ApacheKafka
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.xdist_group("kafka"),
+    pytest.mark.timeout(120),
+]
+
+
+async def sent(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        for value in values:
+            await producer.send_and_wait(topic, value)
+
+
+async def received(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    async with consumer, asyncio.timeout(30):
+        return [(await consumer.getone()).value for _ in range(count)]
+
+
+def test_an_unmodified_client_gets_back_what_it_sent(kafka: ApacheKafka) -> None:
+    topic, values = f"t-{uuid.uuid4()}", [b"one", b"two", b"three"]
+    asyncio.run(sent(kafka.bootstrap, topic, values))
+    assert asyncio.run(received(kafka.bootstrap, topic, 3)) == values
+
+
+def test_records_survive_a_restart_and_a_kill(kafka: ApacheKafka) -> None:
+    topic, address = f"t-{uuid.uuid4()}", kafka.bootstrap
+    asyncio.run(sent(address, topic, [b"one"]))
+
+    kafka.restart()
+    asyncio.run(sent(address, topic, [b"two"]))
+    kafka.kill()
+    assert kafka.pid is None
+    kafka.start()
+
+    assert kafka.bootstrap == address
+    assert asyncio.run(received(address, topic, 2)) == [b"one", b"two"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
+def test_it_does_not_outlive_a_test_run_that_is_killed(kafka_jars: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from streamsx.testing.apache_kafka import *;"
+        "broker = ApacheKafka(*map(Path, sys.argv[1:])); broker.start();"
+        "print(broker.pid, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(kafka_jars), str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as run:  # fmt: skip
+        assert run.stdout
+        java = os.pidfd_open(int(run.stdout.readline()))
+        run.send_signal(signal.SIGKILL)
+
+    ended, _, _ = select.select([java], [], [], 10)  # a pidfd is readable once its process ended
+    os.close(java)
+    assert ended

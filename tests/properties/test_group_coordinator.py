@@ -1,0 +1,161 @@
+"""The group coordinator under any order of requests, closed connections, time and crashes.
+
+The desk checks the invariants after each step; a failure is replayed with its seed.
+"""
+
+import random
+from collections import Counter
+
+import pytest
+
+from streamsx.broker.classic import TABLE, Cause, GroupConfig, State
+from streamsx.broker.events import Gone
+from streamsx.testing.desk import Desk
+
+SEEDS = 150
+STEPS = 250
+OFFERS = ({"range": b"a"}, {"range": b"b"}, {"sticky": b"s", "range": b"a"}, {"mine": b""})
+SESSION_MS, REBALANCE_MS = 3000, 5000
+
+
+class Clients:
+    """They say anything at any time, but more often than not something that makes sense."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.desk = Desk(
+            GroupConfig(members_max=4, initial_delay_ms=self.random.choice([0, 0, 2000]))
+        )
+        self.desk.set_topics(t=2, u=1)
+        self.seen: Counter[tuple[Cause, State]] = Counter()
+
+    def group(self) -> str:
+        return self.random.choice("ggh")
+
+    def member(self, group: str) -> str:
+        """A member, a promised one, any id that was ever told, or none."""
+        held = self.desk.machine.groups.get(group)
+        ids = [*held.round.members, *held.round.pending] if held else []
+        told = [r["member_id"] for r in self.desk.replies.values() if r.get("member_id")]
+        return str(self.random.choice([*ids * 3, *told[-3:], ""]))
+
+    def instance(self, group: str, member_id: str) -> str | None:
+        held = self.desk.machine.groups.get(group)
+        member = held.round.members.get(member_id) if held else None
+        if member and self.random.random() < 0.9:
+            return member.about.group_instance_id
+        return self.random.choice([None, None, "one", "two"])
+
+    def generation(self, group: str) -> int:
+        held = self.desk.machine.groups.get(group)
+        return (held.round.generation if held else 0) - (self.random.random() < 0.1)
+
+    def joins(self) -> None:
+        group = self.group()
+        member_id = self.member(group)
+        self.desk.join(
+            member_id, group=group, instance=self.instance(group, member_id),
+            protocols=self.random.choices(OFFERS, (6, 3, 3, 1))[0],
+            version=self.random.choice([0, 3, 5, 9]), session_ms=SESSION_MS,
+            rebalance_ms=REBALANCE_MS,
+        )  # fmt: skip
+
+    def syncs(self) -> None:
+        group = self.group()
+        held = self.desk.machine.groups.get(group)
+        leader = (held.round.leader if held else None) or ""
+        member_id = self.random.choice([leader, self.member(group)])
+        self.desk.sync(
+            member_id, self.generation(group), group=group,
+            instance=self.instance(group, member_id),
+            assignments={m: m.encode() for m in held.round.members} if held else {},
+        )  # fmt: skip
+
+    def beats(self) -> None:
+        group = self.group()
+        member_id = self.member(group)
+        self.desk.heartbeat(
+            member_id, self.generation(group), group=group,
+            instance=self.instance(group, member_id),
+        )  # fmt: skip
+
+    def commits(self) -> None:
+        group = self.group()
+        generation = self.random.choice([-1, self.generation(group)])
+        member_id = self.member(group) if generation >= 0 else ""
+        offsets = {(self.random.choice("tu"), 0): self.random.randrange(100)}
+        self.desk.commit(member_id, generation, offsets, group=group)
+
+    def leaves(self) -> None:
+        group = self.group()
+        member_id = self.member(group)
+        self.desk.leave((member_id, self.instance(group, member_id)), group=group)
+
+    def hangs_up(self) -> None:
+        waiting = sorted(self.desk.asked.keys() - self.desk.replies.keys())
+        if waiting:
+            self.desk.step(Gone(self.random.choice(waiting)))
+
+    def sleeps(self) -> None:
+        self.desk.sleep(self.random.choice([0.01, 0.5, 2, 6]))
+
+    def changes_topics(self) -> None:
+        self.desk.set_topics(t=2, **self.random.choice([{}, {"u": 1}]))
+
+    def deletes(self) -> None:
+        self.desk.ask(42, 2, groups_names=[self.group()])
+
+    def step(self) -> None:
+        actions = (
+            (self.joins, 30), (self.syncs, 25), (self.beats, 15), (self.commits, 8),
+            (self.leaves, 4), (self.hangs_up, 4), (self.sleeps, 10), (self.changes_topics, 1),
+            (self.deletes, 1), (self.desk.crash, 2),
+        )  # fmt: skip
+        (act,) = self.random.choices([a for a, _ in actions], [weight for _, weight in actions])
+        act()
+        for group in self.desk.machine.groups.values():
+            self.seen |= Counter({(cause, state): 1 for _, cause, state, _ in group.round.story})
+
+    def settle(self) -> None:
+        """All have gone; whoever comes then must find a group that works."""
+        self.desk.sleep(3600)
+        ids = [str(self.desk.replies[self.desk.join()]["member_id"]) for _ in range(2)]
+        waiters = {member_id: self.desk.join(member_id) for member_id in ids}
+        self.desk.sleep(2)
+        waiters = {
+            m: self.desk.join(m) if w in self.desk.replies else w for m, w in waiters.items()
+        }
+        told = {m: self.desk.replies[w] for m, w in waiters.items()}
+        (leader,) = {reply["leader"] for reply in told.values()}
+        (generation,) = {reply["generation_id"] for reply in told.values()}
+        parked = [self.desk.sync(m, generation) for m in ids if m != leader]
+        self.desk.sync(leader, generation, assignments=dict.fromkeys(ids, b"yours"))
+        assert [self.desk.replies[w]["assignment"] for w in parked] == [b"yours"]
+
+
+@pytest.mark.parametrize("ten", range(SEEDS // 10))
+def test_invariants_hold_in_any_order_and_a_group_recovers(ten: int) -> None:
+    for seed in range(ten * 10, ten * 10 + 10):
+        clients = Clients(seed)
+        for _ in range(STEPS):
+            clients.step()
+        clients.settle()
+
+
+def test_the_seeds_reach_every_entry_of_the_table() -> None:
+    """Or the test above would say less than it seems to."""
+    wanted = {
+        (cause, state)
+        for cause, row in TABLE.items()
+        for state, action in zip(State, row, strict=True)
+        if action
+    }
+    seen: set[tuple[Cause, State]] = set()
+    for seed in range(SEEDS):
+        clients = Clients(seed)
+        for _ in range(STEPS):
+            clients.step()
+        seen |= clients.seen.keys()
+        if seen >= wanted:
+            return
+    assert not wanted - seen

@@ -1,0 +1,56 @@
+"""Error codes: Kafka's numbers, what older clients know, our exceptions."""
+
+import kio.schema.errors
+import pytest
+
+from streamsx import errors
+from streamsx.kafka.errors import ErrorCode, failure, known_to, name_of
+from streamsx.kafka.wire import Api
+
+
+def test_names_numbers_and_what_is_retriable_are_kafkas() -> None:
+    theirs = {(e.name.upper(), e.value, e.retriable) for e in kio.schema.errors.ErrorCode}
+    assert {(e.name, e.value, e.retriable) for e in ErrorCode} <= theirs
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "answer"),
+    [
+        (Api.INIT_PRODUCER_ID, 3, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (Api.INIT_PRODUCER_ID, 4, ErrorCode.PRODUCER_FENCED),
+        (Api.END_TXN, 1, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (Api.END_TXN, 2, ErrorCode.PRODUCER_FENCED),
+        (Api.TXN_OFFSET_COMMIT, 5, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (Api.PRODUCE, 3, ErrorCode.PRODUCER_FENCED),
+    ],
+)
+def test_a_fenced_producer_hears_the_code_that_its_version_knows(
+    api: Api, version: int, answer: ErrorCode
+) -> None:
+    assert known_to(api, version, ErrorCode.PRODUCER_FENCED) is answer
+    assert known_to(api, version, ErrorCode.NOT_COORDINATOR) is ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.INVALID_CONFIG, errors.SettingError),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, errors.TopicGone),
+        (ErrorCode.UNKNOWN_MEMBER_ID, errors.Fenced),
+        (ErrorCode.FENCED_INSTANCE_ID, errors.InstanceIdTaken),
+        (ErrorCode.MESSAGE_TOO_LARGE, errors.RecordTooLarge),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, errors.WorldError),
+        (ErrorCode.INVALID_REQUEST, errors.StreamsxError),
+        (12345, errors.StreamsxError),
+    ],
+)
+def test_a_code_becomes_our_exception(code: int, kind: type[errors.StreamsxError]) -> None:
+    assert type(failure(code, "topic orders")) is kind
+
+
+def test_a_failure_says_what_where_and_what_to_do() -> None:
+    assert str(failure(40, "topic orders", "cleanup.policy is odd")) == (
+        "INVALID_CONFIG: topic orders: cleanup.policy is odd"
+    )
+    assert str(failure(12345, "topic orders")) == "error code 12345: topic orders"
+    assert name_of(0) == "NONE"
