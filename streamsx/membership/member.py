@@ -40,8 +40,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from streamsx.errors import InvalidTransition
+from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.membership import events as e
-from streamsx.membership.answers import REBALANCE_IN_PROGRESS, Verdict, name_of, verdict
+from streamsx.membership.answers import Verdict, verdict
 from streamsx.membership.claims import NONE
 from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
@@ -333,7 +334,7 @@ class Member:
         what = verdict(body, event.error, stayed=stable and flight.stable)
         if what is Verdict.GOOD:
             self._lease.contact(flight.at)
-        if stable and event.error == REBALANCE_IN_PROGRESS:
+        if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             self._wish("the group is rebalancing")
         if isinstance(body, e.OffsetCommit):
             self._mine.committed(what, event)
