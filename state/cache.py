@@ -11,9 +11,10 @@ yet committed in Kafka. pending  Committed in Kafka, not yet in the rows below.
 Values may be changed in place by whoever got them, and put back: a warm object is as new as its
 newest change, which is why an abort drops everything warm.
 
-Keys are the table's own Python keys while they are of the one type that the first key pinned (str,
-bytes or int), else one-tuples of the encoded bytes: 1, 1.0 and True are one dict key and three
-keys of JSON.
+Keys are the table's own Python keys while they are of one type, that of the table (str, bytes, int)
+or else of the first key (str, int), else one-tuples of the encoded bytes: 1, 1.0 and True are one
+dict key and three keys of JSON. A row has one place, whatever its key is written as: a key of
+another type that reads back as one of the pinned type has that one's.
 
 Not here: RocksDB (rows are handed in), topics, when a commit is due.
 """
@@ -30,6 +31,8 @@ ENTRY_BYTES = 180
 FIRST_ENTRY_BYTES = 300
 """Until the first seal has measured one."""
 PINNED: Final = frozenset({str, bytes, int})
+PINNED_BY_USE: Final = frozenset({str, int})
+"""Not bytes: a codec that writes them as they are writes b"1" and 1 alike, and reads 1 back."""
 
 
 class Changes(NamedTuple):
@@ -46,6 +49,10 @@ class _Gone:
 
 
 GONE: Final = _Gone()
+
+
+class NOTHING:
+    """The pinned type of a store whose first key has none that can be: no key is of it."""
 
 
 class CachedStore(Generic[K, V]):
@@ -92,12 +99,15 @@ class CachedStore(Generic[K, V]):
     def cache_key(self, key: K) -> Any:
         """The key of `hot`: the key itself, unless its type is not the pinned one."""
         kind = type(key)
+        if self.key_type is None:
+            self.key_type = kind if kind in PINNED_BY_USE else NOTHING
         if kind is self.key_type:
             return key
-        if self.key_type is None and kind in PINNED:
-            self.key_type = kind
-            return key
-        return (self.encode_key(key),)
+        row = self.encode_key(key)
+        if self.key_type is NOTHING:
+            return (row,)
+        pinned = self.decode_key(row)
+        return pinned if type(pinned) is self.key_type else (row,)
 
     def get(self, key: K) -> V | None:
         cached = self.cache_key(key)

@@ -143,3 +143,10 @@ class InvariantBroken(Bug):
 
 class IllegalPlan(Bug):
     """A plan that breaks its postconditions."""
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first error of a group of them, which is what a TaskGroup raises; else the error."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

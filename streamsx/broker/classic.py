@@ -38,7 +38,6 @@ from enum import Enum
 from math import inf
 from typing import Any
 
-from streamsx.broker.codes import ErrorCode
 from streamsx.broker.events import Body, Effect, Gone, Persist, Reply, Request, Story, Tick, Wake
 from streamsx.broker.members import (
     Member,
@@ -53,9 +52,12 @@ from streamsx.broker.members import (
 )
 from streamsx.broker.records import Committed, GroupKey, GroupValue, MemberValue
 from streamsx.errors import InvalidTransition
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
 
 PROMISE_SINCE = 4  # the version from which a JoinGroup without a member id is first given one
 SKIP_SINCE = 9  # the version from which a returning leader is told not to assign again
+NAMES_SINCE = 5  # the version from which SyncGroup names the protocol (KIP-559)
 LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
 STORY_LINES = 200
 
@@ -350,7 +352,12 @@ class ClassicGroup:
         self.committed: Committed = {}
         self.turn = Turn(group_id)
         self.round = Round(self.turn, config.initial_delay_ms)
-        self._requests = {11: self._join, 12: self._heartbeat, 13: self._leave, 14: self._sync}
+        self._requests = {
+            Api.JOIN_GROUP: self._join,
+            Api.HEARTBEAT: self._heartbeat,
+            Api.LEAVE_GROUP: self._leave,
+            Api.SYNC_GROUP: self._sync,
+        }
 
     def step(self, now: float, event: Request | Tick | Gone) -> list[Effect]:
         """Raises InvalidTransition if a request came through that its state does not know."""
@@ -461,8 +468,9 @@ class ClassicGroup:
     def _sync(self, request: Request) -> None:
         body, group = request.body, self.round
         code = self._check(body, body.generation_id)
-        foreign_type = body.protocol_type not in (None, group.protocol_type)
-        if not code and (foreign_type or body.protocol_name not in (None, group.protocol)):
+        meant = (body.protocol_type, body.protocol_name)
+        named = request.version >= NAMES_SINCE
+        if not code and named and meant != (group.protocol_type, group.protocol):
             code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if code:
             self.turn.reply(request.waiter, {"error_code": code})

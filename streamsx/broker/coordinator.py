@@ -5,7 +5,6 @@ that failed throws away one machine and loads another from what is on disk.
 """
 
 from streamsx.broker.classic import ClassicGroup, GroupConfig, describe
-from streamsx.broker.codes import ErrorCode
 from streamsx.broker.events import (
     Body,
     Effect,
@@ -20,9 +19,10 @@ from streamsx.broker.events import (
 )
 from streamsx.broker.offsets import NO_ID, Catalog, fetched, judge_commit, rows
 from streamsx.broker.records import GroupKey, GroupValue, Key, OffsetKey, OffsetValue
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
 
-OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, DESCRIBE, LIST, DELETE = 8, 9, 11, 15, 16, 42
-ABSENT_SINCE = {OFFSET_COMMIT: 9, DESCRIBE: 6}
+ABSENT_SINCE = {Api.OFFSET_COMMIT: 9, Api.DESCRIBE_GROUPS: 6}
 """The version from which a request is told that the group is absent."""
 
 
@@ -34,11 +34,11 @@ class Coordinator:
         self.groups: dict[str, ClassicGroup] = {}
         self.catalog = Catalog({})
         self._for_several = {
-            OFFSET_COMMIT: self._commit,
-            OFFSET_FETCH: self._fetch,
-            DESCRIBE: self._describe,
-            LIST: self._list,
-            DELETE: self._delete,
+            Api.OFFSET_COMMIT: self._commit,
+            Api.OFFSET_FETCH: self._fetch,
+            Api.DESCRIBE_GROUPS: self._describe,
+            Api.LIST_GROUPS: self._list,
+            Api.DELETE_GROUPS: self._delete,
         }
 
     def step(self, now: float, event: Event) -> list[Effect]:
@@ -60,10 +60,7 @@ class Coordinator:
         group_id = request.body.group_id
         if not group_id:
             return [self.refuse(request, ErrorCode.INVALID_GROUP_ID)]
-        if request.api == JOIN_GROUP and not request.body.member_id:
-            self._group(group_id)
-        if group_id not in self.groups:
-            return [self.refuse(request, ErrorCode.UNKNOWN_MEMBER_ID)]
+        self._group(group_id)
         return self._step_group(now, group_id, request)
 
     def _step_group(self, now: float, group_id: str, event: Request | Tick | Gone) -> list[Effect]:
@@ -93,7 +90,7 @@ class Coordinator:
         elif body.generation_id_or_member_epoch < 0:
             refused = ErrorCode.NONE
         else:
-            absent = request.version >= ABSENT_SINCE[OFFSET_COMMIT]
+            absent = request.version >= ABSENT_SINCE[Api.OFFSET_COMMIT]
             refused = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.ILLEGAL_GENERATION
         note_max = self.config.offset_metadata_bytes_max
         puts, answer = judge_commit(request, refused, self.catalog, note_max)
@@ -114,7 +111,7 @@ class Coordinator:
         return [Reply(request.waiter, {**answers[0], "groups": answers})]
 
     def _describe(self, _: float, request: Request) -> list[Effect]:
-        absent = request.version >= ABSENT_SINCE[DESCRIBE]
+        absent = request.version >= ABSENT_SINCE[Api.DESCRIBE_GROUPS]
         code = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.NONE
         groups = [
             describe(group)
@@ -186,16 +183,16 @@ class Coordinator:
         """The answer to a request of which nothing is done, in the form its clients look for."""
         body, error = request.body, {"error_code": code}
         match request.api:
-            case 8:
+            case Api.OFFSET_COMMIT:
                 answer = judge_commit(request, code, self.catalog, 0)[1]
-            case 9:
+            case Api.OFFSET_FETCH:
                 ids = [asked.group_id for asked in body.groups or (body,)]
                 answer = {**error, "groups": [{"group_id": name, **error} for name in ids]}
-            case 15:
+            case Api.DESCRIBE_GROUPS:
                 answer = {"groups": [{"group_id": name, **error} for name in body.groups]}
-            case 42:
+            case Api.DELETE_GROUPS:
                 answer = {"results": [{"group_id": name, **error} for name in body.groups_names]}
-            case 11:
+            case Api.JOIN_GROUP:
                 answer = {**error, "member_id": body.member_id}
             case _:
                 answer = error

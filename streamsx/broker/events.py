@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from streamsx.broker.records import Key, Value
+from streamsx.kafka.wire import Api
 
 Body = dict[str, Any]
 """A reply, by field name; the encoder leaves out what the version of its request does not know."""
@@ -32,7 +33,7 @@ class Request:
     """
 
     waiter: int
-    api: int
+    api: Api
     version: int
     peer: Peer
     body: Any

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from streamsx.broker.codes import ErrorCode
 from streamsx.broker.events import Body
 from streamsx.broker.records import MemberValue
+from streamsx.kafka.errors import ErrorCode
 
 
 @dataclass(slots=True)

@@ -6,9 +6,9 @@ Who may commit is the group's to say; nothing expires yet, but the times for it 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from streamsx.broker.codes import ErrorCode
 from streamsx.broker.events import Body, Request
 from streamsx.broker.records import Committed, OffsetKey, OffsetValue
+from streamsx.kafka.errors import ErrorCode
 
 NO_ID = bytes(16)
 NOTHING = OffsetValue(-1, -1, "", -1)
@@ -73,7 +73,11 @@ def fetched(
         partitions = {name: sorted(p for n, p in committed if n == name) for name in names}
         asked = [(name, catalog.identity(name)[0], partitions[name]) for name in names]
     else:
-        asked = [(catalog.name(t, version), t.topic_id, t.partition_indexes) for t in topics]
+        by_id = version >= TOPIC_IDS_SINCE
+        asked = [
+            (catalog.name(t, version), t.topic_id if by_id else NO_ID, t.partition_indexes)
+            for t in topics
+        ]
 
     def answer(name: str | None, partition: int) -> Body:
         value = committed.get((name or "", partition), NOTHING)

@@ -39,8 +39,6 @@ CONTROL = 0x20
 TRANSACTION = TRANSACTIONAL | CONTROL
 
 NO_TIMESTAMP = -1
-ABORT = 0
-"""The type in the key of a control record that ends a transaction; 1 commits."""
 
 NO_HEADERS: Headers = []
 
@@ -49,7 +47,6 @@ _base_offset = struct.Struct(">q")
 _leader_epoch = struct.Struct(">i")
 _crc = struct.Struct(">I")
 _producer = struct.Struct(">qhi")
-_control_key = struct.Struct(">hh")
 _attributes = struct.Struct(">h")
 
 
@@ -158,10 +155,9 @@ def columns(
     next_offset = start
     for at, size, header in scan(view, check=check):
         next_offset = header.base_offset + header.last_offset_delta + 1
-        batch = view[at : at + size]
         try:
-            if not header.attributes & TRANSACTION or visible.keeps(header, batch):
-                reading.add(header, batch)
+            if not header.attributes & TRANSACTION or visible.keeps(header):
+                reading.add(header, view[at : at + size])
         except DAMAGES as error:
             raise _damaged(header, error) from None
     return reading.columns(max(start, next_offset))
@@ -236,26 +232,21 @@ def _joined(parts: list[Sequence[int]], count: int) -> Sequence[int]:
 class _Visible:
     """Which batches a reader of committed records sees (KIP-98).
 
-    An aborted transaction reaches from its first offset to the producer's next abort marker.
+    An aborted transaction reaches from its first offset to the producer's next marker: that is the
+    one which aborted it, for a producer has one transaction at a time.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)
         self._dropping: set[int] = set()
 
-    def keeps(self, header: Header, batch: memoryview) -> bool:
+    def keeps(self, header: Header) -> bool:
         while self._coming and self._coming[-1][1] <= header.last_offset:
             self._dropping.add(self._coming.pop()[0])
         if header.control:
-            if header.producer_id in self._dropping and _aborts(header, batch):
-                self._dropping.discard(header.producer_id)
+            self._dropping.discard(header.producer_id)
             return False
         return header.producer_id not in self._dropping
-
-
-def _aborts(header: Header, batch: memoryview) -> bool:
-    keys = [record.key or b"" for record in records(header, batch)]
-    return any(len(key) >= 4 and _control_key.unpack_from(key)[1] == ABORT for key in keys)
 
 
 def records(header: Header, batch: memoryview) -> DefaultRecordBatch:

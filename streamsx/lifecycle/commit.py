@@ -20,6 +20,8 @@ holds 90, so 1_0 waits for that cycle and then has one of its own. All that wait
 At least once. Not here: bytes, sockets, when a slice ends.
 """
 
+import base64
+import struct
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -31,6 +33,24 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.task.task import Sealed
 
 STORY_STEPS = 200
+
+
+METADATA = struct.Struct(">Bq")
+METADATA_VERSION = 1
+
+
+def metadata(stream_time: int) -> str:
+    """What is committed beside each offset, as text: the stream time, in ms."""
+    return base64.b64encode(METADATA.pack(METADATA_VERSION, stream_time)).decode()
+
+
+def stream_time(metadata: str) -> int:
+    """The stream time of `metadata`; -1 when somebody else wrote it."""
+    try:
+        version, found = METADATA.unpack(base64.b64decode(metadata, validate=True))
+    except (ValueError, struct.error):
+        return -1
+    return int(found) if version == METADATA_VERSION else -1
 
 
 class State(Enum):

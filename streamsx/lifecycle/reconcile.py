@@ -267,6 +267,10 @@ class Holdings:
         """The group has given its word that this learner is next."""
         return self._held[task].promised
 
+    def awaits(self, task: TaskId, number: int) -> bool:
+        """Positions of this number are the newest that were asked for."""
+        return task in self._held and self._held[task].number == number
+
     def tasks(self, *states: State) -> list[TaskId]:
         """In order; all of them when no state is named."""
         return sorted(t for t, h in self._held.items() if not states or h.life.state in states)

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from streamsx.errors import TaskFailed
 from streamsx.model import Headers, TaskId
+from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
 from streamsx.topology.nodes import AgentNode, Decode
 
@@ -34,6 +35,25 @@ class Outbox(Protocol):
 
     def rows(self, topic: str, partition: int) -> SendRows:
         """For changelogs."""
+
+
+class Host(Protocol):
+    """What user code reaches outside of tasks: in timers, commands and pages. Given by the driver.
+
+    Everything here is called on the thread that owns the stores.
+    """
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        """As of an outbox, but no task's commit waits for it."""
+
+    def now_ms(self) -> int:
+        """Since 1970."""
+
+    def stores(self, name: str) -> Mapping[int, CachedStore[Any, Any]]:
+        """Of the tasks that run here, by partition."""
+
+    def is_leader(self) -> bool:
+        """Of the group."""
 
 
 class NeedInput:
@@ -99,6 +119,11 @@ class Inbox:
 
     def finish(self, chunk: Chunk) -> None:
         self.batch, self._done = None, chunk.batch.following(chunk.stop)
+
+    def reset(self, position: int) -> None:
+        """Drop what is queued; a record at hand is still done."""
+        self.chunks.clear()
+        self._done = position
 
     def skip(self) -> None:
         """Leave the record at hand behind; the rest of its chunk is the next one."""

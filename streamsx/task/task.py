@@ -149,6 +149,13 @@ class Task:
             start = next(i for i, offset in enumerate(batch.offsets) if offset >= position)
         queue.append(Chunk(batch, start, len(batch.offsets)))
 
+    def reset(self, topic: str, offset: int) -> None:
+        """Go on at another offset: the log does not have the one that was next."""
+        self._queues[topic].clear()
+        self.taken[topic] = offset
+        for run in self._agents[topic]:
+            run.inbox.reset(offset)
+
     def waiting(self, topic: str) -> int:
         """Batches in the queue of a topic."""
         return len(self._queues[topic])
@@ -156,6 +163,8 @@ class Task:
     def run(self, limit: int, caught_up: Collection[str] = ()) -> int:
         """Hand on up to `limit` records in order; how many. `caught_up`: topics read to the end."""
         done = 0
+        if self._ended is not None:
+            raise self._ended
         while done < limit and not self.busy:
             chunk = self._merge.next(limit - done, caught_up)
             if chunk is None:
@@ -174,9 +183,12 @@ class Task:
     @property
     def busy(self) -> bool:
         """An agent has not used up its input: it is given no more."""
-        if self._ended is not None:
-            raise self._ended
         return not all(run.instance.idle for runs in self._agents.values() for run in runs)
+
+    @property
+    def ended(self) -> bool:
+        """The next `run` raises what ended it."""
+        return self._ended is not None
 
     @property
     def positions(self) -> dict[str, int]:

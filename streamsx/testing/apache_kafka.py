@@ -12,6 +12,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,6 +65,7 @@ class ApacheKafka:
         self._jars, self._home = jars, home
         self._clock = clock or SystemClock()
         self._java: subprocess.Popen[bytes] | None = None
+        self._parent = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._port, controller = _free_ports(2)
         # Both ports stay: the controller's is written into the formatted directory.
         self._properties = home / "server.properties"
@@ -79,7 +81,7 @@ class ApacheKafka:
     @property
     def pid(self) -> int | None:
         """Of the Java process; None while it is down."""
-        return self._java.pid if self._java else None
+        return self._java.pid if self._java and self._java.poll() is None else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -87,20 +89,14 @@ class ApacheKafka:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._parent.shutdown()
 
     def start(self) -> None:
         """Until its group coordinator answers. Raises BrokerUnreachable with the end of its log."""
-        assert self._java is None, "it is running"
+        assert self.pid is None, "it is running"
         if not (self._home / "logs").exists():
             self._format()
-        with (self._home / "kafka.log").open("ab") as log:
-            self._java = subprocess.Popen(  # noqa: S603  # the command is written below
-                self._command("kafka.Kafka", str(self._properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509  # all it does is call prctl
-            )
+        self._java = self._parent.submit(self._spawn).result()
         try:
             self._wait_until_ready()
         except BaseException:
@@ -135,10 +131,20 @@ class ApacheKafka:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         return [*JAVA, quiet, "-cp", f"{self._jars}/*", *words]
 
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        with (self._home / "kafka.log").open("ab") as log:
+            return subprocess.Popen(  # noqa: S603  # the command is written above
+                self._command("kafka.Kafka", str(self._properties)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent(),  # noqa: PLW1509  # all it does is call prctl
+            )
+
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         words = ("format", "--standalone", "-t", cluster, "-c", str(self._properties))
-        done = subprocess.run(  # noqa: S603  # the command is written below
+        done = subprocess.run(  # noqa: S603  # the command is written above
             self._command("kafka.tools.StorageTool", *words),
             check=False, capture_output=True, text=True, timeout=READY_TIMEOUT_S,
         )  # fmt: skip
@@ -203,6 +209,9 @@ def _free_ports(count: int) -> list[int]:
 def _die_with_parent() -> Callable[[], None] | None:
     """On Linux the kernel kills the child when its parent ends, even by SIGKILL: a broker left
     behind by an interrupted test run would hold 365 MB. Elsewhere only `stop` does.
+
+    The parent is the *thread* that started it, so that is one which lives as long as the node: one
+    of asyncio.to_thread ends with its loop, and took the broker along.
     """
     if sys.platform != "linux":
         return None

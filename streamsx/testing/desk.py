@@ -27,6 +27,7 @@ from streamsx.broker.events import (
 )
 from streamsx.broker.records import GroupKey, GroupValue, Key, Value
 from streamsx.errors import InvariantBroken
+from streamsx.kafka.wire import Api
 
 
 def hold(condition: bool, what: str) -> None:
@@ -163,7 +164,7 @@ class Desk:
         peer = Peer(client, "127.0.0.1")
         wall_ms = int(self.now * 1000)
         request = Request(
-            waiter, api, version, peer, SimpleNamespace(**body), f"{waiter:04d}", wall_ms
+            waiter, Api(api), version, peer, SimpleNamespace(**body), f"{waiter:04d}", wall_ms
         )
         self.asked[waiter] = request
         self.step(request)
@@ -196,8 +197,9 @@ class Desk:
         """SyncGroup."""
         given = [SimpleNamespace(member_id=m, assignment=a) for m, a in assignments.items()]
         return self.ask(
-            14, 5, group_id=group, member_id=member_id, generation_id=generation,
-            group_instance_id=instance, protocol_type=None, protocol_name=protocol,
+            14, 5 if protocol else 4, group_id=group, member_id=member_id,
+            generation_id=generation, group_instance_id=instance,
+            protocol_type=protocol and "consumer", protocol_name=protocol,
             assignments=given,
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ Codecs are functions, chosen once per topic when the app is compiled; user code 
 Not here: how the graph is cut (`subtopologies`), what an operator does (`streamsx.operators`).
 """
 
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 Encode = Callable[[Any], bytes | None]
 Decode = Callable[[bytes | None], Any]
 Body = Callable[[AsyncIterator[Any]], Coroutine[Any, Any, None]]
+
+LAYOUT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class Source:
 class StoreNode:
     """A key-value store and the topic that its changes go to.
 
-    `key_type`: str, bytes or int when the table has one; `persistent`: on disk.
+    `key_type`: str, bytes or int when the table has one; `persistent`: on disk; `key_codec`,
+    `value_codec`: names of their serializers.
     """
 
     name: str
@@ -61,6 +65,16 @@ class StoreNode:
     decode: Callable[[bytes], Any]
     key_type: type | None = None
     persistent: bool = True
+    key_codec: str = "json"
+    value_codec: str = "json"
+
+    def layout(self, partitions: int) -> str:
+        """What its rows are, as a database says it of itself; another text is another format."""
+        layout = {
+            "version": LAYOUT_VERSION, "store": "kv", "key": self.key_codec,
+            "value": self.value_codec, "topic": self.changelog, "partitions": partitions,
+        }  # fmt: skip
+        return json.dumps(layout, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)

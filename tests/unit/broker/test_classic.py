@@ -3,9 +3,9 @@
 import pytest
 
 from streamsx.broker.classic import COLUMN, TABLE, Cause, GroupConfig, Round, State
-from streamsx.broker.codes import ErrorCode
 from streamsx.broker.events import Gone
 from streamsx.errors import InvalidTransition
+from streamsx.kafka.errors import ErrorCode
 from streamsx.testing.desk import Desk
 
 NONE = ErrorCode.NONE

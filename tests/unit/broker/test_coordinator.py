@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from streamsx.broker.classic import State
-from streamsx.broker.codes import ErrorCode
 from streamsx.broker.events import Tick, Topics
+from streamsx.kafka.errors import ErrorCode
 from streamsx.testing.desk import Desk
 
 NONE = ErrorCode.NONE
@@ -125,8 +125,7 @@ def test_an_absent_group_knows_nobody_and_comes_into_being_by_a_join_only(desk: 
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
     assert desk.heartbeat("m", 1, group="no")["error_code"] == unknown
     assert desk.replies[desk.sync("m", 1, group="no")]["error_code"] == unknown
-    left = desk.ask(13, 3, group_id="no", members=[])
-    assert desk.replies[left]["error_code"] == unknown
+    assert desk.leave(("m", None), group="no") == [unknown]
     assert desk.committed("no") == {}
     assert desk.machine.groups == {}
 

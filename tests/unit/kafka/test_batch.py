@@ -22,6 +22,7 @@ from streamsx.kafka.compression import EXPANDED_BYTES_MAX
 
 NOW = 1_700_000_000_000
 LIMIT = 1 << 20
+ABORTS, COMMITS = 0, 1
 
 
 def at(base_offset: int, closed: bytearray) -> bytearray:
@@ -207,11 +208,11 @@ def test_records_of_an_aborted_transaction_are_left_out() -> None:
     data = (
         transactional(0, 7, b"aborted")
         + transactional(1, 8, b"committed")
-        + marker(2, 7, batch.ABORT)
+        + marker(2, 7, ABORTS)
         + transactional(3, 7, b"the next one")
-        + marker(4, 8, 1)
+        + marker(4, 8, COMMITS)
         + numbers(5, 1)
-        + marker(6, 7, 1)
+        + marker(6, 7, COMMITS)
     )
     read = columns(data, 0, aborted=[(7, 0)])
     assert read.values == [b"committed", b"the next one", b"v5"]
@@ -222,17 +223,17 @@ def test_records_of_an_aborted_transaction_are_left_out() -> None:
 def test_two_aborted_transactions_of_one_producer_are_two_ranges() -> None:
     data = (
         transactional(0, 7, b"one")
-        + marker(1, 7, batch.ABORT)
+        + marker(1, 7, ABORTS)
         + transactional(2, 7, b"good")
-        + marker(3, 7, 1)
+        + marker(3, 7, COMMITS)
         + transactional(4, 7, b"two")
-        + marker(5, 7, batch.ABORT)
+        + marker(5, 7, ABORTS)
     )
     assert columns(data, 0, aborted=[(7, 4), (7, 0)]).values == [b"good"]
 
 
 def test_a_fetch_in_the_middle_of_an_aborted_transaction_leaves_it_out() -> None:
-    data = transactional(5, 7, b"late") + marker(6, 7, batch.ABORT)
+    data = transactional(5, 7, b"late") + marker(6, 7, ABORTS)
     assert columns(data, 5, aborted=[(7, 2)]) == ([], [], [], [], None, 7)
 
 

@@ -96,13 +96,23 @@ def offset_fetch(tail: bytes) -> bytes:
         ("00000001 0005 74", "cut short"),
         ("00000001 0001 ff 00000000", "not UTF-8"),
         ("00000001 0001 74 00000001", "partition_indexes: 1 elements in 0 bytes"),
-        ("00000000 00", "18 bytes where its lengths say 17"),
         ("", "cut short"),
     ],
 )
 def test_a_frame_that_lies_is_malformed(tail: str, complaint: str) -> None:
     with pytest.raises(Malformed, match=complaint):
         wire.request_decoder(Api.OFFSET_FETCH, 1)(offset_fetch(bytes.fromhex(tail)))
+
+
+def test_bytes_behind_a_request_are_ignored_as_kafka_does() -> None:
+    _, request = wire.request_decoder(Api.OFFSET_FETCH, 1)(offset_fetch(bytes(4) + b"more"))
+    assert (request.group_id, request.topics) == ("g", [])
+
+
+def test_bytes_behind_a_response_are_malformed() -> None:
+    frame = wire.response_encoder(Api.HEARTBEAT, 4)(1, {"error_code": 27})
+    with pytest.raises(Malformed, match="13 bytes where its lengths say 12"):
+        wire.response_decoder(Api.HEARTBEAT, 4)(frame[4:] + b"?")
 
 
 def test_a_tag_that_lies_about_its_size_is_malformed() -> None:

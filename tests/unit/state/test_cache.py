@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+import pytest
 
 from streamsx.state.api import ROW
 from streamsx.state.cache import CachedStore
@@ -162,3 +163,38 @@ def test_a_row_that_is_asked_for_between_commit_and_write_is_the_new_one() -> No
     cached.young = {}
     cached.adopt(2)
     assert (before, cached.get("a")) == (2, 2)
+
+
+@pytest.mark.parametrize("first", ["a", 5, b"a", b"5", 1.5, None])
+def test_a_row_has_one_place_however_its_key_is_written(first: object) -> None:
+    """A count by raw keys, b"1", is preloaded as 1: it must not begin anew at the next b"1"."""
+
+    def as_bytes_or_json(key: Any) -> bytes:
+        return key if isinstance(key, bytes) else orjson.dumps(key)
+
+    def json_or_bytes(row: bytes) -> Any:
+        try:
+            return orjson.loads(row)
+        except ValueError:
+            return row
+
+    rows = MemoryRows()
+    rows.write({ROW + b"1": b"7", ROW + b"x": b"8"}, 1)
+    cached = CachedStore(
+        "s",
+        rows,
+        encode_key=as_bytes_or_json,
+        decode_key=json_or_bytes,
+        encode=orjson.dumps,
+        decode=orjson.loads,
+        budget_bytes=1 << 20,
+    )
+    cached.get(first)
+    while not cached.preload_some(1):
+        pass
+    assert cached.complete
+    assert (cached.get(b"1"), cached.get(1), cached.get(b"x")) == (7, 7, 8)
+    cached.put(1, 9)
+    assert cached.get(b"1") == 9
+    cached.put(b"1", 10)
+    assert (cached.get(1), dict(cached.items())) == (10, {1: 10, b"x": 8})

@@ -1,0 +1,83 @@
+"""`assign(group, rules) -> Plan`: one pure function of a frozen view. The order of its steps.
+
+No clock (`now_ms` is a field of the group), no randomness, no state between calls: the same group
+gives the same plan, whatever order its members and tasks come in.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from streamsx.assignor.cooperative import Held, withhold
+from streamsx.assignor.leaving import leavers, nobody_stays
+from streamsx.assignor.memory import recall, remember
+from streamsx.assignor.model import Decision, Group, Plan, Rules
+from streamsx.assignor.place import place
+from streamsx.assignor.refine import Learning, fund, refine
+from streamsx.assignor.verify import explain, verify
+from streamsx.assignor.view import View, survey
+from streamsx.model import TaskId
+
+
+def assign(group: Group, rules: Rules) -> Plan:
+    """Who runs and who learns each task. Raises IllegalPlan (a bug: leave all claims in place)."""
+    # 1. Who is here, who leaves, who claims, owns and could take what.
+    view = look(group, rules)
+    # 2. Nobody can take over: owners go on, leavers are told not to wait.
+    if not view.stay:
+        held = withhold(view, nobody_stays(view))
+        plan = _plan(view, {}, held, Learning({}, {}), ())
+    else:
+        # 3. Where every task shall end.
+        target = place(view)
+        # 4. Who runs it in this round.
+        choices = refine(view, target)
+        # 5. What its holder must release first.
+        held = withhold(view, {choice.task.id: choice.runner for choice in choices})
+        # 6. Who learns what, within the limits.
+        learning = fund(view, choices, held.heirs)
+        # 7. Why.
+        plan = _plan(view, target, held, learning, explain(view, choices, held, learning))
+    # 8. What must hold of every plan.
+    verify(view, plan)
+    return plan
+
+
+def look(group: Group, rules: Rules) -> View:
+    """The group with its derived facts, as `assign` and `verify` see it."""
+    memory = recall(group)
+    return survey(group, rules, memory, leavers(group.members, memory))
+
+
+def _plan(
+    view: View,
+    target: Mapping[TaskId, int],
+    held: Held,
+    learning: Learning,
+    why: tuple[Decision, ...],
+) -> Plan:
+    ids = [member.id for member in view.members]
+    active = _by_member(ids, held.active.items())
+    claimed = ((task.id, seat) for task in view.tasks for seat in task.claimants)
+    return Plan(
+        active=active,
+        learner={ids[s]: tuple(sorted(learning.learner.get(s, ()))) for s in range(len(ids))},
+        revoke=_by_member(ids, (c for c in claimed if held.active.get(c[0]) != c[1])),
+        withheld=held.withheld,
+        heirs={task: ids[seat] for task, seat in held.heirs.items()},
+        target={task: ids[seat] for task, seat in sorted(target.items())},
+        parked={task: ids[seat] for task, seat in sorted(learning.parked.items())},
+        no_takers=not view.stay,
+        moves=sum(target.get(task.id, task.owner) != task.owner for task in view.tasks),
+        memory=remember(view, held.active, target),
+        explain=why,
+    )
+
+
+def _by_member(
+    ids: list[str], pairs: Iterable[tuple[TaskId, int]]
+) -> Mapping[str, tuple[TaskId, ...]]:
+    """`pairs` in task order."""
+    tasks: defaultdict[int, list[TaskId]] = defaultdict(list)
+    for task, seat in pairs:
+        tasks[seat].append(task)
+    return {member: tuple(tasks[seat]) for seat, member in enumerate(ids)}

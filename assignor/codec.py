@@ -1,0 +1,154 @@
+"""How user data are laid out: numbers, texts, task lists, and the fields they stand in.
+
+`u8 version, u8 min_reader`, then fields: `varint tag, varint length, bytes`, ascending tags, what
+is empty left out. Varints are unsigned LEB128. Readers skip tags they do not know, tags are never
+used again, and a change of meaning that a reader must know raises `min_reader`: so nobody probes
+versions, whoever leads. Which tags there are stands in `wire`.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from streamsx.errors import DataError
+from streamsx.model import TaskId
+
+FORMAT = 1
+VARINT_BYTES_MAX = 9  # 63 bits
+
+
+class Unreadable(DataError):
+    """User data that is damaged, or too new for this version."""
+
+
+class Reader:
+    """Reads from the front; whatever is missing is Unreadable."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def more(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, count: int) -> bytes:
+        found = self._data[self._at : self._at + count]
+        if len(found) < count:
+            raise Unreadable(f"user data ends early: byte {len(self._data)}: {count} more needed")
+        self._at += count
+        return found
+
+    def number(self) -> int:
+        value = 0
+        for shift in range(0, 7 * VARINT_BYTES_MAX, 7):
+            (byte,) = self.take(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise Unreadable(f"user data has a number without end: byte {self._at}: 63 bits at most")
+
+    def text(self) -> str:
+        return self.take(self.number()).decode()
+
+    def rest(self) -> bytes:
+        return self.take(len(self._data) - self._at)
+
+
+def number(value: int) -> bytes:
+    assert value >= 0, f"varints are unsigned: {value}"
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return number(len(data)) + data
+
+
+def tasks(ids: Iterable[TaskId], lags: Mapping[TaskId, int | None] | None = None) -> bytes:
+    """By sub-topology: number, count, per task the gap to the last and lag + 1 (0: unknown)."""
+    groups = [(sub, list(group)) for sub, group in groupby(sorted(ids), lambda t: t.subtopology)]
+    out = bytearray(number(len(groups)))
+    for subtopology, group in groups:
+        out += number(subtopology) + number(len(group))
+        previous = -1
+        for task in group:
+            out += number(task.partition - previous - 1)
+            previous = task.partition
+            if lags is not None:
+                lag = lags[task]
+                out += number(0 if lag is None else lag + 1)
+    return bytes(out)
+
+
+def read_lags(reader: Reader, *, lags: bool) -> dict[TaskId, int | None]:
+    found: dict[TaskId, int | None] = {}
+    for _ in range(reader.number()):
+        subtopology, count, partition = reader.number(), reader.number(), -1
+        for _ in range(count):
+            partition += reader.number() + 1
+            lag = reader.number() if lags else 0
+            found[TaskId(subtopology, partition)] = lag - 1 if lag else None
+    return found
+
+
+def read_tasks(reader: Reader) -> frozenset[TaskId]:
+    return frozenset(read_lags(reader, lags=False))
+
+
+class Field(NamedTuple):
+    """One tag: the name of a value, what it is when the tag is absent, its two translations."""
+
+    tag: int
+    name: str
+    absent: Any
+    write: Callable[[Any], bytes]
+    read: Callable[[Reader], Any]
+
+
+def numeric(tag: int, name: str, absent: int | None = 0) -> Field:
+    return Field(tag, name, absent, number, Reader.number)
+
+
+def textual(tag: int, name: str, absent: str | None) -> Field:
+    return Field(tag, name, absent, str.encode, lambda reader: reader.rest().decode())
+
+
+def listing(tag: int, name: str) -> Field:
+    return Field(tag, name, frozenset(), tasks, read_tasks)
+
+
+def write_fields(data: object, fields: Iterable[Field], **derived: int | None) -> bytes:
+    out = bytearray((FORMAT, FORMAT))
+    for field in fields:
+        value = derived[field.name] if field.name in derived else getattr(data, field.name)
+        if value != field.absent:
+            body = field.write(value)
+            out += number(field.tag) + number(len(body)) + body
+    return bytes(out)
+
+
+def read_fields(data: bytes, fields: Iterable[Field]) -> dict[str, Any]:
+    by_tag = {field.tag: field for field in fields}
+    values = {field.name: field.absent for field in fields}
+    reader = Reader(data)
+    version, min_reader = reader.take(2)
+    if min_reader > FORMAT:
+        raise Unreadable(f"user data of format {version}: needs a reader of {min_reader}: update")
+    while reader.more:
+        tag, body = reader.number(), Reader(reader.take(reader.number()))
+        if tag not in by_tag:
+            continue
+        try:
+            values[by_tag[tag].name] = by_tag[tag].read(body)
+        except (ValueError, struct.error) as error:
+            raise Unreadable(f"user data is damaged: tag {tag}: {error}") from error
+        if body.more:
+            raise Unreadable(f"user data is damaged: tag {tag}: longer than it says")
+    return values

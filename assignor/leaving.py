@@ -1,0 +1,61 @@
+"""Members on their way out: who leaves, until when, and what happens when nobody stays.
+
+A leaver keeps processing and receives nothing; each plan takes away what somebody else can run by
+now. Once its deadline has passed the rest goes to whoever is nearest, ready or not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from streamsx.assignor.model import Leaving, Mark, MarkState, Member, Memory
+from streamsx.assignor.view import View
+from streamsx.model import TaskId
+
+EVICTED_AFTER_MS = 5_000
+
+
+def leavers(members: Sequence[Member], memory: Memory) -> Mapping[str, Leaving]:
+    """Who leaves, by member id: by its own word, or because a tool has marked its instance."""
+    words = ((m.id, _word(m, memory.marks.get(m.instance or ""))) for m in members)
+    return {member: word for member, word in words if word is not None}
+
+
+def _word(member: Member, mark: Mark | None) -> Leaving | None:
+    if mark is None:
+        return member.leaving
+    if mark.state is MarkState.LEAVING:
+        own = member.leaving or Leaving()
+        known = [ms for ms in (own.deadline_ms, mark.deadline_ms) if ms is not None]
+        return Leaving(min(known, default=None))
+    # "Leaving" from a member that has not read the cancellation is out of date. One that has read
+    # it and leaves all the same was told so by a signal.
+    read = member.marks.get(member.instance or "")
+    return member.leaving if read is not None and read.epoch_ms >= mark.epoch_ms else None
+
+
+def nobody_stays(view: View) -> Mapping[TaskId, int | None]:
+    """Who runs what when nobody can take over: owners go on, the rest is withheld for nobody.
+
+    The plan says so (`no_takers`), and every leaver stops at once instead of waiting for learners
+    that will never be.
+    """
+    return {task.id: task.owner for task in view.tasks}
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Remove this member from the group at `at_ms` (unix) if it is still in it."""
+
+    member: str
+    at_ms: int
+
+
+def evictions(members: Sequence[Member], memory: Memory) -> tuple[Eviction, ...]:
+    """One per marked instance with a deadline. It acts on its own clock; this is for the dead."""
+    return tuple(
+        Eviction(member.id, mark.deadline_ms + EVICTED_AFTER_MS)
+        for member in members
+        if (mark := memory.marks.get(member.instance or ""))
+        and mark.state is MarkState.LEAVING
+        and mark.deadline_ms is not None
+    )

@@ -1,0 +1,76 @@
+"""What a leader must not forget: recalled from what the members report, handed on with each plan.
+
+Every member keeps the memory of its last assignment and repeats it at its join, so a new leader
+knows what the dead one knew. Nothing in it decides who may run a task: lost memory costs time.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from streamsx.assignor.model import Group, Kind, Mark, MarkState, Member, Memory
+from streamsx.assignor.view import View
+from streamsx.model import TaskId
+
+MARKS_MAX = 64
+MARK_KEPT_MS = 10 * 60 * 1000
+
+
+def recall(group: Group) -> Memory:
+    """The newest memory anybody has, without the marks that have ended, and with the new ones."""
+    own = group.memory or Memory()
+    members = [member for member in group.members if not member.observer]
+    newest = max((own.round, *(member.round for member in members)))
+    marks: dict[str, Mark] = {}
+    for known, told in ((own.round, own.marks), *((m.round, m.marks) for m in members)):
+        if known == newest:
+            _merge(marks, told)
+    ended = _ended(marks, members, group.now_ms)
+    marks = {instance: mark for instance, mark in marks.items() if instance not in ended}
+    for member in group.members:
+        if member.observer:
+            _merge(marks, member.marks)
+    balancing = own.balancing if own.round == newest else Kind(0)
+    return Memory(newest, balancing, _newest(marks))
+
+
+def remember(view: View, active: Mapping[TaskId, int], target: Mapping[TaskId, int]) -> Memory:
+    """The memory after a plan. `active`: who runs what now, withheld tasks absent."""
+    balancing = Kind(0)
+    for task in view.tasks:
+        if task.owner in view.stay and active.get(task.id) != target[task.id]:
+            balancing |= task.kind
+    return Memory(view.memory.round + 1, balancing, view.memory.marks)
+
+
+def _merge(marks: dict[str, Mark], told: Mapping[str, Mark]) -> None:
+    for instance, mark in told.items():
+        if instance not in marks or _age(marks[instance]) < _age(mark):
+            marks[instance] = mark
+
+
+def _age(mark: Mark) -> tuple[int, int, int, str]:
+    """Older first. What follows `epoch_ms` makes the answer the same in every order."""
+    return mark.epoch_ms, mark.state, mark.deadline_ms or 0, mark.swap_to or ""
+
+
+def _ended(marks: Mapping[str, Mark], members: Sequence[Member], now_ms: int) -> set[str]:
+    """Marks of earlier rounds that have done their work.
+
+    An instance that joins fresh has left and come back. One that is away for ten minutes is not
+    expected any more. A cancellation has been read by then.
+    """
+    fresh = {member.instance for member in members if member.fresh}
+    here = {member.instance for member in members}
+    return {
+        instance
+        for instance, mark in marks.items()
+        if instance in fresh
+        or (
+            max(mark.epoch_ms, mark.deadline_ms or 0) + MARK_KEPT_MS < now_ms
+            and (instance not in here or mark.state is MarkState.CANCELLED)
+        )
+    }
+
+
+def _newest(marks: Mapping[str, Mark]) -> Mapping[str, Mark]:
+    kept = sorted(marks.items(), key=lambda item: (_age(item[1]), item[0]))[-MARKS_MAX:]
+    return dict(sorted(kept))

@@ -1,0 +1,203 @@
+"""What `assign()` is given and what it answers: frozen values. No behaviour.
+
+`Group` is the group as its members describe it in one rebalance, `Plan` the answer.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+
+from streamsx.model import TaskId, TopicPartition
+
+
+class CopyRole(IntEnum):
+    """What a member holds a copy of a task as; the numbers travel on the wire."""
+
+    RUNNING = 0
+    RESTORING = 1  # its task, not at the end of the changelog yet
+    LEARNER = 2  # of a task that runs elsewhere and will come here
+    STANDBY = 3
+    DORMANT = 4  # on disk, nobody keeps it up
+
+
+class Kind(IntFlag):
+    """Tasks with and without state are balanced apart; the numbers travel on the wire."""
+
+    STATEFUL = 1
+    STATELESS = 2
+
+
+class MarkState(IntEnum):
+    """What a tool has asked of an instance; the numbers travel on the wire."""
+
+    LEAVING = 0
+    CANCELLED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A unit of work: all its source partitions are with one member, or none is."""
+
+    id: TaskId
+    stateful: bool
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """State of a task on one member. `lag`: records behind the changelog's end, None: unknown."""
+
+    role: CopyRole
+    lag: int | None = None
+
+    @property
+    def behind(self) -> float:
+        if self.role is CopyRole.RUNNING:
+            return 0
+        return math.inf if self.lag is None else self.lag
+
+
+RUNNING = Copy(CopyRole.RUNNING, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """On its way out; after `deadline_ms` (unix, None: never) it stops whoever is ready."""
+
+    deadline_ms: int | None = None
+
+    def overdue(self, now_ms: int) -> bool:
+        return self.deadline_ms is not None and self.deadline_ms <= now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A wish for an instance, told by a tool at `epoch_ms`; of two the newer one counts.
+
+    `swap_to` is handed on as it came: a leave that names its successor is a leave.
+    """
+
+    state: MarkState
+    deadline_ms: int | None = None
+    swap_to: str | None = None
+    epoch_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What has no owner present who could report it: goes to every member with each plan.
+
+    `balancing`: kinds of which some task is still on its way although its owner stays.
+    """
+
+    round: int = 0
+    balancing: Kind = Kind(0)  # noqa: RUF009  # a constant
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member as it describes itself at its join.
+
+    `heirs`: tasks it was promised. `stalled`: learners whose lag has not fallen for a minute.
+    `knows`: sub-topologies it runs the same way as the leader, None: all. `opaque`: the leader
+    cannot read it; it keeps what it claims and gets nothing. `fresh`: its process has had no
+    assignment yet. `marks` and `round` are those of the newest memory it has; an observer's marks
+    are news. `signatures`: of its sub-topologies, from which the leader tells what it `knows`.
+    `nonce` and `version` (of streamsx) are for the coordinator and for people; no rule reads them.
+    """
+
+    id: str
+    instance: str | None = None
+    process: str = ""
+    capacity: int = 1
+    leaving: Leaving | None = None
+    fresh: bool = False
+    observer: bool = False
+    opaque: bool = False
+    claims: frozenset[TopicPartition] = frozenset()
+    copies: Mapping[TaskId, Copy] = field(default_factory=dict)
+    heirs: frozenset[TaskId] = frozenset()
+    stalled: frozenset[TaskId] = frozenset()
+    knows: frozenset[int] | None = None
+    round: int = 0
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    signatures: tuple[int, ...] = ()
+    nonce: int = 0
+    version: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.instance or self.process or self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All that a plan depends on. `now_ms` is unix time; `memory` None: this leader has none."""
+
+    tasks: Sequence[Task]
+    members: Sequence[Member]
+    memory: Memory | None = None
+    now_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The leader's settings: lags in records, learners in flight. None: no limit, 0: no staging."""
+
+    acceptable_recovery_lag: int = 10_000
+    imbalance_percentage: float = 0.2
+    max_learners: int | None = None
+    max_learners_per_member: int | None = 2
+
+    @property
+    def staging(self) -> bool:
+        return self.max_learners != 0 and self.max_learners_per_member != 0
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """A task in nobody's active list: `owner` must release it before `heir` may run it."""
+
+    owner: str | None
+    heir: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why a task is not simply where it was; `lag` is that of `to`, None: unknown or no copy."""
+
+    task: TaskId
+    decision: str
+    why: str
+    owner: str | None
+    to: str | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who runs, learns and gives up what after this rebalance, by member id; tasks sorted.
+
+    `learner` includes the promised ones, which `heirs` names. `target`: where each task shall end;
+    `parked`: moves that wait for a free learner; `moves`: tasks whose target is not their owner.
+    """
+
+    active: Mapping[str, tuple[TaskId, ...]]
+    learner: Mapping[str, tuple[TaskId, ...]]
+    revoke: Mapping[str, tuple[TaskId, ...]]
+    withheld: Mapping[TaskId, Withheld]
+    heirs: Mapping[TaskId, str]
+    target: Mapping[TaskId, str]
+    parked: Mapping[TaskId, str]
+    no_takers: bool
+    moves: int
+    memory: Memory
+    explain: tuple[Decision, ...]
+
+    @property
+    def follow_up(self) -> bool:
+        """Another rebalance comes as soon as what is withheld has been released."""
+        return bool(self.withheld)

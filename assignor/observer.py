@@ -1,0 +1,115 @@
+"""A tool in the group: how it tells the members something, and what it reads of them.
+
+A tool joins as an *observer*: no topics, nothing owned, marks in its user data. It is answered with
+an empty assignment and leaves at once; the leader has put the marks into the memory that every
+member reads. So `leave` and `status` need the broker alone, no way to the workers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from streamsx.assignor.claims import Metadata, read_members, unchanged
+from streamsx.assignor.leaving import leavers
+from streamsx.assignor.memory import recall
+from streamsx.assignor.model import Group, Leaving, Mark, Member
+from streamsx.assignor.wire import AssignmentView, read_assignment, write_join
+from streamsx.errors import DataError
+from streamsx.kafka.consumer_protocol import Assignment
+from streamsx.model import TaskId, TopicPartition
+
+
+def observer_data(marks: Mapping[str, Mark], *, nonce: int) -> bytes:
+    """User data of an observer's Subscription. `marks`: by instance; `nonce`: + 1 at every join."""
+    return write_join(Member("", observer=True, nonce=nonce, marks=marks))
+
+
+def lead(metadata: Metadata, *, now_ms: int) -> Mapping[str, bytes]:
+    """The assignments of an observer that was elected leader: it knows no tasks, so nothing moves.
+
+    The marks are in the memory all the same. Which kinds were being balanced is forgotten: the next
+    leader may stop inside the tolerance.
+    """
+    members = read_members(metadata).members
+    memory = recall(Group((), members, None, now_ms))
+    return unchanged(members, replace(memory, round=memory.round + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A member as its last join and its assignment tell; lags in records, None: unknown.
+
+    `readable` is False for a member of another version, and for all while the group rebalances.
+    """
+
+    member: str
+    instance: str | None
+    version: str
+    readable: bool
+    leaving: Leaving | None
+    partitions: tuple[TopicPartition, ...]
+    active: tuple[TaskId, ...]
+    learners: Mapping[TaskId, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """A group as it stands. `leader` is a member id; None, and `generation` -1, right after an
+    observer has led or while the group rebalances: ask again."""
+
+    generation: int
+    leader: str | None
+    instances: tuple[Instance, ...]
+    withheld: tuple[TaskId, ...]
+    marks: Mapping[str, Mark]
+
+
+def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
+    """What DescribeGroups tells: member ids, their Subscriptions, their Assignments."""
+    joined = read_members([(member, metadata) for member, metadata, _ in members]).members
+    assigned = {member: _read(data) for member, _, data in members}
+    leads = (member for member, (_, word) in assigned.items() if word.leader)
+    leader = next(leads, None)
+    word = assigned[leader][1] if leader is not None else AssignmentView()
+    number = {topic: sub for sub, topics in word.topics.items() for topic in topics}
+    leaves = leavers(joined, word.memory)
+    return GroupReport(
+        generation=word.generation if leader is not None else -1,
+        leader=leader,
+        instances=tuple(
+            _instance(member, *assigned[member.id], number, leaves.get(member.id))
+            for member in joined
+            if not member.observer
+        ),
+        withheld=tuple(sorted(word.withheld)),
+        marks=word.memory.marks,
+    )
+
+
+def _read(data: bytes) -> tuple[tuple[TopicPartition, ...], AssignmentView]:
+    """Blank while the group rebalances."""
+    try:
+        assignment = Assignment.read(data)
+        return assignment.partitions, read_assignment(assignment.user_data)
+    except DataError:
+        return (), AssignmentView()
+
+
+def _instance(
+    member: Member,
+    partitions: tuple[TopicPartition, ...],
+    word: AssignmentView,
+    number: Mapping[str, int],
+    leaving: Leaving | None,
+) -> Instance:
+    active = {TaskId(number[tp.topic], tp.partition) for tp in partitions if tp.topic in number}
+    lags = {task: copy.lag for task, copy in member.copies.items()}
+    return Instance(
+        member=member.id,
+        instance=member.instance,
+        version=member.version,
+        readable=not member.opaque,
+        leaving=leaving,
+        partitions=partitions,
+        active=tuple(sorted(active)),
+        learners={task: lags.get(task) for task in sorted(word.learners)},
+    )

@@ -1,0 +1,233 @@
+"""What must hold of every plan, and the sentences that explain it.
+
+`verify` runs in production after each assignment: a plan that breaks an invariant is not shipped.
+`explain` says for each task that is not simply where it was why that is so.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from streamsx.assignor.cooperative import Held
+from streamsx.assignor.model import CopyRole, Decision, Plan
+from streamsx.assignor.refine import Choice, Learning
+from streamsx.assignor.view import Facts, View
+from streamsx.errors import IllegalPlan
+from streamsx.model import TaskId
+
+
+class Audit:
+    """A plan beside the facts it was made from, turned so that each invariant is a few lines."""
+
+    def __init__(self, view: View, plan: Plan) -> None:
+        self.view = view
+        self.plan = plan
+        self.seats = {member.id: seat for seat, member in enumerate(view.members)}
+        self.tasks = {task.id: task for task in view.tasks}
+        self.strangers: list[str] = []
+        self.active = list(self._pairs(plan.active.items()))
+        self.learner = list(self._pairs(plan.learner.items()))
+        waits = ((w.heir, (task,)) for task, w in plan.withheld.items() if w.heir is not None)
+        self.heirs = list(self._pairs(waits))
+
+    def _pairs(self, given: Iterable[tuple[str, Sequence[TaskId]]]) -> Iterator[tuple[int, Facts]]:
+        for member, tasks in given:
+            for task in tasks:
+                if member in self.seats and task in self.tasks:
+                    yield self.seats[member], self.tasks[task]
+                else:
+                    self.strangers.append(f"{task} on {member}")
+
+    def able(self, seat: int, task: Facts) -> bool:
+        return seat in task.able and not self.view.members[seat].opaque
+
+
+def each_task_is_active_once_or_withheld(audit: Audit) -> Iterator[str]:
+    """V1. A task that is nowhere stands still, one that is twice corrupts its state."""
+    times = Counter(task.id for _, task in audit.active)
+    times.update(audit.plan.withheld.keys())
+    yield from (f"{task} is given {times[task]} times" for task in audit.tasks if times[task] != 1)
+
+
+def no_task_runs_that_another_member_claims(audit: Audit) -> Iterator[str]:
+    """V2. Its claimant runs it until it has let go: there would be two runners."""
+    for seat, task in audit.active:
+        if any(claimant != seat for claimant in task.claimants):
+            yield f"{task.id} runs while somebody else claims it"
+
+
+def only_what_is_claimed_is_withheld(audit: Audit) -> Iterator[str]:
+    """V3. Nobody would release it: it would stand still for ever."""
+    for task in audit.view.tasks:
+        if task.id in audit.plan.withheld and audit.view.stay and not task.claimants:
+            yield f"{task.id} is withheld although nobody claims it"
+
+
+def a_member_has_one_copy_of_a_task(audit: Audit) -> Iterator[str]:
+    """V4. One directory, one store, one writer."""
+    times = Counter((seat, task.id) for seat, task in [*audit.active, *audit.learner])
+    yield from (f"{task} is on one member twice" for (_, task), n in times.items() if n > 1)
+
+
+def a_leaver_receives_nothing(audit: Audit) -> Iterator[str]:
+    """V5. It would never be done."""
+    for seat, task in audit.active:
+        if seat in audit.view.leaving and seat != task.owner:
+            yield f"{task.id} is given to a leaver"
+    for seat, task in audit.learner:
+        if seat in audit.view.leaving:
+            yield f"{task.id} is learned by a leaver"
+
+
+def what_has_no_state_is_not_learned(audit: Audit) -> Iterator[str]:
+    """V6. There is nothing to learn: it would never be ready."""
+    yield from (f"{task.id} has no state" for _, task in audit.learner if not task.stateful)
+
+
+def learners_lead_to_the_target(audit: Audit) -> Iterator[str]:
+    """V7. Any other learner is work for nothing."""
+    for seat, task in audit.learner:
+        member = audit.view.name(seat)
+        if member not in (audit.plan.target.get(task.id), audit.plan.heirs.get(task.id)):
+            yield f"{task.id} is learned where it will not run"
+
+
+def learners_stay_within_the_limits(audit: Audit) -> Iterator[str]:
+    """V8. Restoring takes bandwidth from what runs. A promise is kept all the same."""
+    rules, heirs = audit.view.rules, audit.plan.heirs
+    learners = Counter(seat for seat, _ in audit.learner)
+    fresh = {seat for seat, task in audit.learner if heirs.get(task.id) != audit.view.name(seat)}
+    one, group = rules.max_learners_per_member, rules.max_learners
+    if one is not None and any(learners[seat] > one for seat in fresh):
+        yield "a member learns too much at once"
+    if group is not None and fresh and learners.total() > group:
+        yield "the group learns too much at once"
+
+
+def nothing_is_taken_for_a_copy_that_is_not_ready(audit: Audit) -> Iterator[str]:
+    """V9. What runs goes on running until the other can go on from there."""
+    for seat, task in [*audit.active, *audit.heirs]:
+        owner = None if task.owner in (seat, *audit.view.expired) else task.owner
+        runs = owner is not None and task.copies[owner].role is CopyRole.RUNNING
+        staged = task.stateful and audit.view.rules.staging
+        if runs and staged and not audit.view.ready(task, seat):
+            yield f"{task.id} is taken from its runner for a copy that is not ready"
+
+
+def nobody_gets_what_it_cannot_run(audit: Audit) -> Iterator[str]:
+    """V10. Other code, a member that the leader cannot read, a tool; what it has it may keep."""
+    yield from (f"{stranger}: not in this group" for stranger in audit.strangers)
+    for seat, task in [*audit.active, *audit.learner]:
+        if seat != task.owner and not audit.able(seat, task):
+            yield f"{task.id} is given to a member that cannot run it"
+
+
+INVARIANTS: tuple[Callable[[Audit], Iterator[str]], ...] = (
+    each_task_is_active_once_or_withheld,
+    no_task_runs_that_another_member_claims,
+    only_what_is_claimed_is_withheld,
+    a_member_has_one_copy_of_a_task,
+    a_leaver_receives_nothing,
+    what_has_no_state_is_not_learned,
+    learners_lead_to_the_target,
+    learners_stay_within_the_limits,
+    nothing_is_taken_for_a_copy_that_is_not_ready,
+    nobody_gets_what_it_cannot_run,
+)
+
+
+def verify(view: View, plan: Plan) -> None:
+    """Raises IllegalPlan, naming every broken invariant."""
+    audit = Audit(view, plan)
+    broken = [f"{rule.__name__}: {what}" for rule in INVARIANTS for what in rule(audit)]
+    if broken:
+        raise IllegalPlan(
+            f"a plan that breaks its postconditions: round {plan.memory.round}: "
+            f"claims stay as they are, report this: {'; '.join(broken)}"
+        )
+
+
+# Why a task is not simply where it was
+
+WHY = {
+    "wait": "a tool is asking, nothing is handed over in this round; {owner} keeps running",
+    "stateless": "no state to wait for; {to} runs it",
+    "promote": "{left}; {target} (limit {limit}) and takes over",
+    "failover": "{left}; {runner} and takes over; target {target}",
+    "least-lag": "{left} and nobody is nearer: {target}",
+    "cold": "{left} and nobody has a copy; {to} restores it",
+    "hand-over": "{target} (limit {limit}) and takes over from {owner}",
+    "unstaged": "staging is off; {to} takes over from {owner}",
+    "stage": "{target} (limit {limit}); {owner} keeps running",
+    "overtake": "{left}; {target} and goes on from there",
+    "keep-restoring": "{left}; {target}",
+    "withheld": "{reason}; {to} is next",
+    "parked": "{full}; {runner} and keeps running",
+}
+
+
+def explain(
+    view: View, choices: Sequence[Choice], held: Held, learning: Learning
+) -> tuple[Decision, ...]:
+    """One decision per task that is not simply kept, in task order."""
+    return tuple(
+        _decision(view, choice, name, _words(view, choice, held, learning))
+        for choice in choices
+        if (name := _name(choice, held, learning)) != "keep"
+    )
+
+
+def _name(choice: Choice, held: Held, learning: Learning) -> str:
+    if choice.task.id in held.withheld:
+        return "withheld"
+    return "parked" if choice.task.id in learning.parked else choice.rule
+
+
+def _decision(view: View, choice: Choice, name: str, words: Mapping[str, object]) -> Decision:
+    task = choice.task
+    copy = task.copies.get(choice.target)
+    return Decision(
+        task=task.id,
+        decision=name,
+        why=WHY[name].format_map(words),
+        owner=view.name(task.owner),
+        to=view.name(choice.target),
+        lag=None if copy is None else copy.lag,
+    )
+
+
+def _words(view: View, choice: Choice, held: Held, learning: Learning) -> Mapping[str, object]:
+    task, rules = choice.task, view.rules
+    owner, to = view.name(task.owner), view.name(choice.target)
+    learns = len(learning.learner.get(choice.target, ()))
+    full = f"{to} already learns {learns} (max_learners_per_member)"
+    if rules.max_learners_per_member is None or learns < rules.max_learners_per_member:
+        full = f"the group already learns {rules.max_learners} (max_learners)"
+    withheld = held.withheld.get(task.id)
+    return {
+        "owner": owner,
+        "to": to,
+        "limit": rules.acceptable_recovery_lag,
+        "left": _left(view, task),
+        "target": _far(view, task, choice.target),
+        "runner": _far(view, task, choice.runner),
+        "reason": "" if withheld is None else withheld.reason,
+        "full": full,
+    }
+
+
+def _left(view: View, task: Facts) -> str:
+    if task.owner is None:
+        return "nobody runs it"
+    if task.owner in view.expired:
+        return f"the time of {view.name(task.owner)} is up"
+    return f"{_far(view, task, task.owner)} and restores"
+
+
+def _far(view: View, task: Facts, seat: int | None) -> str:
+    copy = None if seat is None else task.copies.get(seat)
+    name = view.name(seat)
+    if copy is None:
+        return f"{name} has no copy"
+    if copy.lag is None:
+        return f"{name} does not know how far behind it is"
+    return f"{name} is {copy.lag} records behind"

@@ -1,0 +1,172 @@
+"""A group with the facts that follow from it: who stays, who owns each task, who could take it.
+
+A member is the number of its seat here: members sorted by name (instance, else process, else id).
+"First" means the lowest seat, so that no answer depends on the order of a set. Nothing is decided.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from streamsx.assignor.model import (
+    RUNNING,
+    Copy,
+    CopyRole,
+    Group,
+    Kind,
+    Leaving,
+    Member,
+    Memory,
+    Rules,
+    Task,
+)
+from streamsx.model import TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One task as the group is now; members are seats.
+
+    `owner` runs it or ran it until this join. `home` is where it is, or where it is already going.
+    `able`: who may receive it, ascending.
+    """
+
+    id: TaskId
+    stateful: bool
+    claimants: tuple[int, ...]
+    copies: Mapping[int, Copy]
+    owner: int | None
+    home: int | None
+    able: tuple[int, ...]
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.STATEFUL if self.stateful else Kind.STATELESS
+
+    def lag(self, seat: int | None) -> float:
+        """Records behind; infinite without a copy."""
+        copy = None if seat is None else self.copies.get(seat)
+        return math.inf if copy is None else copy.behind
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A group with its derived facts. `stay`: who may receive; `expired`: leavers out of time."""
+
+    members: tuple[Member, ...]
+    stay: frozenset[int]
+    leaving: frozenset[int]
+    expired: frozenset[int]
+    observed: bool
+    tasks: tuple[Facts, ...]
+    rules: Rules
+    memory: Memory
+
+    def name(self, seat: int | None) -> str | None:
+        return None if seat is None else self.members[seat].id
+
+    def promised(self, task: TaskId, seat: int) -> bool:
+        return task in self.members[seat].heirs
+
+    def hot(self, task: Facts, seat: int) -> bool:
+        """Its copy runs or is near enough."""
+        return task.lag(seat) <= self.rules.acceptable_recovery_lag
+
+    def ready(self, task: Facts, seat: int) -> bool:
+        """May it take over at once: its copy is hot, or the task was promised to it."""
+        return self.hot(task, seat) or (seat in task.copies and self.promised(task.id, seat))
+
+
+def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, Leaving]) -> View:
+    """Who is here, and where each task stands. `leaving`: who leaves, by member id."""
+    here = (member for member in group.members if not member.observer)
+    members = tuple(sorted(here, key=lambda member: (member.name, member.id)))
+    leavers = {seat: leaving[m.id] for seat, m in enumerate(members) if m.id in leaving}
+    view = View(
+        members=members,
+        stay=frozenset(s for s, m in enumerate(members) if s not in leavers and not m.opaque),
+        leaving=frozenset(leavers),
+        expired=frozenset(s for s, left in leavers.items() if left.overdue(group.now_ms)),
+        observed=len(members) < len(group.members),
+        tasks=(),
+        rules=rules,
+        memory=memory,
+    )
+    return replace(view, tasks=_facts(view, sorted(group.tasks, key=lambda task: task.id)))
+
+
+def _facts(view: View, tasks: Sequence[Task]) -> tuple[Facts, ...]:
+    claimants = _claimants(view, tasks)
+    copies = _copies(view, claimants)
+    able = {number: _able(view, number) for number in {task.id.subtopology for task in tasks}}
+    found = []
+    for task in tasks:
+        claimed, held = tuple(claimants.get(task.id, ())), copies.get(task.id, {})
+        if not task.stateful:
+            runs = (s for s, c in held.items() if s in claimed or c.role is CopyRole.RUNNING)
+            held = dict.fromkeys(runs, RUNNING)
+        owner = _owner(view, claimed, held)
+        home = _home(view, task.id, owner, held)
+        takers = able[task.id.subtopology]
+        found.append(Facts(task.id, task.stateful, claimed, held, owner, home, takers))
+    return tuple(found)
+
+
+def _claimants(view: View, tasks: Sequence[Task]) -> Mapping[TaskId, Sequence[int]]:
+    """Who claims at least one partition of a task, lowest seat first."""
+    task_of = {tp: task.id for task in tasks for tp in task.partitions}
+    claimants: dict[TaskId, list[int]] = {}
+    for seat, member in enumerate(view.members):
+        for task in {task_of[tp] for tp in member.claims if tp in task_of}:
+            claimants.setdefault(task, []).append(seat)
+    return claimants
+
+
+def _copies(
+    view: View, claimants: Mapping[TaskId, Sequence[int]]
+) -> Mapping[TaskId, dict[int, Copy]]:
+    """What each member has of a task. Who claims it and says no more runs it, to be safe."""
+    copies = {task: dict.fromkeys(seats, RUNNING) for task, seats in claimants.items()}
+    for seat, member in enumerate(view.members):
+        for task, copy in member.copies.items():
+            copies.setdefault(task, {})[seat] = copy
+    return copies
+
+
+def _able(view: View, subtopology: int) -> tuple[int, ...]:
+    """Who runs the sub-topology as the leader does; everybody, if nobody who stays does.
+
+    The second happens at the end of a rolling upgrade: the leader is the last of its kind, leaves,
+    and what it runs has to go to members whose code differs.
+    """
+    stay = sorted(view.stay)
+    able = (seat for seat in stay if _knows(view.members[seat], subtopology))
+    return tuple(able) or tuple(stay)
+
+
+def _knows(member: Member, subtopology: int) -> bool:
+    return member.knows is None or subtopology in member.knows
+
+
+def _owner(view: View, claimants: Sequence[int], copies: Mapping[int, Copy]) -> int | None:
+    """The first who claims it; else who ran it until this join and is furthest."""
+    if claimants:
+        return claimants[0]
+    ran = (
+        (copy.role, copy.behind, seat)
+        for seat, copy in copies.items()
+        if copy.role <= CopyRole.RESTORING and seat not in view.expired
+    )
+    return min(ran, default=(None, None, None))[2]
+
+
+def _home(view: View, task: TaskId, owner: int | None, copies: Mapping[int, Copy]) -> int | None:
+    """The staying member that learns it or was promised it; else its owner, if that stays."""
+    going = []
+    for seat, copy in copies.items():
+        promised = view.promised(task, seat)
+        if seat != owner and seat in view.stay and (promised or copy.role is CopyRole.LEARNER):
+            going.append((not promised, copy.behind, seat))
+    if going:
+        return min(going)[2]
+    return owner if owner in view.stay else None

@@ -1,0 +1,236 @@
+"""What members and leader tell each other in the user data of Kafka's Subscription and Assignment.
+
+The tables `JOIN` and `ASSIGNMENT` are the format, tag by tag; `codec` has the layout.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, IntFlag
+
+from streamsx.assignor.codec import (
+    Field,
+    Reader,
+    Unreadable,
+    listing,
+    number,
+    numeric,
+    read_fields,
+    read_lags,
+    tasks,
+    text,
+    textual,
+    write_fields,
+)
+from streamsx.assignor.model import Copy, CopyRole, Kind, Leaving, Mark, MarkState, Member, Memory
+from streamsx.model import TaskId
+
+
+class JoinFlag(IntFlag):
+    LEAVING = 1
+    FRESH = 4
+    OBSERVER = 16
+
+
+class AssignmentFlag(IntFlag):
+    MORE = 1
+    NO_TAKERS = 2
+    LEADER = 8
+
+
+class ErrorWord(IntEnum):
+    """Why a leader left all claims where they are."""
+
+    NONE = 0
+    SOURCE_TOPIC_MISSING = 1
+    ASSIGNMENT_FAILED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentView:
+    """What the leader says to one member, beside its partitions.
+
+    `learners`: tasks to learn. `promises`: those of them that it will be given at the next
+    rebalance, ready or not, so it need not announce that they are. `more`: another rebalance
+    follows soon. `no_takers`: a leaver need not wait. With an `error` the member keeps what it has.
+    The leader alone is told its `generation`, the tasks `withheld` and the source `topics` of each
+    sub-topology, for tools to read.
+
+    Not on the wire: `mark`, what a tool has asked of the reader, to be heeded when it is newer than
+    the last one; `problem`, why the bytes cannot be read.
+    """
+
+    memory: Memory = field(default_factory=Memory)
+    more: bool = False
+    no_takers: bool = False
+    leader: bool = False
+    learners: frozenset[TaskId] = frozenset()
+    promises: frozenset[TaskId] = frozenset()
+    error: ErrorWord = ErrorWord.NONE
+    generation: int = 0
+    withheld: frozenset[TaskId] = frozenset()
+    topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    mark: Mark | None = None
+    problem: str = ""
+
+    @property
+    def round(self) -> int:
+        return self.memory.round
+
+
+def _copies(held: Mapping[TaskId, Copy]) -> bytes:
+    """Per role: number and tasks. What runs has no lag."""
+    out = b""
+    for role in CopyRole:
+        lags = {task: copy.lag for task, copy in held.items() if copy.role is role}
+        if lags:
+            out += number(role) + tasks(lags, None if role is CopyRole.RUNNING else lags)
+    return out
+
+
+def _read_copies(reader: Reader) -> dict[TaskId, Copy]:
+    found: dict[TaskId, Copy] = {}
+    known = set(CopyRole)  # a role or state of the future has the same form and is passed over
+    while reader.more:
+        role = reader.number()
+        lags = read_lags(reader, lags=role != CopyRole.RUNNING)
+        if role in known:
+            runs = role == CopyRole.RUNNING
+            found.update((task, Copy(CopyRole(role), 0 if runs else lags[task])) for task in lags)
+    return found
+
+
+def _marks(told: Mapping[str, Mark]) -> bytes:
+    return b"".join(
+        text(instance)
+        + text(mark.swap_to or "")
+        + number(mark.state)
+        + number(0 if mark.deadline_ms is None else mark.deadline_ms + 1)
+        + number(mark.epoch_ms)
+        for instance, mark in sorted(told.items())
+    )
+
+
+def _read_marks(reader: Reader) -> dict[str, Mark]:
+    found, known = {}, set(MarkState)
+    while reader.more:
+        instance, swap_to = reader.text(), reader.text() or None
+        state, deadline, epoch_ms = reader.number(), reader.number(), reader.number()
+        if state in known:
+            at = deadline - 1 if deadline else None
+            found[instance] = Mark(MarkState(state), at, swap_to, epoch_ms)
+    return found
+
+
+def _memory(memory: Memory) -> bytes:
+    """Kinds (1 stateful, 2 stateless), then the marks. The round has its own tag."""
+    return number(memory.balancing) + _marks(memory.marks)
+
+
+def _read_memory(reader: Reader) -> Memory:
+    return Memory(balancing=Kind(reader.number()), marks=_read_marks(reader))
+
+
+def _read_error(reader: Reader) -> ErrorWord:
+    word = reader.number()
+    return ErrorWord(word) if word in set(ErrorWord) else ErrorWord.ASSIGNMENT_FAILED
+
+
+def _signatures(values: tuple[int, ...]) -> bytes:
+    return struct.pack(f">{len(values)}I", *values)
+
+
+def _read_signatures(reader: Reader) -> tuple[int, ...]:
+    return tuple(signature for (signature,) in struct.iter_unpack(">I", reader.rest()))
+
+
+def _topics(named: Mapping[int, tuple[str, ...]]) -> bytes:
+    """Per sub-topology: number, count, names."""
+    return b"".join(
+        number(subtopology) + number(len(names)) + b"".join(map(text, names))
+        for subtopology, names in sorted(named.items())
+    )
+
+
+def _read_topics(reader: Reader) -> dict[int, tuple[str, ...]]:
+    found = {}
+    while reader.more:
+        subtopology, count = reader.number(), reader.number()
+        found[subtopology] = tuple(reader.text() for _ in range(count))
+    return found
+
+
+JOIN = (
+    Field(1, "process", "", bytes.fromhex, lambda reader: reader.rest().hex()),
+    numeric(3, "capacity", 1),
+    numeric(4, "flags"),
+    numeric(5, "deadline_ms", None),
+    numeric(6, "nonce"),
+    Field(9, "copies", {}, _copies, _read_copies),
+    listing(10, "heirs"),
+    Field(11, "marks", {}, _marks, _read_marks),
+    numeric(12, "round"),
+    Field(13, "signatures", (), _signatures, _read_signatures),
+    textual(14, "instance", None),
+    listing(18, "stalled"),
+    textual(19, "version", ""),
+)
+ASSIGNMENT = (
+    numeric(1, "round"),
+    numeric(2, "flags"),
+    listing(4, "learners"),
+    Field(9, "memory", Memory(), _memory, _read_memory),
+    listing(10, "promises"),
+    numeric(11, "generation"),
+    Field(12, "error", ErrorWord.NONE, number, _read_error),
+    listing(14, "withheld"),
+    Field(15, "topics", {}, _topics, _read_topics),
+)
+
+
+def write_join(member: Member) -> bytes:
+    """All of a member but its id, its claims and what it knows, which travel elsewhere."""
+    flags = (
+        JoinFlag.LEAVING * (member.leaving is not None)
+        | JoinFlag.FRESH * member.fresh
+        | JoinFlag.OBSERVER * member.observer
+    )
+    deadline_ms = None if member.leaving is None else member.leaving.deadline_ms
+    return write_fields(member, JOIN, flags=flags, deadline_ms=deadline_ms)
+
+
+def read_join(data: bytes) -> Member:
+    """A member without an id and claims. Raises Unreadable."""
+    values = read_fields(data, JOIN)
+    flags, deadline_ms = values.pop("flags"), values.pop("deadline_ms")
+    if not values["capacity"]:
+        raise Unreadable("user data tell of no capacity: tag 3: 1 is the least")
+    return Member(
+        id="",
+        leaving=Leaving(deadline_ms) if flags & JoinFlag.LEAVING else None,
+        fresh=bool(flags & JoinFlag.FRESH),
+        observer=bool(flags & JoinFlag.OBSERVER),
+        **values,
+    )
+
+
+def write_assignment(data: AssignmentView) -> bytes:
+    flags = (
+        AssignmentFlag.MORE * data.more
+        | AssignmentFlag.NO_TAKERS * data.no_takers
+        | AssignmentFlag.LEADER * data.leader
+    )
+    return write_fields(data, ASSIGNMENT, flags=flags, round=data.memory.round)
+
+
+def read_assignment(data: bytes) -> AssignmentView:
+    """Raises Unreadable."""
+    values = read_fields(data, ASSIGNMENT)
+    flags, known = values.pop("flags"), values.pop("round")
+    return AssignmentView(
+        memory=replace(values.pop("memory"), round=known),
+        more=bool(flags & AssignmentFlag.MORE),
+        no_takers=bool(flags & AssignmentFlag.NO_TAKERS),
+        leader=bool(flags & AssignmentFlag.LEADER),
+        **values,
+    )

@@ -1,0 +1,184 @@
+"""Agents: `async def` bodies that read a topic, and what each becomes in the topology.
+
+An agent that derives a topic is two stages: a loop that feeds the derived topic, which moves like
+everything without state, and the body with its tables, which reads it.
+
+Not here: how a body is looked into (`discovery`), how bodies get to run (`streamsx.task.stream`).
+"""
+
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from streamsx.app.channel import HeadersArg, Topic
+from streamsx.app.stream import Derived, Stream, only
+from streamsx.app.table import Table
+from streamsx.errors import TopologyError
+from streamsx.task.stream import Done
+from streamsx.topology.internal_topics import Kind, TopicSpec, agent_topic_name
+from streamsx.topology.nodes import AgentNode, Operator, Source
+from streamsx.topology.subtopologies import Stage
+
+if TYPE_CHECKING:
+    from streamsx.app.app import App
+
+Sink = Any
+"""A topic, another agent, or a function of the value, plain or async."""
+
+
+class Reached(NamedTuple):
+    """What a body touches: names of tables, topics that it may send to, topics that it derives.
+
+    `note`: what could not be found out, for whoever starts the app; empty if nothing.
+    """
+
+    tables: frozenset[str]
+    topics: tuple[Topic, ...]
+    derived: tuple[Derived, ...] = ()
+    note: str = ""
+
+
+class Agent:
+    """What `@app.agent` makes of a function.
+
+    `channel`: a topic or its name, None makes one that bears the agent's name, with `options`;
+    `sinks`: where yielded values go; `tables`: those that the body touches, None looks for them.
+    """
+
+    def __init__(
+        self,
+        app: "App",
+        fun: Callable[..., Any],
+        *,
+        name: str | None,
+        channel: Topic | str | None,
+        sinks: Iterable[Sink],
+        tables: Iterable[Table[Any, Any] | str] | None,
+        options: dict[str, Any],
+    ) -> None:
+        if not (iscoroutinefunction(fun) or isasyncgenfunction(fun)):
+            raise TypeError(f"not an async function: {fun!r}: write `async def`")
+        if isinstance(channel, Topic) and options:
+            raise TypeError(f"for a topic, not for an agent: {', '.join(options)}: {fun!r}")
+        self._app, self.fun, self.name = app, fun, name or name_of(fun)
+        self.sinks = list(sinks)
+        self.tables = None if tables is None else frozenset(_table_name(t) for t in tables)
+        self._channel, self._options = channel, options
+
+    @property
+    def channel(self) -> Topic:
+        """What it reads."""
+        if not isinstance(self._channel, Topic):
+            own = self._channel is None
+            name = self._channel or agent_topic_name(self._app.conf.id, self.name)
+            self._channel = self._app.topic(name, has_prefix=own, **self._options)
+        return self._channel
+
+    def send(
+        self,
+        *,
+        key: Any = None,
+        value: Any = None,
+        partition: int | None = None,
+        timestamp: float | None = None,
+        headers: HeadersArg | None = None,
+    ) -> Done:
+        """Send to the topic that it reads."""
+        return self.channel.send(
+            key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
+        )
+
+    async def cast(
+        self,
+        value: Any = None,
+        *,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp: float | None = None,
+        headers: HeadersArg | None = None,
+    ) -> None:
+        """`send`, as Faust has it."""
+        await self.send(
+            key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
+        )
+
+    def add_sink(self, sink: Sink) -> None:
+        if sink not in self.sinks:
+            self.sinks.append(sink)
+
+    def __repr__(self) -> str:
+        return f"<Agent: {self.name}>"
+
+    # -- what it becomes
+
+    def body(self, stream: Stream[Any]) -> Coroutine[Any, Any, None]:
+        """The user's function on a stream; what it yields goes to the sinks."""
+        made: Coroutine[Any, Any, None]
+        made = self._yielding(stream) if isasyncgenfunction(self.fun) else self.fun(stream)
+        return made
+
+    async def _yielding(self, stream: Stream[Any]) -> None:
+        async for value in self.fun(stream):
+            for sink in self.sinks:
+                if isinstance(sink, Topic | Agent):
+                    await sink.send(value=value)
+                elif isawaitable(answer := sink(value)):
+                    await answer
+
+    def stages(self, reached: Reached) -> list[Stage]:
+        """First those that feed derived topics, last the body. Raises TopologyError."""
+        if self.sinks and not isasyncgenfunction(self.fun):
+            raise TopologyError(f"sinks without values: agent {self.name}: yield what goes to them")
+        stages, topic = [], self.channel
+        for derived in reached.derived:
+            sources = tuple(_feeding(topic, name, derived) for name in topic.topics)
+            stages.append(Stage(self.name, sources, outputs=frozenset(derived.topic.topics)))
+            topic = derived.topic
+        check = only(self.name, reached.derived)
+
+        def body(values: AsyncIterator[Any]) -> Coroutine[Any, Any, None]:
+            return self.body(Stream(self.name, self.channel, values, check))
+
+        node = AgentNode(self.name, body)
+        sources = tuple(_source(topic, name, agents=(node,)) for name in topic.topics)
+        outputs = frozenset(name for topic in reached.topics for name in topic.topics)
+        return [*stages, Stage(self.name, sources, reached.tables, outputs)]
+
+    def specs(self, reached: Reached) -> Iterable[TopicSpec]:
+        """Of every topic that it reads, derives or may send to."""
+        yield from self.channel.specs(Kind.SOURCE)
+        for derived in reached.derived:
+            yield from derived.topic.specs(derived.kind)
+        for topic in reached.topics:
+            yield from topic.specs(Kind.OUTPUT)
+
+
+def _source(topic: Topic, name: str, **what: Any) -> Source:
+    return Source(name, topic.key_codec.decode, topic.value_codec.decode, **what)
+
+
+def _feeding(topic: Topic, name: str, derived: Derived) -> Source:
+    """Key and forward: the bytes of the value and the headers pass as they came."""
+    encode = derived.topic.encode_key if derived.key_of else _as_it_is
+    forward = Operator("forward", {"encode_key": encode}, derived.topic.name)
+    if derived.key_of is None:
+        return _source(topic, name, operators=(forward,))
+    return _source(topic, name, operators=(Operator("rekey", {"key_of": derived.key_of}), forward))
+
+
+def _as_it_is(key: bytes | None) -> bytes | None:
+    return key
+
+
+def _table_name(table: Table[Any, Any] | str) -> str:
+    return table if isinstance(table, str) else table.name
+
+
+def name_of(fun: Callable[..., Any]) -> str:
+    """`module.function`, as Faust names an agent; what runs as a script has its file's name."""
+    if fun.__module__ == "__main__" and hasattr(sys.modules["__main__"], "__file__"):
+        from mode.utils.objects import canonshortname
+
+        return str(canonshortname(fun))
+    return f"{fun.__module__}.{fun.__name__}"

@@ -1,0 +1,254 @@
+"""App: what a user's module creates. Its decorators collect; nothing runs before a driver comes.
+
+The form is Faust's, so that an app file for Faust runs with its import changed, as far as what it
+uses is here.
+
+Not here: settings (`settings`), what runs (`streamsx.engine`).
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from inspect import signature
+from typing import Any, TypeVar, overload
+
+from streamsx.app.agent import Agent, Sink, name_of
+from streamsx.app.channel import HeadersArg, Topic
+from streamsx.app.discovery import reached, sends_to
+from streamsx.app.services import Job, Service
+from streamsx.app.settings import Settled, settled
+from streamsx.app.table import Table
+from streamsx.config import Config, seconds
+from streamsx.errors import NameClash, UsageError
+from streamsx.state.cache import CachedStore
+from streamsx.task.stream import Done, Host
+from streamsx.topology.build import Topology, build
+from streamsx.topology.internal_topics import Kind
+
+V = TypeVar("V")
+Fun = TypeVar("Fun", bound=Callable[..., Any])
+
+
+class App:
+    """`id` names the group of its workers and the topics it makes.
+
+    `settings`: `streamsx.config.Config` without the units, or Faust's names; Kafka's dotted ones
+    go into `config={...}`. Nothing is read or checked before `conf` is asked for.
+    """
+
+    def __init__(self, id: str, **settings: object) -> None:  # noqa: A002  # Faust's
+        self._id, self._settings = id, settings
+        self._command_line: dict[str, object] = {}
+        self._jobs: list[Job] = []
+        self.agents: dict[str, Agent] = {}
+        self.tables: dict[str, Table[Any, Any]] = {}
+        self.topics: dict[str, Topic] = {}
+        """By name; the first object that has it."""
+        self.host: Host | None = None
+        """What runs this app; set by the driver before its tasks and services start."""
+
+    # -- settings
+
+    @cached_property
+    def settled(self) -> Settled:
+        """The settings, with notes on them. Raises SettingError."""
+        return settled(self._id, self._settings, self._command_line, os.environ)
+
+    @property
+    def conf(self) -> Config:
+        return self.settled.config
+
+    def override(self, **settings: object) -> None:
+        """From the command line: they count more than all others. Before `topology`."""
+        self._command_line |= settings
+        vars(self).pop("settled", None)
+
+    def finalize(self) -> None:
+        """Read and check the settings. Raises SettingError."""
+        _ = self.settled
+
+    # -- what it consists of
+
+    def topic(self, *names: str, **options: Any) -> Topic:
+        """A topic, or several that are read alike; `options` as for Topic."""
+        made = Topic(self, names, **options)
+        for name in names:
+            self.topics.setdefault(name, made)
+        return made
+
+    def agent(
+        self,
+        channel: Topic | str | None = None,
+        *,
+        name: str | None = None,
+        concurrency: int = 1,
+        sink: Iterable[Sink] = (),
+        tables: Iterable[Table[Any, Any] | str] | None = None,
+        isolated_partitions: bool = False,
+        supervisor_strategy: Any = None,
+        use_reply_headers: bool = True,
+        **options: Any,
+    ) -> Callable[[Callable[..., Any]], Agent]:
+        """Make an agent of an `async def` that iterates a stream, and may yield to its sinks.
+
+        `tables`: those it touches, when they cannot be found in its code; `options`: of the topic,
+        when `channel` is not one. There is one instance for each task; the other arguments are
+        Faust's and do nothing here. Raises NameClash for a name that is taken.
+        """
+
+        def decorate(fun: Callable[..., Any]) -> Agent:
+            made = Agent(
+                self, fun, name=name, channel=channel, sinks=sink, tables=tables, options=options
+            )
+            _add(self.agents, made.name, made, "agent", self._id)
+            return made
+
+        return decorate
+
+    @overload
+    def Table(self, name: str, *, default: Callable[[], V], **options: Any) -> "Table[Any, V]": ...
+
+    @overload
+    def Table(self, name: str, *, default: None = None, **options: Any) -> "Table[Any, Any]": ...
+
+    def Table(  # noqa: N802  # Faust's
+        self, name: str, *, default: Callable[[], Any] | None = None, **options: Any
+    ) -> "Table[Any, Any]":
+        """A table of values by key; `options` as for Table. Raises NameClash."""
+        made: Table[Any, Any] = Table(self, name, default=default, **options)
+        _add(self.tables, name, made, "table", self._id)
+        return made
+
+    @overload
+    def task(self, fun: Fun) -> Fun: ...
+
+    @overload
+    def task(
+        self, fun: None = None, *, on_leader: bool = False, traced: bool = True
+    ) -> Callable[[Fun], Fun]: ...
+
+    def task(
+        self, fun: Fun | None = None, *, on_leader: bool = False, traced: bool = True
+    ) -> Fun | Callable[[Fun], Fun]:
+        """Run an async function once, when a worker has started; it may take the app."""
+
+        def decorate(fun: Fun) -> Fun:
+            self._add_job(fun, None, None, on_leader=on_leader)
+            return fun
+
+        return decorate if fun is None else decorate(fun)
+
+    def timer(
+        self,
+        interval: object,
+        on_leader: bool = False,
+        traced: bool = True,
+        name: str | None = None,
+        max_drift_correction: float = 0.1,
+    ) -> Callable[[Fun], Fun]:
+        """Run an async function every `interval`, first after one; `on_leader`: on one worker."""
+        interval_s = seconds(interval)
+        if not 0 < interval_s < float("inf"):
+            raise ValueError(f"not an interval: {interval!r}: write 500ms, 60s or 10m")
+
+        def decorate(fun: Fun) -> Fun:
+            self._add_job(fun, name, interval_s, on_leader=on_leader)
+            return fun
+
+        return decorate
+
+    def _add_job(
+        self, fun: Callable[..., Any], name: str | None, every: float | None, *, on_leader: bool
+    ) -> None:
+        may_run = self.is_leader if on_leader else _always
+        arguments = (self,) if signature(fun).parameters else ()
+        self._jobs.append(Job(name or name_of(fun), fun, arguments, may_run, every))
+
+    # -- what it becomes
+
+    def topology(self) -> Topology:
+        """The graph. Bodies are looked into, nothing runs. Raises TopologyError, SettingError."""
+        nodes = {name: table.node() for name, table in self.tables.items()}
+        found = [(agent, reached(self, agent, nodes)) for agent in self.agents.values()]
+        stages = [stage for agent, touched in found for stage in agent.stages(touched)]
+        topics = [spec for agent, touched in found for spec in agent.specs(touched)]
+        notes = [touched.note for _, touched in found if touched.note]
+        used = {name for stage in stages for name in stage.tables}
+        topics += [table.spec() for name, table in self.tables.items() if name in used]
+        elsewhere = [topic for job in self._jobs for topic in sends_to(self, job.fun)]
+        topics += [spec for topic in elsewhere for spec in topic.specs(Kind.OUTPUT)]
+        idle = sorted(self.tables.keys() - used)
+        notes += [f"table without an agent: {name}: nobody can write it" for name in idle]
+        return build(self.conf.id, stages, nodes, topics, notes)
+
+    def jobs(self) -> list[Job]:
+        """Tasks and timers, for a driver that has its own clock."""
+        return list(self._jobs)
+
+    def services(self) -> list[Service]:
+        """The same for a driver with an event loop."""
+        return [job.service() for job in self._jobs]
+
+    # -- what it reaches while it runs
+
+    def running_host(self) -> Host:
+        """Raises UsageError while nothing runs this app."""
+        if self.host is None:
+            raise UsageError(f"not running: app {self._id}: start a worker, or use a TestDriver")
+        return self.host
+
+    def now_ms(self) -> int:
+        """The driver's time; 0 without one."""
+        return 0 if self.host is None else self.host.now_ms()
+
+    def stores(self, table: str) -> Mapping[int, CachedStore[Any, Any]]:
+        """Of the tasks that run here, by partition."""
+        return {} if self.host is None else self.host.stores(table)
+
+    def is_leader(self) -> bool:
+        return self.host is not None and self.host.is_leader()
+
+    def send(
+        self,
+        channel: Topic | str,
+        key: Any = None,
+        value: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp: float | None = None,
+        headers: HeadersArg | None = None,
+        key_serializer: Any = None,
+        value_serializer: Any = None,
+    ) -> Done:
+        """As `Topic.send`, to a topic that may be given by its name."""
+        topic = channel if isinstance(channel, Topic) else self.topic(channel)
+        return topic.send(
+            key=key,
+            value=value,
+            partition=partition,
+            timestamp=timestamp,
+            headers=headers,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
+
+    def main(self) -> None:
+        """The command line with this app: `python shop.py worker` for `python -m streamsx`."""
+        from streamsx.__main__ import main
+
+        sys.argv[1:1] = ["-A", "__main__"]
+        main()
+
+    def __repr__(self) -> str:
+        return f"<App: {self._id}>"
+
+
+def _always() -> bool:
+    return True
+
+
+def _add(known: dict[str, Any], name: str, made: object, what: str, app: str) -> None:
+    if name in known:
+        raise NameClash(f"two of one name: {what} {name}, app {app}: rename one of them")
+    known[name] = made

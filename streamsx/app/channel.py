@@ -1,0 +1,186 @@
+"""Topics as users hold them: what is in them, how to send to them, how they are created.
+
+Sending is done when `send` returns: what a task sends is in its producer's buffer, and the task's
+next commit waits for it. So nothing suspends a body, and one that only sends needs no event loop.
+
+Not here: reading (`stream`), partitions of keys (the driver's).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from streamsx.config import seconds
+from streamsx.model import Headers
+from streamsx.serde.codec import RAW, Codec, Encode, topic_codec
+from streamsx.task.stream import DONE, RUNNING, Done
+from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec
+
+if TYPE_CHECKING:
+    from streamsx.app.app import App
+
+HeadersArg = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+class Topic:
+    """One topic, or several that are read alike.
+
+    `key_type`, `value_type`: what is read, None takes what comes; `key_serializer`,
+    `value_serializer`: the app's unless the type or the topic has one. `partitions`, `replicas`,
+    `retention` (seconds), `compacting`, `deleting`, `config`: for creating it. `acks`, `internal`
+    and `maxsize` are Faust's and do nothing here.
+    """
+
+    def __init__(
+        self,
+        app: "App",
+        names: Sequence[str],
+        *,
+        key_type: Any = None,
+        value_type: Any = None,
+        key_serializer: Any = None,
+        value_serializer: Any = None,
+        partitions: int | None = None,
+        retention: object = None,
+        compacting: bool | None = None,
+        deleting: bool | None = None,
+        replicas: int | None = None,
+        config: Mapping[str, object] | None = None,
+        allow_empty: bool = False,
+        has_prefix: bool = False,
+        acks: bool = True,
+        internal: bool = False,
+        maxsize: int | None = None,
+    ) -> None:
+        self._app, self.topics = app, tuple(names)
+        self.key_type, self.value_type = key_type, value_type
+        self.key_serializer, self.value_serializer = key_serializer, value_serializer
+        self.partitions, self.replicas = partitions, replicas
+        self.has_prefix, self._allow_empty = has_prefix, allow_empty
+        cleanup = [word for word, on in (("compact", compacting), ("delete", deleting)) if on]
+        self._config: dict[str, object] = {"cleanup.policy": ",".join(cleanup)} if cleanup else {}
+        if retention is not None:
+            self._config["retention.ms"] = int(seconds(retention) * 1000)
+        self._config |= config or {}
+
+    # -- what is in it
+
+    @cached_property
+    def key_codec(self) -> Codec:
+        return topic_codec(self.key_type, self.key_serializer, self._app.conf.key_serializer)
+
+    @cached_property
+    def value_codec(self) -> Codec:
+        default, empty = self._app.conf.value_serializer, self._allow_empty
+        return topic_codec(self.value_type, self.value_serializer, default, empty=empty)
+
+    @cached_property
+    def encode_key(self) -> Encode:
+        """A key as it is sent; a record without one has none, whatever the serializer."""
+        return _key_encoder(self.key_codec)
+
+    @cached_property
+    def encode_value(self) -> Encode:
+        return self.value_codec.encode
+
+    # -- sending
+
+    @cached_property
+    def _outgoing(self) -> tuple[str, Encode, Encode]:
+        """What each record that is sent needs, in one look."""
+        return self.name, self.encode_key, self.encode_value
+
+    def send(
+        self,
+        *,
+        key: Any = None,
+        value: Any = None,
+        partition: int | None = None,
+        timestamp: float | None = None,
+        headers: HeadersArg | None = None,
+        key_serializer: Any = None,
+        value_serializer: Any = None,
+        force: bool = False,
+    ) -> Done:
+        """Send one record; complete when it returns, and awaiting it suspends nobody.
+
+        Within an agent it has the time of the record at hand unless `timestamp` (in seconds) is
+        given, and the commit that covers that record waits for it. Elsewhere it has the current
+        time, and no commit waits for it. `force` is Faust's and does nothing here.
+
+        Raises TypeError for what the serializer cannot write, UsageError while no worker runs,
+        ValueError for a topic with several names.
+        """
+        name, encode_key, encode_value = self._outgoing
+        if key_serializer is not None:
+            encode_key = _key_encoder(topic_codec(self.key_type, key_serializer, None))
+        if value_serializer is not None:
+            encode_value = topic_codec(self.value_type, value_serializer, None).encode
+        task = RUNNING.get(None)
+        if task is None:
+            host = self._app.running_host()
+            send, at_ms = host.to(name, partition), host.now_ms()
+        else:
+            bound = task.sends.get(name) if partition is None else task.outbox.to(name, partition)
+            send, batch = bound or task.to(name), task.inbox.batch
+            at_ms = -1 if batch is None else batch.timestamps[task.inbox.index]
+        if timestamp is not None:
+            at_ms = round(timestamp * 1000)
+        elif at_ms < 0:  # in a body, before its first record
+            at_ms = self._app.now_ms()
+        extra = None if headers is None else _headers(headers)
+        send(encode_key(key), encode_value(value), at_ms, extra)
+        return DONE
+
+    send_soon = send
+
+    async def declare(self) -> None:
+        """Nothing to do: topics are created when a worker starts."""
+
+    maybe_declare = declare
+
+    # -- names
+
+    @cached_property
+    def name(self) -> str:
+        """Raises ValueError when there are several."""
+        if len(self.topics) != 1:
+            raise ValueError(f"not one topic: {self}: send to a topic object with one name")
+        return self.topics[0]
+
+    def get_topic_name(self) -> str:
+        """`name`, as Faust has it."""
+        return self.name
+
+    def derived(self, name: str, partitions: int | None) -> "Topic":
+        """A topic of our own that holds the same."""
+        made = copy(self)
+        made.topics, made.partitions, made.has_prefix = (name,), partitions, True
+        for name in ("name", "_outgoing"):
+            vars(made).pop(name, None)
+        return made
+
+    def specs(self, kind: Kind) -> Iterator[TopicSpec]:
+        config = dict(CONFIGS[kind])
+        if kind is not Kind.REPARTITION:
+            config |= {name: str(value) for name, value in self._config.items()}
+        replication = self.replicas or self._app.conf.topic_replication_factor
+        for name in self.topics:
+            yield TopicSpec(name, kind, self.partitions, replication, config)
+
+    def __str__(self) -> str:
+        return ",".join(self.topics)
+
+    def __repr__(self) -> str:
+        return f"<Topic: {self}>"
+
+
+def _key_encoder(codec: Codec) -> Encode:
+    encode = codec.encode
+    return encode if codec.name == RAW else lambda key: None if key is None else encode(key)
+
+
+def _headers(headers: HeadersArg) -> Headers:
+    items = headers.items() if isinstance(headers, Mapping) else headers
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in items]

@@ -1,0 +1,212 @@
+"""What an agent touches, found out before anything runs.
+
+Derived topics: the body is started on an empty inbox and goes to its first wait for input, with
+stores that are thrown away and an outbox that keeps nothing. Then it is closed.
+
+Tables and topics: everything that the body's code can name is walked through: globals, closures,
+modules, containers, objects and functions of the same top-level package. A name is enough; whether
+it is ever used cannot be told. What it finds too much binds a sub-topology too strongly; what it
+misses is told by name when it is touched: `TableNotInTask`.
+
+Not here: what becomes of it (`agent`).
+"""
+
+import dis
+import functools
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from streamsx.app.agent import Agent, Reached
+from streamsx.app.channel import Topic
+from streamsx.app.stream import Derived, Stream
+from streamsx.app.table import Table
+from streamsx.errors import TaskFailed, TopologyError
+from streamsx.model import Headers, TaskId
+from streamsx.state.memory import MemoryRows
+from streamsx.task.stores import cached
+from streamsx.task.stream import Inbox, Running, Send, SendRows, StepPump, values
+from streamsx.topology.nodes import AgentNode, StoreNode
+
+if TYPE_CHECKING:
+    from streamsx.app.app import App
+
+THROWN_AWAY_BYTES = 1 << 20
+
+
+def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> Reached:
+    """What the agent touches.
+
+    Raises TopologyError when its body fails before its first record.
+    """
+    found = list(_walk(app, agent.fun, *agent.sinks))
+    tables = agent.tables
+    if tables is None:
+        tables = frozenset(thing.name for thing in found if isinstance(thing, Table))
+    unknown = sorted(tables - stores.keys())
+    if unknown:
+        raise TopologyError(
+            f"no such table: {', '.join(unknown)}: agent {agent.name}: make it with app.Table"
+        )
+    topics = _topics(found)
+    try:
+        return Reached(tables, topics, _derived(agent, stores))
+    except _Waits as waits:
+        return Reached(tables, topics, note=str(waits))
+
+
+def sends_to(app: "App", function: Callable[..., Any]) -> tuple[Topic, ...]:
+    """Topics that a function can reach which is no agent."""
+    return _topics(_walk(app, function))
+
+
+def _topics(found: Iterable[Any]) -> tuple[Topic, ...]:
+    """An agent stands for the topic that it reads."""
+    channels = (thing.channel if isinstance(thing, Agent) else thing for thing in found)
+    return tuple(channel for channel in channels if isinstance(channel, Topic))
+
+
+# -- derived topics
+
+
+class _Nowhere:
+    """An outbox that keeps nothing."""
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        def send(key: bytes | None, value: bytes | None, at: int, headers: Headers | None) -> None:
+            pass
+
+        return send
+
+    def rows(self, topic: str, partition: int) -> SendRows:
+        raise AssertionError(f"a changelog before the first record: {topic}")
+
+
+def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> tuple[Derived, ...]:
+    derived: list[Derived] = []
+    errors: list[Exception] = []
+    stores = {name: cached(node, MemoryRows(), THROWN_AWAY_BYTES) for name, node in nodes.items()}
+    inbox = Inbox(0, errors.append)
+
+    def body(empty: AsyncIterator[Any]) -> Coroutine[Any, Any, None]:
+        return agent.body(Stream(agent.name, agent.channel, empty, derived.append))
+
+    stream = values(inbox, agent.channel.value_codec.decode)
+    running = Running(TaskId(0, 0), stores, _Nowhere(), inbox)
+    instance = StepPump().start(AgentNode(agent.name, body), stream, running, errors.append)
+    try:
+        instance.wake()
+    except TaskFailed as foreign:
+        raise _Waits(agent.name) from foreign
+    finally:
+        instance.close()
+    for error in errors:
+        if isinstance(error, RuntimeError) and "event loop" in str(error):
+            raise _Waits(agent.name) from error
+        raise TopologyError(
+            f"agent fails before its first record: {agent.name}: {type(error).__name__}: {error}: "
+            "mend it, or move it behind the first record"
+        ) from error
+    return tuple(derived)
+
+
+class _Waits(Exception):
+    """args: the agent, which waits for what only the loop of a worker can give."""
+
+    def __str__(self) -> str:
+        return (
+            f"body not looked into: agent {self.args[0]}: it waits for something before its first "
+            "record: call group_by before that"
+        )
+
+
+# -- tables and topics
+
+
+def _walk(app: "App", *roots: Any) -> Iterator[Any]:
+    """Each table, topic and agent once, in the order in which the code names them."""
+    package = roots[0].__module__.partition(".")[0]
+    seen: dict[int, Any] = {}
+    left: list[tuple[Any, frozenset[str]]] = [(root, frozenset()) for root in roots]
+    while left:
+        thing, names = left.pop(0)
+        if id(thing) in seen:
+            continue
+        seen[id(thing)] = thing  # kept, so that nobody else gets its id
+        if isinstance(thing, FunctionType) and _is_of(thing.__module__, package):
+            names = frozenset(name for code in _codes(thing.__code__) for name in code.co_names)
+        if isinstance(thing, Table | Topic | Agent):
+            yield thing
+        elif thing is app:
+            left += [(table, names) for table in app.tables.values() if "tables" in names]
+        else:
+            left += [(lead, names) for lead in _leads(thing, names, package)]
+
+
+def _leads(thing: Any, names: Collection[str], package: str) -> Iterable[Any]:
+    """What one object leads to. `names`: of the attributes in the code that led to it."""
+    for kind, leads in LEADS.items():
+        if isinstance(thing, kind):
+            return leads(thing, names, package)
+    if not _is_of(type(thing).__module__, package):
+        return ()
+    return [*getattr(thing, "__dict__", {}).values(), *type(thing).__mro__]
+
+
+def _of_function(function: FunctionType, _names: Collection[str], package: str) -> Iterable[Any]:
+    if not _is_of(function.__module__, package):
+        return
+    scope = function.__globals__
+    for code in _codes(function.__code__):
+        loads = (each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+        yield from (scope[name] for name in dict.fromkeys(loads) if name in scope)
+    yield from (cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell))
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    yield getattr(function, "__wrapped__", None)
+
+
+def _of_module(module: ModuleType, names: Collection[str], package: str) -> Iterable[Any]:
+    scope = vars(module) if _is_of(module.__name__, package) else {}
+    return [scope[name] for name in sorted(names) if name in scope]
+
+
+def _of_class(kind: type, names: Collection[str], package: str) -> Iterable[Any]:
+    scope = vars(kind) if _is_of(kind.__module__, package) else {}
+    return [scope[name] for name in sorted({*names, "__init__", "__call__"}) if name in scope]
+
+
+LEADS: Final[dict[Any, Callable[[Any, Collection[str], str], Iterable[Any]]]] = {
+    functools.partial: lambda made, _names, _of: [made.func, *made.args, *made.keywords.values()],
+    MethodType: lambda method, _names, _of: [method.__func__, method.__self__],
+    FunctionType: _of_function,
+    ModuleType: _of_module,
+    type: _of_class,
+    Mapping: lambda mapping, _names, _of: mapping.values(),
+    (list, tuple, set, frozenset): lambda container, _names, _of: container,
+}
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    """Of a function and those within it."""
+    nested = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return [code, *(each for inner in nested for each in _codes(inner))]
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # not assigned yet
+        return False
+
+
+def _is_of(module: str | None, package: str) -> bool:
+    return (module or "").partition(".")[0] == package

@@ -1,0 +1,59 @@
+"""The app of a module: what commands are told as MODULE or MODULE:ATTR.
+
+Not here: what a command does with it.
+"""
+
+import importlib
+import sys
+from types import ModuleType
+
+from streamsx.app.app import App
+from streamsx.errors import UsageError
+
+ATTRIBUTE = "app"
+"""What counts when a module has several."""
+
+
+def app_named(name: str) -> App:
+    """Import the module, also from the current directory, and take its app.
+
+    Raises UsageError when there is no such module, its import fails, or the app cannot be told.
+    """
+    module_name, _, attribute = name.partition(":")
+    module = _imported(module_name)
+    if attribute:
+        found = getattr(module, attribute, None)
+        if not isinstance(found, App):
+            raise UsageError(f"not an app: {name}: name an object that streamsx.App made")
+        return found
+    apps = {key: thing for key, thing in vars(module).items() if isinstance(thing, App)}
+    if ATTRIBUTE in apps:
+        return apps[ATTRIBUTE]
+    if not apps:
+        raise UsageError(f"no app in the module: {name}: make one, app = streamsx.App(...)")
+    if len({id(app) for app in apps.values()}) > 1:
+        raise UsageError(f"several apps: {name}: name one of {_choices(module_name, apps)}")
+    return next(iter(apps.values()))
+
+
+def _imported(name: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            remedy = "give the name as in an import, and start where it can be imported"
+            raise UsageError(f"no such module: {name}: {remedy}") from error
+        raise _failed(name, error) from error
+    except Exception as error:
+        raise _failed(name, error) from error
+
+
+def _failed(name: str, error: Exception) -> UsageError:
+    what = f"{type(error).__name__}: {error}"
+    return UsageError(f"module cannot be imported: {name}: {what}: mend it (--debug shows where)")
+
+
+def _choices(module: str, apps: dict[str, App]) -> str:
+    return ", ".join(f"{module}:{name}" for name in sorted(apps))

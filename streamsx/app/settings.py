@@ -1,0 +1,130 @@
+"""From what people set to a Config: the command line counts most, then `STREAMSX_<NAME>`, then
+Faust's own variable, then the code, then the default.
+
+An unknown name is an error that names the nearest one, an unknown `STREAMSX_` variable a note,
+because a machine may have others. A setting of Faust's that means nothing here (yet) is a note:
+an app file for Faust starts as it is.
+
+Not here: what there is to set (`streamsx.config`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from streamsx.config import SETTINGS, Config, contradictions, takes_none
+from streamsx.errors import SettingError
+
+PREFIX = "STREAMSX_"
+
+
+class Settled(NamedTuple):
+    """`notes`: one line each, for whoever starts the app."""
+
+    config: Config
+    notes: tuple[str, ...]
+
+
+class _Given(NamedTuple):
+    name: str
+    value: object
+    where: str
+
+
+def settled(
+    app_id: str,
+    code: Mapping[str, object],
+    command_line: Mapping[str, object],
+    environment: Mapping[str, str],
+) -> Settled:
+    """The Config of an app. `code`: what its constructor was given.
+
+    Raises SettingError for an unknown name, a bad value, or two settings that contradict.
+    """
+    values: dict[str, object] = {}
+    notes: list[str] = []
+    for source in (
+        _from_code({"id": app_id, **code}),
+        _from_faust(environment),
+        _from_environment(environment, notes),
+        (_Given(name, value, "the command line") for name, value in command_line.items()),
+    ):
+        values |= _parsed(source, notes)
+    values.setdefault("revoke_timeout_s", values.get("rebalance_timeout_s", 60.0))
+    config = Config(**values)  # type: ignore[arg-type]  # each was parsed by its own field
+    if config.version > 1:
+        config = replace(config, id=config.id_format.format(id=config.id, self=config))
+    for what in contradictions(config):
+        raise SettingError(f"settings contradict: app {app_id}: {what}: change one of them")
+    return Settled(config, tuple(notes))
+
+
+def _from_code(code: Mapping[str, Any]) -> Iterator[_Given]:
+    where = f"app {code['id']}"
+    for name, value in code.items():
+        if name == "config":
+            yield from (_dotted(dotted, given, where) for dotted, given in value.items())
+        elif value is not None or name not in SETTINGS or takes_none(SETTINGS[name]):
+            yield _Given(name, value, where)
+
+
+def _dotted(name: str, value: object, where: str) -> _Given:
+    """Kafka's form: `session.timeout.ms`, in milliseconds."""
+    plain = name.replace(".", "_")
+    if plain.endswith("_ms"):
+        return _Given(plain.removesuffix("_ms"), f"{value}ms", where)
+    return _Given(plain, value, where)
+
+
+def _from_faust(environment: Mapping[str, str]) -> Iterator[_Given]:
+    for known in dict.fromkeys(field.name for field in SETTINGS.values()):
+        variable = SETTINGS[known].metadata["env"]
+        if variable in environment:
+            yield _Given(known, environment[variable], variable)
+
+
+def _from_environment(environment: Mapping[str, str], notes: list[str]) -> Iterator[_Given]:
+    for variable, value in sorted(environment.items()):
+        name = variable.removeprefix(PREFIX).lower()
+        if not variable.startswith(PREFIX):
+            continue
+        if name in SETTINGS:
+            yield _Given(name, value, variable)
+        else:
+            notes.append(f"unknown variable: {variable}: {_nearest(name)}")
+
+
+def _parsed(source: Iterator[_Given], notes: list[str]) -> dict[str, object]:
+    """Values by field. Raises SettingError."""
+    values: dict[str, object] = {}
+    names: dict[str, str] = {}
+    for given in source:
+        field = SETTINGS.get(given.name)
+        if field is None:
+            notes.append(_meaningless(given))
+            continue
+        if field.name in names:
+            raise SettingError(
+                f"set twice: {names[field.name]} and {given.name}: {given.where}: keep one of them"
+            )
+        names[field.name] = given.name
+        try:
+            values[field.name] = field.metadata["parse"](given.value)
+        except (TypeError, ValueError) as error:
+            raise SettingError(f"bad setting: {given.name} ({given.where}): {error}") from error
+    return values
+
+
+def _meaningless(given: _Given) -> str:
+    """A note, if it is one of Faust's."""
+    from faust.types.settings import Settings  # 200 ms that only such an app pays
+
+    if given.name in Settings.SETTINGS:
+        return f"setting without meaning here: {given.name} ({given.where}): it does nothing"
+    raise SettingError(f"unknown setting: {given.name} ({given.where}): {_nearest(given.name)}")
+
+
+def _nearest(name: str) -> str:
+    found = get_close_matches(name, SETTINGS, n=1)
+    return f"did you mean {found[0]}?" if found else "see the settings of Config"

@@ -1,0 +1,170 @@
+"""What an agent's body iterates: values, or keys with them, or events.
+
+`group_by` and `through` end one half of an agent and begin the other: what comes before them is
+compiled into a loop that feeds the derived topic, the body reads that topic. A body calls them
+before its first wait for input; by that they are found out before anything runs.
+
+Not here: where values come from (`streamsx.task.stream`), how bodies are looked into (`discovery`).
+"""
+
+from collections.abc import AsyncIterator, Callable
+from inspect import iscoroutinefunction
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from streamsx.app.channel import Topic
+from streamsx.errors import TopologyError
+from streamsx.model import TopicPartition
+from streamsx.task.batch import Batch
+from streamsx.task.stream import RUNNING
+from streamsx.topology.internal_topics import Kind, repartition_name
+
+V = TypeVar("V")
+
+
+class Derived(NamedTuple):
+    """A topic that an agent feeds and then reads. `key_of`: None keeps the key as it came.
+
+    `kind`: REPARTITION, or SOURCE when it is the user's own.
+    """
+
+    topic: Topic
+    kind: Kind
+    key_of: Callable[[Any], Any] | None
+
+
+class Message(NamedTuple):
+    """A record as it came; `timestamp` in seconds, as Faust has it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: float
+    headers: list[tuple[str, bytes | None]] | None
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class Event:
+    """One record of a stream, with what is around it, which is made when it is asked for."""
+
+    __slots__ = ("_batch", "_index", "key", "value")
+
+    def __init__(self, key: Any, value: Any, batch: Batch, index: int) -> None:
+        self.key, self.value = key, value
+        self._batch, self._index = batch, index
+
+    @property
+    def headers(self) -> dict[str, bytes | None]:
+        return dict(self.message.headers or ())
+
+    @property
+    def message(self) -> Message:
+        """The record as it came."""
+        batch, index = self._batch, self._index
+        return Message(
+            batch.topic,
+            batch.partition,
+            batch.offsets[index],
+            batch.timestamps[index] / 1000,
+            batch.headers[index] if batch.headers else None,
+            batch.keys[index],
+            batch.values[index],
+        )
+
+    def __repr__(self) -> str:
+        return f"<Event: k={self.key!r} v={self.value!r}>"
+
+
+class Stream(Generic[V]):
+    """One per agent and task. `derive` is told of the topics that the body derives."""
+
+    def __init__(
+        self, agent: str, topic: Topic, values: AsyncIterator[V], derive: Callable[[Derived], None]
+    ) -> None:
+        self._agent, self._topic, self._values, self._derive = agent, topic, values, derive
+
+    def __aiter__(self) -> AsyncIterator[V]:
+        return self._values
+
+    async def items(self) -> AsyncIterator[tuple[Any, V]]:
+        """Keys with values. A key that cannot be decoded counts as such a record does."""
+        decode, inbox = self._topic.key_codec.decode, RUNNING.get().inbox
+        async for value in self._values:
+            assert inbox.batch is not None, "a value without a record"
+            try:
+                key = decode(inbox.batch.keys[inbox.index])
+            except Exception as error:  # any codec's
+                inbox.undecodable(error)
+                continue
+            yield key, value
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Values with their keys, and with the records that they came in."""
+        inbox = RUNNING.get().inbox
+        async for key, value in self.items():
+            assert inbox.batch is not None, "a value without a record"
+            yield Event(key, value, inbox.batch, inbox.index)
+
+    def group_by(
+        self,
+        key: Any,
+        *,
+        name: str | None = None,
+        topic: Topic | None = None,
+        partitions: int | None = None,
+    ) -> "Stream[V]":
+        """The same records by another key, through a topic in between.
+
+        `key`: a field of a Record, or a function of the value, which needs `name` for the topic;
+        `topic`: another one than would be derived. Headers and the bytes of the value pass as they
+        came. Raises TypeError for a function without a name, or one that is async.
+        """
+        if iscoroutinefunction(key):
+            raise TypeError(f"group_by with async function: agent {self._agent}: use a plain one")
+        suffix = name or getattr(key, "ident", None)
+        if not suffix:
+            raise TypeError(f"group_by with a function: agent {self._agent}: give it a name=")
+        if topic is not None:
+            return self._derived(Derived(topic, Kind.SOURCE, _key_function(key)))
+        agent = "" if self._topic.has_prefix else self._agent
+        derived = repartition_name(self._topic.get_topic_name(), suffix, agent=agent)
+        made = self._topic.derived(derived, partitions)
+        return self._derived(Derived(made, Kind.REPARTITION, _key_function(key)))
+
+    def through(self, channel: Topic | str) -> "Stream[V]":
+        """The same records, through another topic."""
+        topic = channel if isinstance(channel, Topic) else self._topic.derived(channel, None)
+        return self._derived(Derived(topic, Kind.SOURCE, None))
+
+    def _derived(self, derived: Derived) -> "Stream[V]":
+        self._derive(derived)
+        return Stream(self._agent, derived.topic, self._values, self._derive)
+
+
+def only(agent: str, known: tuple[Derived, ...]) -> Callable[[Derived], None]:
+    """For streams that run: what was not found out before has no task that reads it."""
+    names = {derived.topic.topics for derived in known}
+
+    def check(derived: Derived) -> None:
+        if derived.topic.topics not in names:
+            raise TopologyError(
+                f"derived too late: agent {agent} derives {derived.topic}: call group_by and "
+                "through before everything that waits, and always the same"
+            )
+
+    return check
+
+
+def _key_function(key: Any) -> Callable[[Any], Any]:
+    """A field of a Record may be one of a Record in a Record."""
+    if not hasattr(key, "ident"):
+        return key  # type: ignore[no-any-return]  # the user's
+    path, field = [key.field], key.parent
+    while field is not None:
+        path, field = [field.field, *path], field.parent
+    return attrgetter(".".join(path))

@@ -1,0 +1,250 @@
+"""Tables: dicts that live in the stores of the task that runs.
+
+In an agent a table is that task's part of it, read and written. Elsewhere it is all that this
+worker's running tasks hold, read only. A value that was put belongs to the table; change one in
+place and put it back, or the change may be lost. None means absent: putting it deletes.
+
+Not here: caching and codecs of rows (`streamsx.state`), which task has which table.
+"""
+
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    ValuesView,
+)
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from streamsx.errors import SettingError, TableNotInTask
+from streamsx.serde.codec import table_codec
+from streamsx.state.cache import GONE, PINNED, CachedStore
+from streamsx.task.stream import RUNNING
+from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec, changelog_name
+from streamsx.topology.nodes import StoreNode
+
+if TYPE_CHECKING:
+    from streamsx.app.app import App
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_running = RUNNING.get
+STORES: Final = {"rocksdb": True, "memory": False}
+"""Scheme of the URL: whether it is on disk."""
+
+
+class Table(MutableMapping[K, V]):
+    """`default` makes the value of a key that is not there; reading does not store it.
+
+    `key_type`, `value_type`: None takes what JSON gives; `store`: rocksdb:// or memory://, the
+    app's unless given; `partitions`: asked of the changelog; `extra_topic_configs`: of it too.
+    """
+
+    def __init__(
+        self,
+        app: "App",
+        name: str,
+        *,
+        default: Callable[[], V] | None = None,
+        key_type: Any = None,
+        value_type: Any = None,
+        partitions: int | None = None,
+        store: str | None = None,
+        extra_topic_configs: Mapping[str, object] | None = None,
+        help: str = "",  # noqa: A002  # Faust's
+    ) -> None:
+        self._app, self.name, self.default, self.help = app, name, default, help
+        self.key_type, self.value_type = key_type, value_type
+        self.partitions, self._store_url = partitions, store
+        self._config = extra_topic_configs or {}
+
+    # -- the record path
+
+    def __getitem__(self, key: K) -> V:
+        try:
+            store = _running().stores[self.name]
+        except LookupError:
+            return self._or_default(key, self._elsewhere(key))
+        cached = key if type(key) is store.key_type else store.cache_key(key)
+        value = store.hot.get(cached)
+        if value is None:
+            value = store.load(cached)
+        if value is None or value is GONE:
+            return self._or_default(key, None)
+        return value  # type: ignore[no-any-return]  # what was put
+
+    def __setitem__(self, key: K, value: V) -> None:
+        try:
+            store = _running().stores[self.name]
+        except LookupError:
+            self._refuse()
+        cached = key if type(key) is store.key_type else store.cache_key(key)
+        store.hot[cached] = GONE if value is None else value
+
+    def _or_default(self, key: K, value: V | None) -> V:
+        if value is not None:
+            return value
+        if self.default is None:
+            raise KeyError(key)
+        return self.default()
+
+    # -- the rest of a dict
+
+    def __delitem__(self, key: K) -> None:
+        """Raises KeyError when it is not there."""
+        if key not in self:
+            raise KeyError(key)
+        self._writable().delete(key)
+
+    def __contains__(self, key: object) -> bool:
+        return self._elsewhere(key) is not None
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for key, _ in self._rows())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._rows())
+
+    def values(self) -> ValuesView[V]:
+        return _Values(self)
+
+    def items(self) -> ItemsView[K, V]:
+        return _Items(self)
+
+    def pop(self, key: K, *default: Any) -> Any:
+        """Without a default in the call: KeyError when it is not there."""
+        value = self._elsewhere(key)
+        if value is None and not default:
+            raise KeyError(key)
+        if value is None:
+            return default[0]
+        self._writable().delete(key)
+        return value
+
+    def setdefault(self, key: K, default: Any = None) -> Any:
+        """What is there, else put the default."""
+        value = self._elsewhere(key)
+        if value is None:
+            value = self[key] if default is None else default
+            self[key] = value
+        return value
+
+    def clear(self) -> None:
+        """Of this task's part."""
+        store = self._writable()
+        for key in list(self):
+            store.delete(key)
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    def __repr__(self) -> str:
+        return f"<Table: {self.name}>"
+
+    # -- which stores
+
+    def _stores(self) -> Iterator[CachedStore[Any, Any]]:
+        """This task's, or those of all that run here. Raises TableNotInTask."""
+        task = RUNNING.get(None)
+        if task is None:
+            return iter(self._app.stores(self.name).values())
+        if self.name not in task.stores:
+            self._refuse()
+        return iter((task.stores[self.name],))
+
+    def _elsewhere(self, key: Any) -> Any:
+        found = (store.get(key) for store in self._stores())
+        return next((value for value in found if value is not None), None)
+
+    def _rows(self) -> Iterator[tuple[Any, Any]]:
+        for store in self._stores():
+            yield from store.items()
+
+    def _writable(self) -> CachedStore[Any, Any]:
+        task = RUNNING.get(None)
+        if task is None or self.name not in task.stores:
+            self._refuse()
+        store: CachedStore[Any, Any] = task.stores[self.name]
+        return store
+
+    def _refuse(self) -> NoReturn:
+        task = RUNNING.get(None)
+        if task is None:
+            raise TypeError(
+                f"written outside of an agent: table {self.name}: a table belongs to the task "
+                "whose records change it: send to a topic, and change the table in its agent"
+            )
+        raise TableNotInTask(
+            f"table not in this task: {self.name}, task {task.task}: name it where the agent is "
+            f"made: @app.agent(..., tables=[...])"
+        )
+
+    # -- what it becomes
+
+    def node(self) -> StoreNode:
+        """Its store. Raises SettingError for a store that nobody knows."""
+        keys, values = table_codec(self.key_type), table_codec(self.value_type)
+        scheme, sign, _ = (self._store_url or self._app.conf.store).partition("://")
+        if not sign or scheme not in STORES:
+            raise SettingError(
+                f"unknown store: {self._store_url}: table {self.name}: use rocksdb:// or memory://"
+            )
+
+        def decode_key(data: bytes) -> Any:
+            """Bytes are written as they are: what is no JSON can be nothing else."""
+            try:
+                key = keys.decode(data)
+            except ValueError:
+                if self.key_type is not None:
+                    raise
+                return data
+            return _hashable(key)
+
+        return StoreNode(
+            self.name,
+            self.changelog,
+            keys.encode,  # type: ignore[arg-type]  # a key is never None
+            decode_key,
+            values.encode,  # type: ignore[arg-type]  # nor is a value
+            values.decode,
+            self.key_type if self.key_type in PINNED else None,
+            STORES[scheme],
+            keys.name,
+            values.name,
+        )
+
+    @property
+    def changelog(self) -> str:
+        return changelog_name(self._app.conf.id, self.name)
+
+    def spec(self) -> TopicSpec:
+        """Of its changelog."""
+        extra = {name: str(value) for name, value in self._config.items()}
+        replication = self._app.conf.topic_replication_factor
+        config = {**CONFIGS[Kind.CHANGELOG], **extra}
+        return TopicSpec(self.changelog, Kind.CHANGELOG, self.partitions, replication, config)
+
+
+class _Values(ValuesView[V]):
+    """Of one walk over the rows: a mapping's own would look up each key."""
+
+    _mapping: Table[Any, V]
+
+    def __iter__(self) -> Iterator[V]:
+        return (value for _, value in self._mapping._rows())  # noqa: SLF001  # a part of it
+
+
+class _Items(ItemsView[K, V]):
+    _mapping: Table[K, V]
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        return self._mapping._rows()  # noqa: SLF001  # a part of it
+
+
+def _hashable(key: Any) -> Any:
+    """JSON has no tuples: a list that was a key was one."""
+    if not isinstance(key, list):
+        return key
+    return tuple(tuple(part) if isinstance(part, list) else part for part in key)

@@ -1,0 +1,1 @@
+"""The requests that are served: one file each, named after its key."""

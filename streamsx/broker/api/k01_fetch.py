@@ -1,0 +1,114 @@
+"""1 Fetch: long polls, topic ids since 13 (KIP-516); about as many bytes as asked for.
+
+Not: sessions (KIP-227: the answer says session 0, so that clients send everything each time),
+followers, aborted transactions (there are none), leader epochs (there is one leader).
+"""
+
+import asyncio
+from typing import Any
+
+from streamsx.broker.connection import Call
+from streamsx.broker.events import Body
+from streamsx.broker.log import Log
+from streamsx.broker.service import Service
+from streamsx.kafka.errors import ErrorCode
+
+VERSIONS = (4, 18)
+TOPIC_IDS_SINCE = 13
+READ_COMMITTED = 1
+FETCH_BYTES_MAX = 55 << 20
+"""Of one answer, whatever was asked for; as Kafka's fetch.max.bytes."""
+
+
+def answer(service: Service, call: Call) -> Body | None:
+    """At once if there is enough, or anything is wrong; else the call waits."""
+    if call.body.session_id:
+        return {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
+    reading = Reading(service, call)
+    body = reading.read()
+    if reading.failed or reading.size >= call.body.min_bytes or call.body.max_wait <= 0:
+        return body
+    Poll(service, call, reading)
+    return None
+
+
+class Reading:
+    """One look at everything that was asked for."""
+
+    def __init__(self, service: Service, call: Call) -> None:
+        self.size = 0
+        self.failed = not call.body.topics
+        self.logs: list[Log] = []
+        self._topics, self._body = service.topics, call.body
+        self._by_id = call.version >= TOPIC_IDS_SINCE
+        self._left = min(call.body.max_bytes, FETCH_BYTES_MAX)
+
+    def read(self) -> Body:
+        """The answer as it is now."""
+        responses = []
+        for asked in self._body.topics:
+            name = None if self._by_id else asked.topic
+            topic = self._topics.find(name, asked.topic_id)
+            partitions = [
+                self._partition(topic.log(p.partition) if topic else None, p)
+                for p in asked.partitions
+            ]
+            responses.append({"topic": name, "topic_id": asked.topic_id, "partitions": partitions})
+        return {"responses": responses}
+
+    def _partition(self, log: Log | None, asked: Any) -> Body:
+        if log is None:
+            by_name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return self._error(asked, ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else by_name)
+        if not log.start <= asked.fetch_offset <= log.high_watermark:
+            return self._error(asked, ErrorCode.OFFSET_OUT_OF_RANGE, log.start)
+        self.logs.append(log)
+        most = min(asked.partition_max_bytes, self._left)
+        records = log.read(asked.fetch_offset, most) if self._left > 0 else b""
+        self._left -= len(records)
+        self.size += len(records)
+        return {
+            "partition_index": asked.partition,
+            "high_watermark": log.high_watermark,
+            "last_stable_offset": log.high_watermark,
+            "log_start_offset": log.start,
+            "aborted_transactions": [] if self._body.isolation_level == READ_COMMITTED else None,
+            "records": records,
+        }
+
+    def _error(self, asked: Any, code: ErrorCode, start: int = -1) -> Body:
+        self.failed = True
+        return {
+            "partition_index": asked.partition,
+            "error_code": code,
+            "high_watermark": -1,
+            "log_start_offset": start,
+            "records": b"",
+        }
+
+
+class Poll:
+    """A fetch that waits until enough was appended, its time is over, or its client is gone."""
+
+    def __init__(self, service: Service, call: Call, reading: Reading) -> None:
+        self._service, self._call, self._logs = service, call, reading.logs
+        self._missing = call.body.min_bytes - reading.size
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(call.body.max_wait / 1000, self._answer)
+        call.gone = self._end
+        for log in self._logs:
+            log.waiters.add(self._wake)
+
+    def _wake(self, size: int) -> None:
+        self._missing -= size
+        if self._missing <= 0:
+            self._answer()
+
+    def _answer(self) -> None:
+        self._end()
+        self._call.reply(Reading(self._service, self._call).read())
+
+    def _end(self) -> None:
+        self._timer.cancel()
+        for log in self._logs:
+            log.waiters.discard(self._wake)

@@ -1,0 +1,57 @@
+"""32 DescribeConfigs: of topics, with types (KIP-226, KIP-569); of the broker, what it has of them.
+
+Not: synonyms, documentation.
+"""
+
+from typing import Any
+
+from streamsx.broker.configs import CONFIGS, Config, Kind
+from streamsx.broker.connection import Call
+from streamsx.broker.events import Body
+from streamsx.broker.service import Service
+from streamsx.kafka.errors import ErrorCode
+
+VERSIONS = (1, 4)
+TOPIC, BROKER = 2, 4
+SET_HERE, BY_DEFAULT = 1, 5
+
+
+def answer(service: Service, call: Call) -> Body:
+    """Each topic or broker by itself."""
+    return {"results": [describe(service, asked) for asked in call.body.resources]}
+
+
+def describe(service: Service, asked: Any) -> Body:
+    """One of them: all configurations, or those that were asked for."""
+    resource = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
+    found: dict[str, Config]
+    if asked.resource_type == TOPIC:
+        topic = service.topics.by_name.get(asked.resource_name)
+        if topic is None:
+            return {**resource, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        found, given = CONFIGS, topic.configs
+    elif asked.resource_type == BROKER:
+        auto_create = str(service.options.auto_create).lower()
+        found, given = (
+            {
+                "auto.create.topics.enable": Config(auto_create, Kind.BOOLEAN),
+                "default.replication.factor": Config("1", Kind.INT),
+                "num.partitions": Config(str(service.options.partitions), Kind.INT),
+            },
+            {},
+        )
+    else:
+        return {**resource, "error_code": ErrorCode.INVALID_REQUEST}
+    wanted = asked.configuration_keys
+    configs = [
+        {
+            "name": name,
+            "value": given.get(name, config.default),
+            "read_only": asked.resource_type == BROKER,
+            "config_source": SET_HERE if name in given else BY_DEFAULT,
+            "config_type": config.kind,
+        }
+        for name, config in found.items()
+        if wanted is None or name in wanted
+    ]
+    return {**resource, "configs": configs}

@@ -1,0 +1,192 @@
+"""One client's connection: requests in, one at a time, answers out in the same order.
+
+What need not wait is answered before the bytes behind it are looked at, without a task in between;
+what must wait stalls this connection alone. Everything that can pile up has a limit. What a
+request means is not known here.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamsx.broker.events import Body
+from streamsx.broker.frames import Frames
+from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.wire import Api, Head
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of all connections and of each; the last two are also limits of what is stored."""
+
+    connections_max: int = 512
+    connections_max_idle_s: float = 600.0
+    frame_bytes_max: int = 64 << 20
+    queued_requests_max: int = 64
+    queued_bytes_max: int = 64 << 20
+    in_flight_bytes_max: int = 512 << 20
+    unsent_bytes_max: int = 8 << 20
+    partitions_max: int = 10_000
+
+
+@dataclass(slots=True)
+class Traffic:
+    """All connections there are, and the bytes of requests that they hold together."""
+
+    connections: "set[Connection]" = field(default_factory=set)
+    in_flight_bytes: int = 0
+
+
+class Call:
+    """A decoded request and the way back to whoever sent it."""
+
+    __slots__ = (
+        "api", "body", "client_id", "connection", "correlation_id", "gone", "respond", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: "Connection", head: Head, client_id: str, body: Any,
+        respond: "Callable[[Call, Body | None], None]",
+    ) -> None:  # fmt: skip
+        self.connection = connection
+        self.api, self.version, self.correlation_id = (
+            Api(head.api),
+            head.version,
+            head.correlation_id,
+        )
+        self.client_id = client_id
+        self.body = body
+        self.respond = respond
+        self.gone: Callable[[], None] | None = None
+        """Set by who lets it wait: called if the connection closes before the answer."""
+
+    def reply(self, body: Body | None) -> None:
+        """Answers it; with None if nobody wants to hear. Too late is no error."""
+        if self.connection.call is self:
+            self.respond(self, body)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """`serve` is given each frame; it sets `call` and sees to it that it is answered."""
+
+    def __init__(
+        self, traffic: Traffic, limits: Limits, serve: "Callable[[Connection, bytearray], None]",
+        now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self.call: Call | None = None
+        self.peer = self.host = ""
+        self.address: tuple[str, int] = ("", 0)
+        """Where the client reached us."""
+        self.active_at = now()
+        self._traffic, self._limits, self._serve, self._now = traffic, limits, serve, now
+        self._frames = Frames(limits.frame_bytes_max)
+        self._queue: deque[bytearray] = deque()
+        self._serving = 0  # bytes of the frame that is being served
+        self._queued = self._counted = 0
+        self._pumping = self._unsent = self._unread = False
+        self._transport: asyncio.Transport
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
+        self.peer = f"{self.host}:{port}"
+        self.address = transport.get_extra_info("sockname")[:2]
+        transport.set_write_buffer_limits(self._limits.unsent_bytes_max)
+        self._traffic.connections.add(self)
+        if len(self._traffic.connections) > self._limits.connections_max:
+            self.close(f"there are {self._limits.connections_max} connections")
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._traffic.connections.discard(self)
+        self._traffic.in_flight_bytes -= self._counted
+        self._queue.clear()
+        call, self.call = self.call, None
+        if call is not None and call.gone is not None:
+            call.gone()
+
+    def get_buffer(self, _: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, count: int) -> None:
+        self.active_at = self._now()
+        try:
+            frames = self._frames.received(count)
+        except Malformed as error:
+            self.close(str(error))
+            return
+        if frames:
+            self._queue.extend(frames)
+            self._queued += sum(map(len, frames))
+            self._pump()
+        self._count()
+
+    def eof_received(self) -> None:
+        """Nothing more to answer: None closes."""
+
+    def pause_writing(self) -> None:
+        self._unsent = True
+
+    def resume_writing(self) -> None:
+        self._unsent = False
+        self._pump()
+
+    # What the broker calls.
+
+    def answer(self, frame: bytes | bytearray) -> None:
+        """The answer to the request that is being served; then the next one."""
+        self.call = None
+        self.active_at = self._now()
+        self._queued -= self._serving
+        if frame and self._open():
+            self._transport.write(frame)
+        if not self._pumping:
+            self._pump()
+            self._count()
+
+    def close(self, why: str) -> None:
+        """For good, with what is on its way; one line says why."""
+        logger.warning("closed %s: %s", self.peer, why)
+        self.abort()
+
+    def abort(self) -> None:
+        """Without a word."""
+        self._queue.clear()
+        self._transport.abort()
+
+    def _open(self) -> bool:
+        return not self._transport.is_closing()
+
+    def _pump(self) -> None:
+        self._pumping = True
+        try:
+            while self._queue and self.call is None and not self._unsent and self._open():
+                frame = self._queue.popleft()
+                self._serving = len(frame)
+                self._serve(self, frame)
+        finally:
+            self._pumping = False
+
+    def _count(self) -> None:
+        """Looks at the limits of what was received and not yet answered."""
+        limits, held = self._limits, self._queued + self._frames.held
+        self._traffic.in_flight_bytes += held - self._counted
+        self._counted = held
+        if self._traffic.in_flight_bytes > limits.in_flight_bytes_max:
+            self.close(f"{limits.in_flight_bytes_max} bytes of requests are in flight")
+            return
+        many = len(self._queue) >= limits.queued_requests_max
+        full = many or self._queued > limits.queued_bytes_max
+        if full != self._unread and self._open():
+            self._unread = full
+            if full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()

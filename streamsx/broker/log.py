@@ -1,0 +1,234 @@
+"""One partition on disk: append, read, find by time, cut off at either end, recover.
+
+A folder of segments with the same bytes that Kafka writes. Everything else (index, producers) is
+rebuilt from the headers of the batches at the start: there are no files that could disagree.
+Retention by time or size and compaction are not here yet.
+"""
+
+import logging
+import mmap
+import os
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from pathlib import Path
+
+from streamsx.broker.producer_state import ProducerState, Refused
+from streamsx.broker.segment import Descriptors, Segment
+from streamsx.errors import CorruptRecord
+from streamsx.kafka.batch import Header, columns, place, scan
+from streamsx.kafka.errors import ErrorCode
+
+LEADER_EPOCH = 0
+"""There is one broker, and it leads for ever."""
+
+Mark = tuple[int, int]
+"""The end of a log at some time, and the bytes appended until then."""
+
+logger = logging.getLogger(__name__)
+
+
+def check_batch(records: memoryview, bytes_max: int) -> Header:
+    """The header of what a client wants to append: exactly one whole batch of its own making.
+
+    Raises Refused: 87 for anything that is no such batch, 10 for a long one, 2 if its checksum
+    is wrong.
+    """
+    if len(records) > bytes_max:
+        raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
+    try:
+        _, size, header = next(scan(records, check=False), (0, 0, None))
+    except CorruptRecord:
+        raise Refused(ErrorCode.INVALID_RECORD) from None
+    if header is None or size != len(records) or not sound(header):
+        raise Refused(ErrorCode.INVALID_RECORD)
+    try:
+        next(scan(records, check=True))
+    except CorruptRecord:
+        raise Refused(ErrorCode.CORRUPT_MESSAGE) from None
+    if header.transactional:
+        raise Refused(ErrorCode.INVALID_TXN_STATE)
+    return header
+
+
+def sound(header: Header) -> bool:
+    """Whether its numbers agree, so that the offsets of the log can only rise."""
+    counted = 0 < header.records == header.last_offset_delta + 1
+    sequenced = header.producer_id < 0 or min(header.producer_epoch, header.base_sequence) >= 0
+    return counted and sequenced and not header.control
+
+
+class Log:
+    """Offsets from `start` to before `end`; readers see those before `high_watermark`.
+
+    `waiters` are told how many bytes readers see more, and are called once more when it closes.
+    """
+
+    def __init__(
+        self, folder: Path, descriptors: Descriptors, *, segment_bytes: int, clean: bool, sync: bool
+    ) -> None:
+        """Opens or creates. After a crash (not `clean`) the last segment is verified and cut.
+
+        With `sync` readers see only what was flushed.
+        """
+        self.folder, self.segment_bytes, self.sync = folder, segment_bytes, sync
+        self.waiters: set[Callable[[int], None]] = set()
+        self.producers = ProducerState()
+        self._appended_bytes = self._flushed_bytes = 0  # since it was opened
+        self._descriptors = descriptors
+        folder.mkdir(parents=True, exist_ok=True)
+        bases = sorted(int(path.stem) for path in folder.glob("*.log"))
+        self.segments = [Segment(folder, base, descriptors) for base in bases]
+        for segment in self.segments:
+            self._recover(segment, last=segment is self.segments[-1], verify=not clean)
+        self.start = self._read_start()
+        if not self.segments or self.end < self.start:  # deleted, and what follows was not flushed
+            for segment in self.segments:
+                segment.delete()
+            self.segments = [Segment(folder, self.start, descriptors)]
+        self._drop_below_start()
+        self.flushed = self.end
+
+    @property
+    def end(self) -> int:
+        """The offset of the next record."""
+        return self.segments[-1].next
+
+    @property
+    def high_watermark(self) -> int:
+        """Where readers stop."""
+        return self.flushed if self.sync else self.end
+
+    def append(self, records: memoryview | None, bytes_max: int) -> int:
+        """Appends one batch, in place: `records` is changed. Gives the offset of its first record;
+        if it is here already, where that is. Raises Refused, or OSError, and then nothing changed.
+        """
+        if records is None:
+            raise Refused(ErrorCode.INVALID_RECORD)
+        header = check_batch(records, bytes_max)
+        if (known := self.producers.duplicate_of(header)) is not None:
+            return known
+        segment = self.segments[-1]
+        if segment.size and segment.size + len(records) > self.segment_bytes:
+            segment.flush()  # so that only the last one can be torn
+            segment = Segment(self.folder, self.end, self._descriptors)
+        place(records, segment.next, LEADER_EPOCH)
+        header = header._replace(base_offset=segment.next)
+        segment.append(records, header)
+        if segment is not self.segments[-1]:
+            self.segments.append(segment)
+        self.producers.note(header)
+        self._appended_bytes += len(records)
+        if not self.sync:
+            self._wake(len(records))
+        return header.base_offset
+
+    def read(self, offset: int, most: int) -> bytes:
+        """Batches from the one that holds this offset on: the first whole, the last perhaps cut;
+        about as many bytes as asked for. Nothing at the high watermark.
+        """
+        if offset >= self.high_watermark:
+            return b""
+        index = bisect_right(self.segments, offset, key=lambda segment: segment.base) - 1
+        if offset >= self.segments[index].next:  # something is missing there
+            index += 1
+        segment = self.segments[index]
+        cut = self.high_watermark < segment.next
+        end = segment.locate(self.high_watermark) if cut else segment.size
+        return segment.read(segment.locate(offset), most, end)
+
+    def at_time(self, timestamp: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record this old or younger. Raises CorruptRecord."""
+        for segment in self.segments:
+            for position in segment.since(timestamp):
+                batch = columns(segment.read(position, 0, segment.size), self.start, check=False)
+                for offset, time in zip(batch.offsets, batch.timestamps, strict=True):
+                    if time >= timestamp:
+                        return (offset, time) if offset < self.high_watermark else None
+        return None
+
+    def newest(self) -> tuple[int, int] | None:
+        """Offset and timestamp of the youngest record."""
+        return self.at_time(max(segment.newest for segment in self.segments))
+
+    def delete_before(self, offset: int) -> None:
+        """Makes `start` this offset, if it is not behind it already. Raises OSError."""
+        if offset <= self.start:
+            return
+        note = self.folder / "start.tmp"
+        with note.open("w") as file:
+            file.write(str(offset))
+            file.flush()
+            os.fsync(file.fileno())
+        note.rename(self.folder / "start")
+        self.start = offset
+        self._drop_below_start()
+
+    def mark(self) -> Mark:
+        """What a flush that begins now will have reached when it ends."""
+        return self.end, self._appended_bytes
+
+    def flush(self) -> None:
+        """To the disk, from any thread. Raises OSError."""
+        self.segments[-1].flush()
+
+    def flushed_to(self, mark: Mark) -> None:
+        """A flush that began at this mark has ended."""
+        seen = mark[1] - self._flushed_bytes
+        self.flushed, self._flushed_bytes = mark
+        if self.sync:
+            self._wake(seen)
+
+    def close(self) -> None:
+        """Lets go of the files; who waits for more has waited enough."""
+        for segment in self.segments:
+            self._descriptors.close(segment.path)
+        self._wake(sys.maxsize)
+
+    def _wake(self, size: int) -> None:
+        for wake in tuple(self.waiters):
+            wake(size)
+
+    def _recover(self, segment: Segment, *, last: bool, verify: bool) -> None:
+        """Reads the headers; the last segment ends before the first batch that is not whole.
+
+        The checksum does not cover the first 16 bytes of a batch: what the broker wrote there
+        itself has to be as expected, or a flipped bit would move all that follows.
+        """
+        size = segment.path.stat().st_size
+        if not size:
+            return
+        with (
+            segment.path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+            memoryview(mapped) as view,
+            closing(whole_batches(view, check=last and verify)) as batches,
+        ):
+            for _, length, header in batches:
+                gap = header.base_offset - segment.next
+                if header.leader_epoch != LEADER_EPOCH or gap < 0 or (last and gap):
+                    break
+                segment.note(length, header)
+                self.producers.note(header)
+        lost = size - segment.size
+        if lost and last:
+            os.truncate(segment.path, segment.size)
+            logger.warning("log_cut file=%s at=%d bytes=%d", segment.path, segment.size, lost)
+        elif lost:
+            logger.error("log_damaged file=%s at=%d bytes=%d", segment.path, segment.size, lost)
+
+    def _read_start(self) -> int:
+        note = self.folder / "start"
+        noted = int(note.read_text()) if note.exists() else 0
+        return max(noted, self.segments[0].base if self.segments else 0)
+
+    def _drop_below_start(self) -> None:
+        while len(self.segments) > 1 and self.segments[1].base <= self.start:
+            self.segments.pop(0).delete()
+
+
+def whole_batches(data: memoryview, *, check: bool) -> Generator[tuple[int, int, Header]]:
+    """As `scan`, up to the first that is no sound batch."""
+    with suppress(CorruptRecord):
+        yield from scan(data, check=check)

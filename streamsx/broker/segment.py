@@ -1,0 +1,135 @@
+"""One file of a partition's log: raw batches, and in memory a sparse index over them.
+
+The file is named after its first offset. Descriptors are opened when they are needed, and only so
+many are kept: 2,000 partitions are not 2,000 descriptors. What may be appended, and what is
+torn, is the log's to say.
+"""
+
+import os
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+
+from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, Header
+
+DESCRIPTORS_MAX = 512
+INDEX_INTERVAL_BYTES = 4096
+
+_head = Struct(">qi11xi8xq")
+"""Of a batch: base offset, length, last offset delta, largest timestamp."""
+
+
+class Descriptors:
+    """Of all segments of a broker; the one that was not used for longest is closed first."""
+
+    def __init__(self, limit: int = DESCRIPTORS_MAX) -> None:
+        self._limit = limit
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def of(self, path: Path) -> int:
+        """The descriptor of this file, which is created if it is not there."""
+        if (fd := self._open.get(path)) is not None:
+            self._open.move_to_end(path)
+            return fd
+        while len(self._open) >= self._limit:
+            os.close(self._open.popitem(last=False)[1])
+        fd = self._open[path] = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        return fd
+
+    def close(self, path: Path) -> None:
+        """The file is used no more, for now."""
+        if (fd := self._open.pop(path, None)) is not None:
+            os.close(fd)
+
+    def close_all(self) -> None:
+        """At the end."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+class Segment:
+    """Whole batches from offset `base` to before offset `next`; a file of `size` bytes."""
+
+    def __init__(self, folder: Path, base: int, descriptors: Descriptors) -> None:
+        self.base = self.next = base
+        self.path = folder / f"{base:020d}.log"
+        self.size = 0
+        self.newest = -1  # the largest timestamp, ms
+        self._descriptors = descriptors
+        # One entry per INDEX_INTERVAL_BYTES: first offset of a batch, where it stands, and the
+        # largest timestamp up to and with it.
+        self._offsets, self._positions, self._newest = array("q"), array("q"), array("q")
+        self._indexed_to = 0
+
+    @property
+    def fd(self) -> int:
+        """An open descriptor, good until the next one is asked for."""
+        return self._descriptors.of(self.path)
+
+    def append(self, batch: memoryview, header: Header) -> None:
+        """Writes a batch that bears its place, whole or not at all. Raises OSError."""
+        try:
+            if (written := os.pwrite(self.fd, batch, self.size)) != len(batch):
+                raise OSError(f"{self.path}: {written} of {len(batch)} bytes were written")
+        except OSError:
+            os.ftruncate(self.fd, self.size)
+            raise
+        self.note(len(batch), header)
+
+    def note(self, size: int, header: Header) -> None:
+        """The next batch of the file, of `size` bytes, was written or found."""
+        self.newest = max(self.newest, header.max_timestamp)
+        if self.size >= self._indexed_to:
+            self._offsets.append(header.base_offset)
+            self._positions.append(self.size)
+            self._newest.append(self.newest)
+            self._indexed_to = self.size + INDEX_INTERVAL_BYTES
+        self.size += size
+        self.next = header.last_offset + 1
+
+    def locate(self, offset: int) -> int:
+        """Where the batch stands that holds this offset, or else the first one behind it."""
+        index = bisect_right(self._offsets, offset) - 1
+        start = self._positions[index] if index >= 0 else 0
+        batches = self._batches(start)
+        return next((at for at, last, _ in batches if last >= offset), self.size)
+
+    def since(self, timestamp: int) -> Iterator[int]:
+        """Where the batches stand that hold a record this old or younger."""
+        if self.size and self.newest >= timestamp:
+            index = max(bisect_left(self._newest, timestamp) - 1, 0)
+            for position, _, newest in self._batches(self._positions[index]):
+                if newest >= timestamp:
+                    yield position
+
+    def read(self, position: int, most: int, end: int) -> bytes:
+        """Bytes of whole batches, the last one perhaps cut; the first one never is."""
+        found = os.pread(self.fd, min(max(most, HEADER_BYTES), end - position), position)
+        first = _head.unpack_from(found)[1] + LENGTH_END
+        return found if first <= len(found) else os.pread(self.fd, first, position)
+
+    def flush(self) -> None:
+        """To the disk; from any thread, with a descriptor of its own. Raises OSError."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    def delete(self) -> None:
+        """Closes it and removes the file."""
+        self._descriptors.close(self.path)
+        self.path.unlink(missing_ok=True)
+
+    def _batches(self, position: int) -> Iterator[tuple[int, int, int]]:
+        """(position, last offset, largest timestamp) of each batch from there on."""
+        chunk, start = b"", position
+        while position < self.size:
+            if position + _head.size > start + len(chunk):
+                chunk, start = os.pread(self.fd, INDEX_INTERVAL_BYTES * 2, position), position
+            base, length, last_delta, newest = _head.unpack_from(chunk, position - start)
+            yield position, base + last_delta, newest
+            position += length + LENGTH_END

@@ -1,0 +1,294 @@
+"""The broker: owns its directory, listens, and has each request answered by its file in `api/`.
+
+Malformed requests close their connection with one line in the log, and so does a request of ours
+that fails; the others go on. Which bytes mean what is `streamsx.kafka.wire`'s to know.
+"""
+
+import asyncio
+import fcntl
+import importlib
+import ipaddress
+import logging
+import os
+import pkgutil
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Self
+from uuid import UUID, uuid4
+
+from streamsx.broker import api
+from streamsx.broker.classic import GroupConfig
+from streamsx.broker.connection import Call, Connection, Limits, Traffic
+from streamsx.broker.events import Body
+from streamsx.broker.flusher import Flusher
+from streamsx.broker.meta import Meta
+from streamsx.broker.service import Options, Service
+from streamsx.broker.shell import Groups
+from streamsx.broker.topics import NAME, TopicStore
+from streamsx.clock import Clock, SystemClock
+from streamsx.errors import StoreLocked, UsageError, WorldError
+from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.wire import Api, request_decoder, request_head, response_encoder
+
+BACKLOG = 512
+"""Connections that the kernel holds until we accept them."""
+SWEEPS_PER_IDLE_LIMIT = 4
+"""An idle connection is closed at most a fourth of the limit too late."""
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Service, Call], Body | None]
+"""The answer; None if `call.reply` will be called, or was."""
+
+
+@cache
+def handlers() -> dict[Api, tuple[Handler, tuple[int, int]]]:
+    """By key, who answers, and the versions served. A file in api/ is called kNN_name."""
+    names = [found.name for found in pkgutil.iter_modules(api.__path__)]
+    modules = {int(n[1:3]): importlib.import_module(f"{api.__name__}.{n}") for n in names}
+    return {Api(key): (module.answer, module.VERSIONS) for key, module in modules.items()}
+
+
+class Broker:
+    """`async with Broker(folder) as broker: broker.bootstrap` serves on the caller's loop."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        topics: Mapping[str, int] | None = None,
+        options: Options | None = None,
+        limits: Limits | None = None,
+        groups: GroupConfig | None = None,
+        allow_remote: bool = False,
+        clock: Clock | None = None,
+        fresh_id: Callable[[], UUID] = uuid4,
+    ) -> None:
+        """Port 0 picks a free one. `topics` are made with so many partitions if they are not there.
+
+        Ids of members and topics come from `fresh_id`.
+        """
+        self.host, self.port = host, port
+        self._folder = Path(folder)
+        self._topics = dict(topics or {})
+        self._options, self._limits = options or Options(), limits or Limits()
+        self._group_config, self._allow_remote = groups or GroupConfig(), allow_remote
+        self._clock, self._fresh_id = clock or SystemClock(), fresh_id
+        self._traffic = Traffic()
+        self._failures: dict[tuple[Api, type[Exception]], int] = {}
+        self._closing = ExitStack()
+        self._service: Service
+        self._server: asyncio.Server
+        self._sweep_timer: asyncio.TimerHandle
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients find it, once it has started."""
+        return f"{self.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Loads what is in the directory and serves.
+
+        Raises StoreLocked, StoreCorrupt, IncompatibleStore, UsageError for a host or topic that
+        cannot be, WorldError for a port that is taken or a directory that cannot be used.
+        """
+        with ExitStack() as undo:
+            address = await self._resolve()
+            self._load(undo)
+            try:
+                self._server = await asyncio.get_running_loop().create_server(
+                    self._connection, address, self.port, backlog=BACKLOG
+                )
+            except OSError as error:
+                why = os.strerror(error.errno or 0)
+                raise WorldError(
+                    f"cannot listen: {self.bootstrap}: {why}: choose another --port"
+                ) from error
+            self.port = self._server.sockets[0].getsockname()[1]
+            self._sweep()
+            self._closing = undo.pop_all()
+
+    async def close(self) -> None:
+        """Hangs up, brings everything to the disk, lets go of the directory. Raises OSError."""
+        with self._closing:
+            self._server.close()
+            self._sweep_timer.cancel()
+            for connection in tuple(self._traffic.connections):
+                connection.abort()
+            await self._service.flusher.close()
+            self._service.topics.flush()
+        mark_clean(self._folder)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _resolve(self) -> str:
+        """One address: a name that stands for several would be served on one of them by chance."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise UsageError(
+                f"unknown host: {self.host}: {error.strerror}: give an address of this machine"
+            ) from error
+        addresses = sorted({str(address[0]) for *_, address in found})
+        if len(addresses) > 1:
+            several = " and ".join(addresses)
+            raise UsageError(f"host with several addresses: {self.host}: choose one: {several}")
+        if not ipaddress.ip_address(addresses[0]).is_loopback and not self._allow_remote:
+            raise UsageError(
+                f"not an address of this machine alone: {self.host}: anybody who reaches it could"
+                " read and write everything: --allow-remote if that is meant"
+            )
+        return addresses[0]
+
+    def _load(self, undo: ExitStack) -> None:
+        for name, partitions in self._topics.items():
+            if not NAME.fullmatch(name) or not 0 < partitions <= self._limits.partitions_max:
+                raise UsageError(
+                    f"bad topic: {name}:{partitions}: a name of letters, digits, dots, _ and -,"
+                    f" and 1 to {self._limits.partitions_max} partitions are wanted"
+                )
+        folder, sync = self._folder, self._options.sync
+        undo.callback(os.close, lock(folder))
+        meta = Meta(folder / "meta", sync=sync)
+        undo.callback(meta.close)
+        topics = TopicStore(folder / "logs", meta, clean=was_clean(folder), sync=sync)
+        undo.callback(topics.close)
+        for name, partitions in self._topics.items():
+            if name not in topics.by_name:
+                topics.create(name, self._fresh_id().bytes, partitions, {})
+        groups = Groups(self._group_config, meta, self._clock, topics.catalog, self._fresh_id)
+        undo.callback(groups.close)
+        topics.changed = groups.topics_changed
+        versions = {key: served for key, (_, served) in handlers().items()}
+        self._service = Service(
+            self._options, self._limits, meta, topics, groups, Flusher(), self._fresh_id, versions
+        )
+
+    def _connection(self) -> Connection:
+        return Connection(self._traffic, self._limits, self._serve, self._clock.now)
+
+    def _serve(self, connection: Connection, frame: bytearray) -> None:
+        try:
+            call = self._decode(connection, frame)
+        except Malformed as error:
+            connection.close(str(error))
+            return
+        connection.call = call
+        try:
+            answer, _ = handlers()[call.api]
+            body = answer(self._service, call)
+        except Exception as error:
+            self._failed(call, error)
+            return
+        if body is not None:
+            call.reply(body)
+
+    def _decode(self, connection: Connection, frame: bytearray) -> Call:
+        head = request_head(frame)
+        name = f"{Api(head.api).name if head.api in handlers() else head.api} v{head.version}"
+        if head.api not in handlers():
+            raise Malformed(f"{name}: no such request is served")
+        _, (oldest, newest) = handlers()[Api(head.api)]
+        if not oldest <= head.version <= newest:
+            if head.api != Api.API_VERSIONS:
+                raise Malformed(f"{name}: served are {oldest} to {newest}")
+            # KIP-511: this one is answered, in the oldest form, so that the client learns.
+            return Call(connection, head._replace(version=0), "", None, self._respond)
+        try:
+            client_id, body = request_decoder(head.api, head.version)(frame)
+        except Malformed as error:
+            raise Malformed(f"{name}: {error}") from None
+        return Call(connection, head, client_id or "", body, self._respond)
+
+    def _respond(self, call: Call, body: Body | None) -> None:
+        try:
+            encode = response_encoder(call.api, call.version)
+            frame = b"" if body is None else encode(call.correlation_id, body)
+        except Exception as error:
+            self._failed(call, error)
+            return
+        call.connection.answer(frame)
+
+    def _failed(self, call: Call, error: Exception) -> None:
+        """Ours. Clients try again for ever: the whole story once, then only the count."""
+        kind = (call.api, type(error))
+        self._failures[kind] = times = self._failures.get(kind, 0) + 1
+        if times == 1:
+            logger.error("request_failed api=%s", call.api.name, exc_info=error)
+        call.connection.close(
+            f"{call.api.name} v{call.version}: failed here {times} times: {error!r}"
+        )
+
+    def _sweep(self) -> None:
+        idle_s = self._limits.connections_max_idle_s
+        for connection in tuple(self._traffic.connections):
+            if connection.call is None and self._clock.now() - connection.active_at > idle_s:
+                connection.close(f"idle for {idle_s:g} s")
+        loop = asyncio.get_running_loop()
+        self._sweep_timer = loop.call_later(idle_s / SWEEPS_PER_IDLE_LIMIT, self._sweep)
+
+
+def lock(folder: Path) -> int:
+    """A descriptor that holds the directory for this process until it is closed.
+
+    Raises StoreLocked, or WorldError if there can be no such directory.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise WorldError(
+            f"cannot use the data directory: {folder}: {error.strerror}: choose another with --data"
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(fd, 20, 0).decode() or "unknown"
+        os.close(fd)
+        raise StoreLocked(
+            f"the data directory is in use by process {pid}: {folder}:"
+            " stop that broker, or choose another directory with --data"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, b"%d" % os.getpid(), 0)
+    return fd
+
+
+CLEAN = "clean"
+"""The file that says that everything was flushed at the end; gone while a broker runs."""
+
+
+def was_clean(folder: Path) -> bool:
+    """Whether the broker before us ended well. It is asked once."""
+    try:
+        (folder / CLEAN).unlink()
+    except FileNotFoundError:
+        return False
+    sync_folder(folder)
+    return True
+
+
+def mark_clean(folder: Path) -> None:
+    """The last thing that a broker does."""
+    (folder / CLEAN).touch()
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Brings the names in a folder to the disk."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

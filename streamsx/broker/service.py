@@ -1,0 +1,43 @@
+"""What the requests in `api/` are answered from: topics, groups, ids, and the broker's options."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from streamsx.broker.connection import Limits
+from streamsx.broker.flusher import Flusher
+from streamsx.broker.meta import Meta
+from streamsx.broker.shell import Groups
+from streamsx.broker.topics import TopicStore
+from streamsx.kafka.wire import Api
+
+NODE_ID = 0
+CLUSTER_ID = "streamsx"
+LEADER_EPOCH = 0
+NO_OPERATIONS = -(2**31)
+"""Authorized operations, where they were not asked for: there are no rights here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of the broker. With `sync` nothing is acknowledged before it is on the disk."""
+
+    sync: bool = False
+    auto_create: bool = True
+    partitions: int = 1
+    """Of a topic for which nobody said how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One per broker."""
+
+    options: Options
+    limits: Limits
+    meta: Meta
+    topics: TopicStore
+    groups: Groups
+    flusher: Flusher
+    fresh_id: Callable[[], UUID]
+    versions: Mapping[Api, tuple[int, int]]
+    """Of each request that is served: the oldest and the newest."""

@@ -1,0 +1,134 @@
+"""All topics of a broker: by name and by id, with their configurations and their logs.
+
+A topic's row is written before its folders are made, and deleted before they are: whatever a crash
+leaves behind belongs to no topic, and is removed when one of that name is created.
+"""
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from streamsx.broker.configs import CONFIGS
+from streamsx.broker.log import Log
+from streamsx.broker.meta import Meta
+from streamsx.broker.records import TopicKey, TopicValue
+from streamsx.broker.segment import Descriptors
+
+logger = logging.getLogger(__name__)
+
+NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
+
+
+class Topic:
+    """One log per partition; `configs` are those that were set."""
+
+    def __init__(self, name: str, topic_id: bytes, configs: Mapping[str, str]) -> None:
+        self.name = name
+        self.id = topic_id
+        self.configs = dict(configs)
+        self.logs: list[Log] = []
+
+    def config(self, name: str) -> str:
+        """What was set, or the default."""
+        return self.configs.get(name, CONFIGS[name].default)
+
+    def log(self, partition: int) -> Log | None:
+        """Of this partition, if it is there."""
+        return self.logs[partition] if 0 <= partition < len(self.logs) else None
+
+
+class TopicStore:
+    """Creates, finds, changes and deletes topics; `changed` is called behind each such step."""
+
+    def __init__(self, folder: Path, meta: Meta, *, clean: bool, sync: bool) -> None:
+        """Opens all logs; after a crash (not `clean`) their tails are verified."""
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[bytes, Topic] = {}
+        self.partitions = 0
+        self.changed: Callable[[], None] = lambda: None
+        self._folder, self._meta, self._sync = folder, meta, sync
+        self._descriptors = Descriptors()
+        for key, value in meta.rows("T"):
+            assert isinstance(key, TopicKey)
+            assert isinstance(value, TopicValue)
+            topic = Topic(key.topic, value.topic_id, value.configs)
+            self._open(topic, value.partitions, clean=clean)
+
+    def catalog(self) -> dict[str, tuple[bytes, int]]:
+        """Id and number of partitions, by name."""
+        return {name: (topic.id, len(topic.logs)) for name, topic in self.by_name.items()}
+
+    def find(self, name: str | None, topic_id: bytes) -> Topic | None:
+        """By name, or by id if there is no name."""
+        return self.by_id.get(topic_id) if name is None else self.by_name.get(name)
+
+    def create(
+        self, name: str, topic_id: bytes, partitions: int, configs: Mapping[str, str]
+    ) -> Topic:
+        """A new topic; the caller has looked at everything. Raises OSError."""
+        topic = Topic(name, topic_id, configs)
+        self._grow(topic, partitions)
+        return topic
+
+    def grow(self, topic: Topic, partitions: int) -> None:
+        """To so many partitions. Raises OSError."""
+        self._grow(topic, partitions)
+
+    def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """In place of all that was set. Raises OSError."""
+        self._save(topic, len(topic.logs), configs)
+        topic.configs = dict(configs)
+        for log in topic.logs:
+            log.segment_bytes = int(topic.config("segment.bytes"))
+
+    def delete(self, topic: Topic) -> None:
+        """With its records. Raises OSError."""
+        self._meta.write(deletes=[TopicKey(topic.name)])
+        del self.by_name[topic.name], self.by_id[topic.id]
+        self.partitions -= len(topic.logs)
+        self.changed()
+        for log in topic.logs:
+            log.close()
+            shutil.rmtree(log.folder)
+        logger.info("topic_deleted topic=%s", topic.name)
+
+    def flush(self) -> None:
+        """Everything to the disk. Raises OSError."""
+        for topic in self.by_name.values():
+            for log in topic.logs:
+                if log.flushed < log.end:
+                    log.flush()
+
+    def close(self) -> None:
+        """Lets go of all files."""
+        for topic in self.by_name.values():
+            for log in topic.logs:
+                log.close()
+
+    def _save(self, topic: Topic, partitions: int, configs: Mapping[str, str]) -> None:
+        self._meta.write([(TopicKey(topic.name), TopicValue(topic.id, partitions, dict(configs)))])
+
+    def _grow(self, topic: Topic, partitions: int) -> None:
+        self._save(topic, partitions, topic.configs)
+        for partition in range(len(topic.logs), partitions):
+            shutil.rmtree(self._folder / f"{topic.name}-{partition}", ignore_errors=True)
+        event = "partitions_added" if topic.logs else "topic_created"
+        self._open(topic, partitions, clean=True)
+        logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
+        self.changed()
+
+    def _open(self, topic: Topic, partitions: int, *, clean: bool) -> None:
+        self.partitions += partitions - len(topic.logs)
+        topic.logs += [
+            Log(
+                self._folder / f"{topic.name}-{partition}",
+                self._descriptors,
+                segment_bytes=int(topic.config("segment.bytes")),
+                clean=clean,
+                sync=self._sync,
+            )
+            for partition in range(len(topic.logs), partitions)
+        ]
+        self.by_name[topic.name] = self.by_id[topic.id] = topic

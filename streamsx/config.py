@@ -1,0 +1,256 @@
+"""The settings of a worker: each once, with its default, its unit and the names others have for it.
+
+A field's name ends in its unit; users leave that out: `commit_interval_s` is their
+`commit_interval`. Kafka's dotted names become such names too: dots to underscores, `.ms` dropped.
+
+Not here: where values come from and which one counts (`streamsx.app.settings`).
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from types import NoneType
+from typing import Final, TypeVar, get_args
+from urllib.parse import urlsplit
+
+T = TypeVar("T")
+
+KAFKA_PORT: Final = 9092
+SCHEMES: Final = frozenset({"", "kafka", "aiokafka"})
+SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+BYTES: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+FLAGS: Final = {
+    "1": True, "true": True, "yes": True, "on": True,
+    "0": False, "false": False, "no": False, "off": False,
+}  # fmt: skip
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)")
+HEARTBEATS_PER_SESSION: Final = 3
+
+
+# -- values, as people write them; all raise ValueError that says how to write it
+
+
+def seconds(value: object) -> float:
+    """From a number of seconds, a timedelta, `500ms`, `60s`, `10m`, `1h`, `1d` or `infinite`."""
+    total = getattr(value, "total_seconds", None)
+    text = str(value if total is None else total()).strip().lower()
+    if text in ("infinite", "inf"):
+        return math.inf
+    return _amount(text, SECONDS, f"{value!r}: a duration is written 500ms, 60s or 10m")
+
+
+def size_bytes(value: object) -> int:
+    """From a number of bytes, `64KiB`, `16MiB` or `1GiB`."""
+    text = str(value).strip().lower()
+    return int(_amount(text, BYTES, f"{value!r}: a size is written 512, 64KiB or 8MiB"))
+
+
+def _amount(text: str, units: Mapping[str, float], wrong: str) -> float:
+    found = _AMOUNT.fullmatch(text)
+    if found is None or found[2] not in units:
+        raise ValueError(wrong)
+    return float(found[1]) * units[found[2]]
+
+
+def flag(value: object) -> bool:
+    known = FLAGS.get(str(value).strip().lower())
+    if known is None:
+        raise ValueError(f"not yes or no: {value!r}: write true or false")
+    return known
+
+
+def number(value: object) -> float:
+    return float(str(value))
+
+
+def whole(least: int) -> Callable[[object], int]:
+    """A whole number that is not below `least`."""
+
+    def parse(value: object) -> int:
+        found = int(str(value))
+        if isinstance(value, bool) or found < least:
+            raise ValueError(f"not a whole number from {least} on: {value!r}")
+        return found
+
+    return parse
+
+
+def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], str]:
+    """One of some words. `later`: words that this version refuses, and says so."""
+
+    def parse(value: object) -> str:
+        word = str(getattr(value, "value", value))  # Faust has enums for some
+        if word in later:
+            raise ValueError(f"not in this version: {word}: use {' or '.join(words)}")
+        if word not in words:
+            raise ValueError(f"not one of {', '.join(words)}: {word!r}")
+        return word
+
+    return parse
+
+
+def or_none(parse: Callable[[object], T]) -> Callable[[object], T | None]:
+    """None, or the word `none`, besides what `parse` takes."""
+    return lambda value: None if value in (None, "none") else parse(value)
+
+
+def as_it_is(value: object) -> object:
+    return value
+
+
+def servers(value: object) -> tuple[str, ...]:
+    """HOST:PORT of each, from one URL or several: a list, or with commas or semicolons."""
+    several = value if isinstance(value, list | tuple) else str(value).replace(";", ",").split(",")
+    return tuple(_server(str(part).strip()) for part in several)
+
+
+def _server(text: str) -> str:
+    url = urlsplit(text if "//" in text else f"//{text}")
+    if url.scheme not in SCHEMES or not url.hostname:
+        raise ValueError(f"not a broker: {text!r}: write kafka://HOST:PORT")
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    return f"{host}:{url.port or KAFKA_PORT}"
+
+
+# -- the table
+
+
+def setting(default: object, parse: Callable[[object], T], *names: str, env: str = "") -> T:
+    """A field of Config. `names`: others for it; `env`: Faust's environment variable."""
+    metadata = {"parse": parse, "names": names, "env": env}
+    return field(default=default, metadata=metadata)  # type: ignore[return-value]  # a test has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What a worker runs with. `id` names the group and the internal topics.
+
+    None: no limit for `max_learners` and `max_learners_per_member`, the first free slot of
+    `{id}-data/` for `state_dir`, a name that is made at the first start for `instance_id`.
+    """
+
+    id: str = field(metadata={"parse": str, "names": ("application_id",), "env": ""})
+    version: int = setting(1, whole(1), env="APP_VERSION")
+    id_format: str = setting("{id}-v{self.version}", str, env="APP_ID_FORMAT")
+    instance_id: str | None = setting(None, or_none(str))
+
+    bootstrap: tuple[str, ...] = setting(
+        (f"localhost:{KAFKA_PORT}",), servers, "broker", "bootstrap_servers", env="BROKER_URL"
+    )
+    broker_credentials: object = setting(None, as_it_is)
+    ssl_context: object = setting(None, as_it_is)
+
+    processing_guarantee: str = setting(
+        "at_least_once",
+        one_of("at_least_once", later=("exactly_once", "exactly_once_v2")),
+        env="PROCESSING_GUARANTEE",
+    )
+    commit_interval_s: float = setting(
+        1.0, seconds, "broker_commit_interval", env="BROKER_COMMIT_INTERVAL"
+    )
+    on_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
+    on_decode_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
+
+    protocol_type: str = setting("consumer", one_of("consumer", "stream"))
+    session_timeout_s: float = setting(
+        45.0, seconds, "broker_session_timeout", env="BROKER_SESSION_TIMEOUT"
+    )
+    heartbeat_interval_s: float = setting(
+        3.0, seconds, "broker_heartbeat_interval", env="BROKER_HEARTBEAT_INTERVAL"
+    )
+    rebalance_timeout_s: float = setting(
+        60.0, seconds, "broker_rebalance_timeout", env="BROKER_REBALANCE_TIMEOUT"
+    )
+    revoke_timeout_s: float = setting(60.0, seconds)  # that of the rebalance unless it is set
+    scale_down_timeout_s: float = setting(math.inf, seconds)
+    shutdown_timeout_s: float = setting(25.0, seconds)
+
+    acceptable_recovery_lag: int = setting(10_000, whole(0))
+    imbalance_percentage: float = setting(0.2, number, "stream_imbalance_percentage")
+    max_learners: int | None = setting(None, or_none(whole(0)), "max_warmup_replicas")
+    max_learners_per_member: int | None = setting(2, or_none(whole(0)))
+    learner_partial_rebalance: bool = setting(True, flag)
+
+    state_dir: str | None = setting(None, or_none(str), "datadir", env="APP_DATADIR")
+    store: str = setting("rocksdb://", one_of("rocksdb://", "memory://"), env="APP_STORE")
+    memory_budget_bytes: int = setting(512 << 20, size_bytes)
+    state_cleanup_delay_s: float = setting(600.0, seconds)
+    restore_slice_s: float = setting(0.005, seconds)
+
+    fetch_max_wait_s: float = setting(0.25, seconds)
+    fetch_max_bytes: int = setting(16 << 20, size_bytes, "fetch_max_bytes")
+    consumer_max_fetch_size_bytes: int = setting(
+        1 << 20, size_bytes, "max_partition_fetch_bytes", env="CONSUMER_MAX_FETCH_SIZE"
+    )
+    fetch_hold_bytes: int = setting(2 << 20, size_bytes, "fetch_hold_bytes")
+    consumer_auto_offset_reset: str = setting(
+        "earliest",
+        one_of("earliest", "latest"),
+        "auto_offset_reset",
+        env="CONSUMER_AUTO_OFFSET_RESET",
+    )
+    broker_check_crcs: bool = setting(True, flag, "check_crcs", env="BROKER_CHECK_CRCS")
+
+    producer_linger_s: float = setting(0.005, seconds, "linger", env="PRODUCER_LINGER")
+    producer_max_batch_size_bytes: int = setting(
+        64 << 10, size_bytes, "batch_size", env="PRODUCER_MAX_BATCH_SIZE"
+    )
+    produce_buffer_bytes: int = setting(32 << 20, size_bytes, "buffer_memory")
+    producer_compression_type: str | None = setting(
+        None,
+        or_none(one_of("gzip", "snappy", "lz4", "zstd")),
+        "compression_type",
+        env="PRODUCER_COMPRESSION_TYPE",
+    )
+
+    topic_partitions: int = setting(8, whole(1), env="TOPIC_PARTITIONS")
+    topic_replication_factor: int = setting(
+        1, whole(-1), "replication_factor", env="TOPIC_REPLICATION_FACTOR"
+    )
+    topic_allow_declare: bool = setting(True, flag, env="TOPIC_ALLOW_DECLARE")
+    key_serializer: object = setting("raw", as_it_is, env="APP_KEY_SERIALIZER")
+    value_serializer: object = setting("json", as_it_is, env="APP_VALUE_SERIALIZER")
+
+    events_file: str | None = setting(None, or_none(str))
+    log_format: str = setting("text", one_of("text", "json"))
+    log_level: str = setting("info", one_of("debug", "info", "warning", "error"))
+
+
+def name_of(known: "Field[object]") -> str:
+    """What users call it."""
+    if known.name in known.metadata["names"]:
+        return known.name
+    return known.name.removesuffix("_s").removesuffix("_bytes")
+
+
+def takes_none(known: "Field[object]") -> bool:
+    """None is one of its values, and does not mean that it is not set."""
+    return known.type is object or NoneType in get_args(known.type)
+
+
+def names_of(known: "Field[object]") -> Iterator[str]:
+    """Every name that is understood, the users' first."""
+    yield name_of(known)
+    yield from {known.name, *known.metadata["names"]} - {name_of(known)}
+
+
+SETTINGS: Final[dict[str, "Field[object]"]] = {
+    name: known for known in fields(Config) for name in names_of(known)
+}
+"""By every name that is understood."""
+
+
+def contradictions(config: Config) -> Iterator[str]:
+    """Settings that cannot hold together, both named."""
+    least = HEARTBEATS_PER_SESSION * config.heartbeat_interval_s
+    if config.session_timeout_s < least:
+        yield (
+            f"session_timeout {config.session_timeout_s:g} s is below {HEARTBEATS_PER_SESSION} "
+            f"times heartbeat_interval {config.heartbeat_interval_s:g} s"
+        )
+    if config.fetch_max_bytes < config.consumer_max_fetch_size_bytes:
+        yield (
+            f"fetch_max_bytes {config.fetch_max_bytes} is below consumer_max_fetch_size "
+            f"{config.consumer_max_fetch_size_bytes}"
+        )

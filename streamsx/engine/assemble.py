@@ -1,0 +1,289 @@
+"""Makes the parts of a worker and joins them: who is handed what stands here and nowhere else."""
+
+import asyncio
+import math
+import socket
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from streamsx import __version__
+from streamsx.assignor.model import Rules
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.clock import Clock
+from streamsx.config import Config
+from streamsx.engine.committing import Committing
+from streamsx.engine.failures import Failures
+from streamsx.engine.fetch import Fetcher, Limits
+from streamsx.engine.gaps import Gaps
+from streamsx.engine.group import GroupLink
+from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.loop import DataLoop
+from streamsx.engine.produce import Producer
+from streamsx.engine.restoring import Restorer
+from streamsx.engine.stores import Stores
+from streamsx.engine.tasks import Parts, Tasks
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.connection import PLAINTEXT, Security
+from streamsx.membership.member import MemberConfig
+from streamsx.membership.messages import Message
+from streamsx.membership.session import Session
+from streamsx.state.directory import StateDirectory
+from streamsx.state.rocks import RocksMemory
+from streamsx.task.policy import Policy, Word
+from streamsx.topology.build import Topology
+
+EXECUTOR_THREADS = 2
+CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE, HELD_SHARE = 0.40, 0.20, 0.15, 0.10
+"""Of the memory budget: decoded objects, RocksDB's blocks and write buffers, fetched batches."""
+DIRTY_SHARE = CACHE_SHARE / 4
+"""More than this, and a commit does not wait for its interval."""
+RESTORE_PARTITION_BYTES: Final = 1 << 20
+JITTER_STEPS = 1000
+
+
+class Owner(Protocol):
+    """The worker, as its parts see it."""
+
+    def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
+    def fail(self, error: Exception) -> None: ...
+    def ended(self, error: Exception | None) -> None: ...
+    def deliver(self, message: Message) -> None: ...
+    def connect(self) -> Cluster: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """The parts that the worker itself has to do with."""
+
+    session: Session
+    link: GroupLink
+    fetcher: Fetcher
+    changelogs: Fetcher
+    producer: Producer
+    stores: Stores
+    tasks: Tasks
+    loop: DataLoop
+    arrived: asyncio.Event
+    """Something is there to do."""
+    executor: ThreadPoolExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a worker is made from. `partitions`: how many each topic has."""
+
+    owner: Owner
+    topology: Topology
+    config: Config
+    directory: StateDirectory
+    journal: Journal
+    clock: Clock
+    cluster: Cluster
+    partitions: Mapping[str, int]
+
+    @property
+    def limit(self) -> int:
+        return self.config.acceptable_recovery_lag
+
+
+def assemble(given: Given) -> Machinery:
+    """Nothing of it runs yet."""
+    config, clock, cluster = given.config, given.clock, given.cluster
+    gaps, arrived = Gaps(), asyncio.Event()
+    executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
+    stores = stores_of(given, executor)
+    assignor = assignor_of(given)
+    link = GroupLink(clock, given.journal, assignor, gaps, given.owner.ended, limit=given.limit)
+    session = session_of(given, assignor, link)
+    producer = producer_of(given)
+    tasks = Tasks(parts_of(given, stores, producer, link, arrived), gaps)
+    data, log = limits_of(config)
+    fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut)
+    changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut)
+    restorer = Restorer(clock, changelogs, given.journal, tasks, limit=given.limit)
+    committing = Committing(
+        clock,
+        producer,
+        link.commit,
+        given.journal,
+        given.owner.spawn,
+        tasks,
+        interval_s=config.commit_interval_s,
+        dirty_bytes_max=int(config.memory_budget_bytes * DIRTY_SHARE),
+    )
+    loop = DataLoop(
+        clock,
+        tasks,
+        committing,
+        restorer,
+        fetcher,
+        producer,
+        arrived,
+        slice_s=config.restore_slice_s,
+        lease=(lambda: session.lease) if given.topology.subtopologies else (lambda: math.inf),
+        report=link.publish,
+    )
+    tasks.connect(fetcher, committing, restorer)
+    link.connect(session, tasks, committing, (fetcher, changelogs))
+    return Machinery(
+        session, link, fetcher, changelogs, producer, stores, tasks, loop, arrived, executor
+    )
+
+
+def stores_of(given: Given, executor: ThreadPoolExecutor) -> Stores:
+    budget = given.config.memory_budget_bytes
+    memory = RocksMemory(
+        blocks_bytes=int(budget * BLOCKS_SHARE), buffers_bytes=int(budget * BUFFERS_SHARE)
+    )
+    return Stores(
+        given.clock,
+        given.journal,
+        given.directory,
+        memory,
+        layouts_of(given.topology, given.partitions),
+        executor,
+        cleanup_delay_s=given.config.state_cleanup_delay_s,
+    )
+
+
+def producer_of(given: Given) -> Producer:
+    return Producer(
+        given.cluster,
+        given.clock,
+        given.owner.spawn,
+        given.owner.fail,
+        linger_s=given.config.producer_linger_s,
+        buffer_bytes=given.config.produce_buffer_bytes,
+        compression=given.config.producer_compression_type or "none",
+    )
+
+
+def parts_of(
+    given: Given, stores: Stores, producer: Producer, link: GroupLink, arrived: asyncio.Event
+) -> Parts:
+    config = given.config
+    report = Failures(given.clock).report
+    return Parts(
+        clock=given.clock,
+        config=config,
+        journal=given.journal,
+        plans={plan.number: plan for plan in given.topology.subtopologies},
+        stores=stores,
+        producer=producer,
+        cluster=given.cluster,
+        group=link,
+        policy=Policy(Word(config.on_error), Word(config.on_decode_error), report),
+        spawn=given.owner.spawn,
+        arrived=arrived,
+        fatal=given.owner.fail,
+        cache_bytes=int(config.memory_budget_bytes * CACHE_SHARE),
+    )
+
+
+def layouts_of(topology: Topology, partitions: Mapping[str, int]) -> dict[str, str]:
+    return {
+        node.name: node.layout(partitions[node.changelog])
+        for plan in topology.subtopologies
+        for node in plan.stores
+    }
+
+
+def security_of(config: Config) -> Security:
+    """Of Faust's credentials: SSLCredentials, SASLCredentials and the like."""
+    given: Any = config.broker_credentials
+    ssl: Any = config.ssl_context
+    if given is None:
+        return PLAINTEXT if ssl is None else Security("SSL", ssl_context=ssl)
+    mechanism = getattr(given, "mechanism", None)
+    return Security(
+        given.protocol.value,
+        ssl_context=getattr(given, "ssl_context", None) or ssl,
+        sasl_mechanism=getattr(mechanism, "value", mechanism),
+        sasl_plain_username=getattr(given, "username", None),
+        sasl_plain_password=getattr(given, "password", None),
+    )
+
+
+def limits_of(config: Config) -> tuple[Limits, Limits]:
+    """Of the lanes for sources and for changelogs; both together hold their share at most."""
+    held = int(config.memory_budget_bytes * HELD_SHARE)
+    wait_ms = int(config.fetch_max_wait_s * 1000)
+    data = Limits(
+        wait_ms,
+        config.fetch_max_bytes,
+        config.consumer_max_fetch_size_bytes,
+        config.fetch_hold_bytes,
+        held - held // 4,
+        config.broker_check_crcs,
+    )
+    log = Limits(
+        wait_ms,
+        config.fetch_max_bytes,
+        RESTORE_PARTITION_BYTES,
+        2 * RESTORE_PARTITION_BYTES,
+        held // 4,
+        config.broker_check_crcs,
+    )
+    return data, log
+
+
+def assignor_of(given: Given) -> StreamsPartitionAssignor:
+    topology, config = given.topology, given.config
+    subtopologies = [
+        Subtopology(plan.number, plan.topics, plan.stateful, signature)
+        for plan, signature in zip(topology.subtopologies, topology.signatures, strict=True)
+    ]
+    rules = Rules(
+        acceptable_recovery_lag=config.acceptable_recovery_lag,
+        imbalance_percentage=config.imbalance_percentage,
+        max_learners=config.max_learners,
+        max_learners_per_member=config.max_learners_per_member,
+    )
+    return StreamsPartitionAssignor(
+        subtopologies=subtopologies,
+        rules=rules,
+        process=given.directory.process_id.bytes,
+        instance=given.journal.instance,
+        version=__version__,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdFile:
+    """The member id in the state directory, for whoever holds it next."""
+
+    directory: StateDirectory
+    group: str
+
+    def remember(self, member_id: str) -> None:
+        self.directory.remember_member(self.group, member_id, socket.gethostname())
+
+    def forget(self) -> None:
+        self.directory.forget_member()
+
+
+def session_of(given: Given, assignor: StreamsPartitionAssignor, link: GroupLink) -> Session:
+    """The group is named after the app."""
+    group, config, directory = given.topology.app_id, given.config, given.directory
+    member = MemberConfig(
+        session_timeout_s=config.session_timeout_s,
+        rebalance_timeout_s=config.rebalance_timeout_s,
+        heartbeat_interval_s=config.heartbeat_interval_s,
+        revoke_timeout_s=config.revoke_timeout_s,
+        jitter=directory.process_id.int % JITTER_STEPS / JITTER_STEPS,
+    )
+    return Session(
+        given.owner.connect,
+        given.clock,
+        member,
+        group,
+        [topic for plan in given.topology.subtopologies for topic in plan.topics],
+        assignor,
+        link.published,
+        given.owner.deliver,
+        MemberIdFile(directory, group),
+        directory.predecessor(group, socket.gethostname()),
+        lambda text: LOG.info("%s", text),
+    )

@@ -1,0 +1,255 @@
+"""The data loop's side of the group: what its member says, in tasks; what it has to hear.
+
+Partitions outside, tasks inside. It also tells of rebalances: how long those that stay stood still,
+and how long they did before, when nothing was going on.
+
+Not here: what becomes of a task (`tasks`), what the member does about an answer (`membership`).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from functools import singledispatchmethod
+
+from streamsx.assignor.model import Copy, CopyRole
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
+from streamsx.clock import Clock
+from streamsx.engine.committing import Committing
+from streamsx.engine.fetch import Fetcher
+from streamsx.engine.gaps import Gaps
+from streamsx.engine.journal import Journal
+from streamsx.engine.tasks import Tasks
+from streamsx.errors import Bug, Fenced, StreamsxError
+from streamsx.lifecycle import reconcile
+from streamsx.lifecycle.task import State
+from streamsx.membership import events as e
+from streamsx.membership import messages as said
+from streamsx.membership.session import Session
+from streamsx.model import Role, TaskId, TopicPartition
+
+GAP_AFTER_S = 0.5
+"""Behind an assignment: stores that it opened are part of what it did to those that stay."""
+STALLED_S = 60.0
+RESTORES = frozenset({State.CREATED, State.OPENING, State.RESTORING})
+
+
+class GroupLink:
+    """`ended` is called once: None behind a clean leave, else what ended the membership.
+
+    `limit`: records, when a learner is near enough.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        journal: Journal,
+        assignor: StreamsPartitionAssignor,
+        gaps: Gaps,
+        ended: Callable[[Exception | None], None],
+        *,
+        limit: int,
+    ) -> None:
+        self._clock, self._journal, self._assignor, self._gaps = clock, journal, assignor, gaps
+        self._ended, self._limit = ended, limit
+        self._partitions: dict[TaskId, frozenset[TopicPartition]] = {}
+        """Of each task that was ever ours, by the newest word of the member."""
+        self._session: Session
+        self._tasks: Tasks
+        self._committing: Committing
+        self._fetchers: tuple[Fetcher, ...] = ()
+        self._generation = -1
+        self._stayed: frozenset[TaskId] | None = None
+        """Tasks that ran when the rebalance under way began; None between rebalances."""
+        self._gap_timer: asyncio.TimerHandle | None = None
+        self._calm_since = 0.0
+        self._lags: dict[TaskId, tuple[int, float]] = {}
+        self._copies = said.Published({})
+        self.leads, self.leaving, self.lost_leaving = False, False, False
+        self.restored = asyncio.Event()
+        """The first tasks of this worker run."""
+        self._assigned = False
+
+    def connect(
+        self,
+        session: Session,
+        tasks: Tasks,
+        committing: Committing,
+        fetchers: tuple[Fetcher, ...],
+    ) -> None:
+        """The parts that need this one to be made."""
+        self._session, self._tasks, self._committing = session, tasks, committing
+        self._fetchers = fetchers
+
+    # -- to the member
+
+    def released(self, task: TaskId, number: int) -> None:
+        self._session.post(e.Released(self._partitions[task], number))
+
+    def ready(self) -> None:
+        self._session.post(e.Ready())
+
+    def fetch_positions(self, task: TaskId, number: int) -> None:
+        self._session.fetch_positions((task, number), sorted(self._partitions[task]))
+
+    def commit(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        told = {tp: e.OffsetAndMetadata(*what) for tp, what in offsets.items()}
+        self._session.post(e.Commit(number, told, self._generation))
+
+    def published(self) -> said.Published:
+        """Read by the control thread when it builds a join."""
+        return self._copies
+
+    def publish(self) -> None:
+        """What a join has to tell: roles and lags as of now."""
+        copies = {task: Copy(CopyRole.DORMANT, lag) for task, lag in self._tasks.dormant.items()}
+        holdings, now = self._tasks.holdings, self._clock.now()
+        learning = set()
+        for task in holdings.tasks():
+            alive, lag = holdings.of(task), self._tasks.lag(task)
+            if alive.role is Role.LEARNER and alive.state is not State.CLOSING:
+                learning.add(task)
+                self._note_lag(task, lag, now)
+                if alive.state is State.TAILING and lag is not None:
+                    lag = min(lag, self._limit)  # it has said so, and does not flicker
+                copies[task] = Copy(CopyRole.LEARNER, lag)
+            elif alive.state in RESTORES and self._tasks.stateful(task):
+                copies[task] = Copy(CopyRole.RESTORING, lag)
+        self._lags = {task: noted for task, noted in self._lags.items() if task in learning}
+        if self._assigned and not any(self._starting(task) for task in holdings.tasks(*RESTORES)):
+            self.restored.set()
+        stalled = (t for t, (_, since) in self._lags.items() if now - since > STALLED_S)
+        self._copies = said.Published(copies, frozenset(stalled))
+
+    def _starting(self, task: TaskId) -> bool:
+        return self._tasks.holdings.of(task).role is Role.ACTIVE
+
+    def _note_lag(self, task: TaskId, lag: int | None, now: float) -> None:
+        """Since when it has not come nearer."""
+        least, _ = self._lags.get(task, (None, now))
+        if lag is not None and (least is None or lag < least):
+            self._lags[task] = lag, now
+
+    # -- from the member
+
+    @singledispatchmethod
+    def hear(self, message: object) -> None:
+        """On the data loop, in the order in which things were said."""
+        raise Bug(f"group: nobody hears {message}")
+
+    @hear.register
+    def _(self, message: said.Joining) -> None:
+        self._journal("rebalance_started", generation=message.generation, reason=message.reason)
+        self._cancel_gaps()
+        if self._stayed is None:
+            self._tell_gaps("calm_gap", seconds=round(self._clock.now() - self._calm_since, 3))
+            self._stayed = frozenset(self._tasks.actives)
+
+    @hear.register
+    def _(self, message: said.Planned) -> None:
+        view = message.view
+        self._note(message.assigned)
+        self._generation, self.leads = message.generation, message.leader
+        active = self._assignor.tasks_of(message.assigned)
+        learners = view.learners - active
+        self._journal(
+            "assigned",
+            generation=message.generation,
+            active=sorted_text(active),
+            standby=[],
+            learner=sorted_text(learners),
+        )
+        for fetcher in self._fetchers:
+            fetcher.hurry()
+        self._tasks.granted(active)
+        self._tasks.feed(reconcile.Planned(active, learners, view.promises))
+
+    @hear.register
+    def _(self, message: e.Assigned) -> None:
+        self._tasks.feed(reconcile.Assigned(self._assignor.tasks_of(message.tps)))
+        self._assigned = True
+        self._cancel_gaps()
+        loop = asyncio.get_running_loop()
+        self._gap_timer = loop.call_later(GAP_AFTER_S, self._rebalanced)
+
+    @hear.register
+    def _(self, message: e.Revoke) -> None:
+        self._note(message.tps)
+        tasks = self._assignor.tasks_of(message.tps)
+        self._journal("revoked", tasks=sorted_text(tasks))
+        self._tasks.feed(reconcile.Revoked(tasks, message.number))
+
+    @hear.register
+    def _(self, message: e.Lost) -> None:
+        tasks = self._assignor.tasks_of(message.tps)
+        self._journal("lost", tasks=sorted_text(tasks))
+        self.lost_leaving = self.lost_leaving or self.leaving
+        self._tasks.feed(reconcile.Lost(tasks))
+
+    @hear.register
+    def _(self, message: said.Positions) -> None:
+        task, number = message.ticket
+        found = {tp.topic: what for tp, what in message.found.items()}
+        self._tasks.positions(task, number, found)
+
+    @hear.register
+    def _(self, message: e.CommitDone) -> None:
+        self._committing.committed(message.id, self._assignor.tasks_of(message.dropped))
+
+    @hear.register
+    def _(self, message: e.CommitFailed) -> None:
+        self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
+        self._committing.refused(message.id)
+
+    @hear.register
+    def _(self, message: said.IsLeaving) -> None:
+        self.leaving = True
+        deadline = None
+        if message.deadline is not None:
+            deadline = message.deadline - self._clock.now() + self._clock.wall()
+        self._journal("leaving", deadline=deadline)
+
+    @hear.register
+    def _(self, _: e.Left) -> None:
+        self._journal("left")
+        self._ended(None)
+
+    @hear.register
+    def _(self, message: e.Fatal) -> None:
+        self._ended(Fenced(f"the group refuses this worker: {message.why}"))
+
+    @hear.register
+    def _(self, message: said.Crashed) -> None:
+        error = message.error
+        if not isinstance(error, StreamsxError):
+            error = Bug(f"the control thread ended: {type(error).__name__}: {error}")
+            error.__cause__ = message.error
+        self._ended(error)
+
+    def _note(self, tps: Iterable[TopicPartition]) -> None:
+        found: dict[TaskId, set[TopicPartition]] = {}
+        for tp in tps:
+            if (task := self._assignor.task_of(tp)) is not None:
+                found.setdefault(task, set()).add(tp)
+        self._partitions |= {task: frozenset(some) for task, some in found.items()}
+
+    # -- gaps
+
+    def _cancel_gaps(self) -> None:
+        """A follow-up round belongs to the same rebalance."""
+        if self._gap_timer is not None:
+            self._gap_timer.cancel()
+            self._gap_timer = None
+
+    def _rebalanced(self) -> None:
+        self._gap_timer = None
+        self._tell_gaps("gap")
+        self._stayed, self._calm_since = None, self._clock.now()
+
+    def _tell_gaps(self, event: str, **more: float) -> None:
+        """The longest of each task that runs, and ran before the rebalance if there is one."""
+        for task, gap_s in self._gaps.taken(self._clock.now()).items():
+            if self._stayed is None or task in self._stayed:
+                self._journal(event, task=str(task), ms=round(gap_s * 1000, 1), **more)
+
+
+def sorted_text(tasks: frozenset[TaskId]) -> list[str]:
+    return [str(task) for task in sorted(tasks)]

@@ -1,0 +1,64 @@
+"""What happened, one line per decision: for people in the log, for programs as JSON Lines.
+
+The names of the events and their fields are contracts; each line of the file has `t` (unix
+seconds), `mono` (monotonic seconds), `instance` and `event`, and is flushed as it is written.
+Nothing is written per record.
+"""
+
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import IO, Final
+
+from streamsx.clock import Clock
+from streamsx.errors import UsageError
+
+LOG: Final = logging.getLogger("streamsx")
+QUIET: Final = frozenset({"task", "commit", "gap", "calm_gap", "restore_progress", "first_record"})
+"""Events that come by the dozen: in the log only when it is told to tell everything."""
+
+
+class Journal:
+    """Both threads write to it. Raises UsageError when the file cannot be opened."""
+
+    def __init__(self, instance: str, clock: Clock, path: Path | None = None) -> None:
+        self.instance, self._clock = instance, clock
+        self._lock = threading.Lock()
+        self._file: IO[str] | None = None
+        if path is not None:
+            try:
+                self._file = path.open("a")
+            except OSError as error:
+                raise UsageError(
+                    f"events file: {path}: {error.strerror}: give --events a file in a folder "
+                    "that is there"
+                ) from None
+
+    def __call__(self, event: str, **fields: object) -> None:
+        """Fields are what JSON knows; the log gets them as key=value."""
+        level = logging.DEBUG if event in QUIET else logging.INFO
+        if event == "error":
+            level = logging.ERROR
+        if LOG.isEnabledFor(level):
+            LOG.log(level, "%s", line(event, fields), extra={"fields": {"event": event, **fields}})
+        if self._file is not None:
+            stamp = {"t": self._clock.wall(), "mono": self._clock.now()}
+            told = {**stamp, "instance": self.instance, "event": event, **fields}
+            with self._lock:
+                self._file.write(json.dumps(told) + "\n")
+                self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def line(event: str, fields: dict[str, object]) -> str:
+    """`promoted task=1_0 lag=12`; values with spaces are quoted."""
+    return " ".join([event, *(f"{name}={_quoted(value)}" for name, value in fields.items())])
+
+
+def _quoted(value: object) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return json.dumps(text) if not text or any(c in text for c in ' "=\n') else text

@@ -1,0 +1,130 @@
+"""Opens and closes the stores of tasks: which folder, what memory, what to do with a damaged one.
+
+Opening holds the GIL for some 5 ms and replays a log that SIGKILL left, 130-400 ms; so left-over
+stores are opened and closed once before the group is joined, and an open during work finds no log.
+
+Not here: what a store's position means, when a task wants its stores.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import NamedTuple
+
+from streamsx.clock import Clock
+from streamsx.engine.journal import LOG, Journal
+from streamsx.errors import StoreCorrupt, StoreLocked
+from streamsx.lifecycle.reconcile import Holdings
+from streamsx.model import TaskId, TopicPartition
+from streamsx.state.api import Rows
+from streamsx.state.directory import StateDirectory
+from streamsx.state.memory import MemoryRows
+from streamsx.state.rocks import RocksMemory, RocksRows
+from streamsx.topology.nodes import StoreNode, SubTopology
+
+LOCKED_RETRY_S = 0.25
+LOCKED_MAX_S = 5.0
+CLOSE_MAX_S = 30.0
+
+
+class Leftover(NamedTuple):
+    """A store on the disk of a task that is not held; `position`: next changelog offset."""
+
+    task: TaskId
+    changelog: TopicPartition
+    position: int | None
+
+
+class Stores:
+    """Of one worker. `layouts`: what is written in the stores, per name."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        journal: Journal,
+        directory: StateDirectory,
+        memory: RocksMemory,
+        layouts: Mapping[str, str],
+        executor: Executor,
+        *,
+        cleanup_delay_s: float,
+    ) -> None:
+        self._clock, self._journal, self._directory = clock, journal, directory
+        self._memory, self._layouts, self._executor = memory, layouts, executor
+        self._cleanup_delay_s = cleanup_delay_s
+        self._unwanted: dict[tuple[str, int], float] = {}
+        """Stores of tasks that are not held here, and since when."""
+
+    async def open(self, task: TaskId, node: StoreNode) -> Rows:
+        """The rows of one store. Raises StoreLocked, StoreCorrupt, IncompatibleStore."""
+        if not node.persistent:
+            return MemoryRows()
+        path = self._directory.store(node.name, task.partition)
+        give_up_at = self._clock.now() + LOCKED_MAX_S
+        while True:
+            try:
+                return self._open(path, node)
+            except StoreLocked:
+                if self._clock.now() >= give_up_at:
+                    raise
+                await asyncio.sleep(LOCKED_RETRY_S)
+            except StoreCorrupt as error:
+                kept = self._directory.discard(path)
+                what = f"{error}: moved to {kept}, restoring it from its changelog; nothing to do"
+                self._journal("error", what=what, where=f"store {node.name} of task {task}")
+                return self._open(path, node)
+
+    def _open(self, path: Path, node: StoreNode) -> Rows:
+        return RocksRows(path, self._memory, self._layouts[node.name])
+
+    async def close(self, task: TaskId, rows: Mapping[str, Rows]) -> None:
+        """Flush and close, off the loop; one that does not end is given up and named."""
+        loop = asyncio.get_running_loop()
+        for name, store in rows.items():
+            closing = loop.run_in_executor(self._executor, store.close)
+            try:
+                async with asyncio.timeout(CLOSE_MAX_S):
+                    await asyncio.shield(closing)
+            except TimeoutError:
+                what = f"not closed after {CLOSE_MAX_S:.0f} s, given up: is the disk slow or full?"
+                self._journal("error", what=what, where=f"store {name} of task {task}")
+
+    def leftovers(self, plans: Mapping[int, SubTopology]) -> Iterator[Leftover]:
+        """What earlier processes left of this app's stores, each opened, flushed and closed."""
+        nodes = {node.name: (plan, node) for plan in plans.values() for node in plan.stores}
+        for name, partition in list(self._directory.stores()):
+            if name not in nodes or not nodes[name][1].persistent:
+                continue
+            plan, node = nodes[name]
+            task = TaskId(plan.number, partition)
+            try:
+                rows = self._open(self._directory.store(name, partition), node)
+            except StoreCorrupt as error:
+                self._directory.discard(self._directory.store(name, partition))
+                self._journal(
+                    "error", what=f"{error}: moved away", where=f"store {name}-{partition}"
+                )
+                continue
+            position = rows.position()
+            rows.close()
+            yield Leftover(task, TopicPartition(node.changelog, partition), position)
+
+    async def clean_up(self, held: Holdings, plans: Iterable[SubTopology]) -> None:
+        """Delete stores that have been unwanted for the whole delay, one by one, off the loop."""
+        now, there = self._clock.now(), set(self._directory.stores())
+        numbers = {node.name: plan.number for plan in plans for node in plan.stores}
+        unwanted = {
+            (name, partition)
+            for name, partition in there
+            if name in numbers and TaskId(numbers[name], partition) not in held
+        }
+        self._unwanted = {key: self._unwanted.get(key, now) for key in unwanted}
+        loop = asyncio.get_running_loop()
+        for (name, partition), since in sorted(self._unwanted.items()):
+            if now - since >= self._cleanup_delay_s:
+                kept = self._directory.discard(self._directory.store(name, partition))
+                LOG.info("store_wiped store=%s partition=%d: nobody wanted it", name, partition)
+                await loop.run_in_executor(self._executor, shutil.rmtree, kept)
+                del self._unwanted[name, partition]

@@ -1,0 +1,377 @@
+"""Carries out what the plan asks: opens, restores, runs, suspends, releases and closes tasks.
+
+What happens to a task and when is decided in `streamsx.lifecycle.reconcile`; this is the hand
+that does it and answers. One owner: the data loop. Each opening, reading of ends and closing is
+an asyncio task of its own, at most one per task of the topology; a close ends what it finds under
+way.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from streamsx.clock import Clock
+from streamsx.config import Config
+from streamsx.engine.active import Active
+from streamsx.engine.committing import Committing
+from streamsx.engine.fetch import Fetcher
+from streamsx.engine.gaps import Gaps
+from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.produce import Producer
+from streamsx.engine.pump import LoopPump
+from streamsx.engine.restoring import Restorer
+from streamsx.engine.stores import Stores
+from streamsx.errors import StreamsxError, WorldError
+from streamsx.kafka import admin
+from streamsx.kafka.admin import Bounds
+from streamsx.kafka.cluster import Cluster
+from streamsx.lifecycle import commit, reconcile
+from streamsx.lifecycle.reconcile import Holdings
+from streamsx.lifecycle.task import State
+from streamsx.model import Role, TaskId, TopicPartition
+from streamsx.state.api import Rows
+from streamsx.task.policy import Policy
+from streamsx.task.stores import cached
+from streamsx.task.task import Task, TaskMetadata
+from streamsx.topology.nodes import SubTopology
+
+WRITE_ROWS = 1000
+BOUNDS_RETRY_S = 0.1
+
+OffsetAndMetadata = tuple[int, str]
+
+
+class Group(Protocol):
+    """The way to the member; nothing of it waits."""
+
+    def released(self, tasks: TaskId, number: int) -> None: ...
+    def ready(self) -> None: ...
+    def fetch_positions(self, task: TaskId, number: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the tasks of a worker share."""
+
+    clock: Clock
+    config: Config
+    journal: Journal
+    plans: Mapping[int, SubTopology]
+    stores: Stores
+    producer: Producer
+    cluster: Cluster
+    group: Group
+    policy: Policy
+    spawn: Callable[..., asyncio.Task[None]]
+    arrived: asyncio.Event
+    fatal: Callable[[Exception], None]
+    cache_bytes: int
+
+
+@dataclass(slots=True)
+class Promoting:
+    """A learner that becomes active; monotonic seconds."""
+
+    granted_at: float
+    lag: int
+    running_at: float = 0.0
+
+
+class Tasks:
+    """All tasks of one worker. `feed` is the door for everything that happens to them."""
+
+    def __init__(self, parts: Parts, gaps: Gaps) -> None:
+        self._parts, self._gaps = parts, gaps
+        self._fetcher: Fetcher
+        self._committing: Committing
+        self._restorer: Restorer
+        self.holdings = Holdings()
+        self.actives: dict[TaskId, Active] = {}
+        self.dormant: dict[TaskId, int | None] = {}
+        """Lag of stores that are on the disk and belong to no task held here."""
+        self.changed = False
+        """Since the last report."""
+        self._positions: dict[TaskId, Mapping[str, OffsetAndMetadata]] = {}
+        self._rows: dict[TaskId, dict[str, Rows]] = {}
+        self._closing: dict[TaskId, Active] = {}
+        self._jobs: dict[TaskId, asyncio.Task[None]] = {}
+        self._promoting: dict[TaskId, Promoting] = {}
+        self._events: deque[reconcile.Event] = deque()
+        self._feeding = False
+
+    def connect(self, fetcher: Fetcher, committing: Committing, restorer: Restorer) -> None:
+        """The parts that tell this one what has happened."""
+        self._fetcher, self._committing, self._restorer = fetcher, committing, restorer
+
+    # -- what happens
+
+    def settled(self, task: TaskId) -> None:
+        self.feed(reconcile.Settled(task))
+
+    def restored(self, task: TaskId, role: Role, *, done: bool) -> None:
+        self.feed(reconcile.Restored(task, role, done))
+
+    def feed(self, event: reconcile.Event) -> None:
+        """Decide about an event and carry it out. What comes of that is fed behind it."""
+        self._events.append(event)
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._events:
+                effects = self.holdings.step(self._parts.clock.now(), self._events.popleft())
+                for effect in effects:
+                    self._perform(effect)
+        finally:
+            self._feeding = False
+        self.changed = True
+
+    def positions(self, task: TaskId, number: int, found: Mapping[str, OffsetAndMetadata]) -> None:
+        """Committed offset and metadata per source topic; -1 without one."""
+        if all(offset >= 0 for offset, _ in found.values()):
+            self._known(task, number, found)
+        else:
+            self._spawn(self._reset(task, number, found), f"positions of {task}")
+
+    def granted(self, tasks: Iterable[TaskId]) -> None:
+        """Learners that this assignment makes active: their hand-over begins here."""
+        now = self._parts.clock.now()
+        for task in tasks:
+            if task in self.holdings and self.holdings.of(task).role is Role.LEARNER:
+                self._promoting[task] = Promoting(now, self._restorer.lag(task) or 0)
+
+    def processed(self, active: Active, records: int, now: float, *, more: bool) -> None:
+        """The loop has handed records of a task on."""
+        active.given(records)
+        active.gap.processed(now, more=more)
+        if active.first:
+            active.first = False
+            self._parts.journal("first_record", task=str(active.id))
+            self._promoted(active.id, now)
+
+    def lag(self, task: TaskId) -> int | None:
+        """Records behind; None when it is not being restored, or nobody knows yet."""
+        return self._restorer.lag(task)
+
+    def stateful(self, task: TaskId) -> bool:
+        return self._parts.plans[task.subtopology].stateful
+
+    def failed(self, task: TaskId, error: Exception) -> None:
+        """By its policy, or by what it puts into its store: the worker ends, the others commit."""
+        self._parts.fatal(error)
+        self.feed(reconcile.Failed(task))
+
+    def handed_over(self) -> None:
+        """A promoted task that finds no input is handed over since it runs."""
+        for task, promoting in list(self._promoting.items()):
+            active = self.actives.get(task)
+            if active is not None and all(map(self._fetcher.caught_up, active.sources())):
+                self._promoted(task, promoting.running_at)
+
+    def _promoted(self, task: TaskId, at: float) -> None:
+        if (promoting := self._promoting.pop(task, None)) is not None:
+            ms = round((at - promoting.granted_at) * 1000, 1)
+            self._parts.journal(
+                "promoted", task=str(task), lag=promoting.lag, handover_ms=ms, at=at
+            )
+
+    # -- logs that were cut
+
+    def source_cut(self, tp: TopicPartition, offset: int) -> None:
+        """The broker does not have this offset of a source any more, or not yet."""
+        self._spawn(self._read_from(tp, offset), f"reset {tp}")
+
+    def changelog_cut(self, tp: TopicPartition, offset: int) -> None:  # a store has its own
+        self._spawn(self._read_bounds(tp), f"bounds of {tp}")
+
+    async def _read_from(self, tp: TopicPartition, offset: int) -> None:
+        bounds = (await self._bounds([tp]))[tp]
+        start = self._reset_to(bounds)
+        LOG.warning("fetch_reset partition=%s from=%d to=%d", tp, offset, start)
+        for active in self.actives.values():
+            if tp in active.sources():
+                active.task.reset(tp.topic, start)
+                self._fetcher.add(tp, start)
+
+    async def _read_bounds(self, tp: TopicPartition) -> None:
+        self._restorer.out_of_range(tp, (await self._bounds([tp]))[tp])
+
+    def _reset_to(self, bounds: Bounds) -> int:
+        latest = self._parts.config.consumer_auto_offset_reset == "latest"
+        return bounds.high_watermark if latest else bounds.start
+
+    def _spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
+        """For what ends by itself; the worker's group owns it."""
+        started = self._parts.spawn(job, name=name)
+        assert not started.done()
+
+    # -- effects
+
+    def _perform(self, effect: reconcile.Effect) -> None:
+        match effect:
+            case reconcile.Open(task, role):
+                self._start(task, self._open(task, role), "open")
+            case reconcile.ReadEnds(task, role):
+                self._start(task, self._read_ends(task, role), "ends of")
+            case reconcile.Close(task):
+                self._start(task, self._close(task), "close")
+            case reconcile.Moved():
+                self._moved(effect)
+            case reconcile.FetchPositions(task, number):
+                self._parts.group.fetch_positions(task, number)
+            case reconcile.Announce(task):
+                self._parts.journal("learner_ready", task=str(task), lag=self._restorer.lag(task))
+                self._parts.group.ready()
+            case _:
+                self._perform_running(effect)
+
+    def _perform_running(
+        self, effect: reconcile.Run | reconcile.Suspend | reconcile.Release | reconcile.Forget
+    ) -> None:
+        match effect:
+            case reconcile.Run(task):
+                self._run(task)
+            case reconcile.Suspend(task):
+                self.actives[task].suspended = True
+                self._committing.suspend(self.actives[task])
+            case reconcile.Release(task, number):
+                self._stop(task)
+                self._parts.group.released(task, number)
+            case reconcile.Forget(task):
+                self._committing.lose(task)
+                self._stop(task)
+                self._closing[task].task.aborted()
+
+    def _moved(self, moved: reconcile.Moved) -> None:
+        told = {"role": moved.role.value, "from": moved.old.value, "to": moved.new.value}
+        self._parts.journal("task", task=str(moved.task), **told)
+        if moved.new is State.RUNNING and moved.task in self._promoting:
+            self._promoting[moved.task].running_at = self._parts.clock.now()
+
+    def _start(self, task: TaskId, job: Coroutine[Any, Any, None], what: str) -> None:
+        if (old := self._jobs.pop(task, None)) is not None:
+            old.cancel()
+        made = self._jobs[task] = self._parts.spawn(job, name=f"{what} {task}")
+        made.add_done_callback(lambda done: self._over(task, done))
+
+    def _over(self, task: TaskId, done: asyncio.Task[None]) -> None:
+        if self._jobs.get(task) is done:
+            del self._jobs[task]
+
+    async def _open(self, task: TaskId, role: Role) -> None:
+        plan = self._parts.plans[task.subtopology]
+        rows = self._rows[task] = dict[str, Rows]()
+        self.dormant.pop(task, None)
+        try:
+            for node in plan.stores:
+                rows[node.name] = await self._parts.stores.open(task, node)
+        except StreamsxError as error:
+            self.failed(task, error)
+            return
+        for node in plan.stores:
+            tp = TopicPartition(node.changelog, task.partition)
+            self._restorer.add(task, role, node.name, tp, rows[node.name])
+        self.feed(reconcile.StoresOpen(task))
+
+    async def _read_ends(self, task: TaskId, role: Role) -> None:
+        behind = False
+        if self._rows[task]:
+            tps = self._restorer.changelogs(task)
+            bounds = await self._bounds(tps)
+            behind = self._restorer.ends(task, role, bounds)
+        self.feed(reconcile.EndsKnown(task, role, behind=behind))
+        if self._rows[task]:
+            self.feed(reconcile.Restored(task, role, done=not behind))
+
+    async def _bounds(self, tps: list[TopicPartition]) -> dict[TopicPartition, Bounds]:
+        """Until there is an answer: a task that waits for it is closed by its group."""
+        while True:
+            try:
+                return await admin.bounds(self._parts.cluster, tps)
+            except WorldError as error:
+                LOG.warning("offsets: %s", error)
+                await asyncio.sleep(BOUNDS_RETRY_S)
+
+    def _run(self, task: TaskId) -> None:
+        parts = self._parts
+        self._restorer.remove(task)
+        found = self._positions.pop(task)
+        plan = part_of(parts.plans[task.subtopology], found.keys())
+        rows = self._rows[task]
+        stores = {node.name: cached(node, rows[node.name], 0) for node in plan.stores}
+        times = [commit.stream_time(text) for _, text in found.values()]
+        metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
+        pump = LoopPump(parts.clock, parts.arrived.set)
+        made = Task(plan, task.partition, stores, parts.producer, pump, parts.policy, metadata)
+        active = self.actives[task] = Active(made, pump, self._gaps.add(task))
+        for tp in active.sources():
+            self._fetcher.add(tp, metadata.positions[tp.topic])
+        self._share_cache()
+
+    def _share_cache(self) -> None:
+        """The budget is the worker's; its stores have equal parts."""
+        stores = [s for active in self.actives.values() for s in active.task.stores.values()]
+        for store in stores:
+            store.budget_bytes = self._parts.cache_bytes // len(stores)
+
+    def _stop(self, task: TaskId) -> None:
+        """Feed it no more; its bodies end. What Kafka has of it may still have to be written."""
+        active = self.actives.pop(task, None)
+        if active is None:
+            return
+        for tp in active.sources():
+            self._fetcher.remove(tp)
+        active.task.close()
+        self._gaps.remove(task)
+        self._closing[task] = active
+        self._share_cache()
+
+    async def _close(self, task: TaskId) -> None:
+        lag = self._restorer.lag(task)
+        self._restorer.remove(task)
+        if (active := self._closing.pop(task, None)) is not None:
+            for store in active.task.stores.values():
+                store.stop_preload()
+            await self._write_out(active.task)
+            lag = 0
+        rows = self._rows.pop(task, {})
+        if rows:
+            self.dormant[task] = lag
+        self._positions.pop(task, None)
+        self._promoting.pop(task, None)
+        await self._parts.stores.close(task, rows)
+        self.feed(reconcile.Closed(task))
+
+    async def _write_out(self, task: Task) -> None:
+        """What Kafka has of it, in slices."""
+        done = False
+        while not done:
+            done = task.write_some(WRITE_ROWS)
+            await asyncio.sleep(0)
+
+    async def _reset(
+        self, task: TaskId, number: int, found: Mapping[str, OffsetAndMetadata]
+    ) -> None:
+        """Where nothing is committed, by `consumer_auto_offset_reset`."""
+        missing = [
+            TopicPartition(t, task.partition) for t, (offset, _) in found.items() if offset < 0
+        ]
+        bounds = await self._bounds(missing)
+        latest = self._parts.config.consumer_auto_offset_reset == "latest"
+        starts = {
+            tp.topic: bounds[tp].high_watermark if latest else bounds[tp].start for tp in missing
+        }
+        whole = {t: (starts.get(t, offset), text) for t, (offset, text) in found.items()}
+        self._known(task, number, whole)
+
+    def _known(self, task: TaskId, number: int, found: Mapping[str, OffsetAndMetadata]) -> None:
+        if task in self.holdings and self.holdings.awaits(task, number):
+            self._positions[task] = found
+        self.feed(reconcile.Positions(task, number))
+
+
+def part_of(plan: SubTopology, topics: Collection[str]) -> SubTopology:
+    """Without state, a topic may have fewer partitions than its neighbours: the task reads less."""
+    return replace(plan, sources=tuple(s for s in plan.sources if s.topic in topics))

@@ -1,0 +1,260 @@
+"""Starts and stops everything of one worker: topics, threads, loops, signals.
+
+The main thread is the data loop: tasks, stores, fetching, producing, user code. The control thread
+is the group: heartbeats, commits of offsets, plans. Messages cross in both directions, in order;
+two values are read across without one: the lease, and what the data loop has published of its
+tasks.
+
+Not here: what the parts do (`assemble` makes them).
+"""
+
+import asyncio
+import gc
+import signal
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from streamsx.clock import Clock
+from streamsx.config import Config
+from streamsx.engine.assemble import Given, Machinery, assemble, security_of
+from streamsx.engine.host import WorkerHost
+from streamsx.engine.journal import LOG, Journal
+from streamsx.errors import TopologyError, first_of
+from streamsx.kafka import admin
+from streamsx.kafka.admin import NewTopic
+from streamsx.kafka.cluster import Cluster
+from streamsx.lifecycle.reconcile import Ended
+from streamsx.membership import events as e
+from streamsx.membership.messages import Message
+from streamsx.state.directory import StateDirectory
+from streamsx.topology.build import Topology
+from streamsx.topology.internal_topics import Kind
+from streamsx.topology.partitions import partitioned
+
+START_TIMEOUT_S = 30.0
+STOP_NOW_S = 5.0
+"""A second signal, or a failure: one last commit may take this long."""
+CLOSING_MAX_S = 30.0
+LAST_FLUSH_S = 5.0
+CLEANUP_EVERY_S = 60.0
+GC_THRESHOLDS = (100_000, 50, 100)
+USER_TIMEOUT_SHARE = 1 / 3
+"""Of the session: what the broker has not acknowledged by then is dropped by the kernel."""
+
+Service = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
+"""A name and what runs beside the tasks: timers, the app's own tasks."""
+
+
+class Worker:
+    """One worker of an app; `run` to the end, `stop` from a signal or another task."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        config: Config,
+        directory: StateDirectory,
+        journal: Journal,
+        clock: Clock,
+        *,
+        services: Sequence[Service] = (),
+        hosted: Callable[[WorkerHost], None] = lambda _: None,
+    ) -> None:
+        self._topology, self._config, self._directory = topology, config, directory
+        self._journal, self._clock = journal, clock
+        self._services, self._hosted = services, hosted
+        self._error: Exception | None = None
+        self._out_at: float | None = None
+        """Since when this worker is out of the group for good."""
+        self._stopping = False
+        self._alone = not topology.subtopologies
+        """Timers only: there is no group to be in."""
+
+    async def run(self) -> int:
+        """Until it has left the group. The exit code; raises what stopped it.
+
+        Raises BrokerUnreachable, UsageError and others before anything has begun.
+        """
+        cluster = self.connect()
+        await cluster.start(START_TIMEOUT_S)
+        try:
+            partitions = await self._declare(cluster)
+            async with asyncio.TaskGroup() as self._group:
+                self._loop = asyncio.get_running_loop()
+                given = Given(
+                    self, self._topology, self._config, self._directory, self._journal,
+                    self._clock, cluster, partitions,
+                )  # fmt: skip
+                self._made = assemble(given)
+                await self._work(self._made, cluster)
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None
+        finally:
+            await cluster.stop()
+        if self._error is not None:
+            raise self._error
+        return 1 if self._made.link.lost_leaving else 0
+
+    def stop(self) -> None:
+        """Leave as soon as others have taken over, within `shutdown_timeout`; again: now."""
+        now = self._clock.now()
+        if self._alone:
+            self.ended(None)
+        elif self._stopping:
+            self._made.session.post(e.Stop(now + STOP_NOW_S))
+        else:
+            limit_s = min(self._config.shutdown_timeout_s, self._config.scale_down_timeout_s)
+            self._made.session.post(e.Leave(now + limit_s))
+        self._stopping = True
+
+    def fail(self, error: Exception) -> None:
+        """What no retry mends: the other tasks commit, then this worker goes."""
+        if self._error is not None:
+            return
+        self._error, self._stopping = error, True
+        self._journal("error", what=f"{type(error).__name__}: {error}", where="worker")
+        if self._made.session.alive:
+            self._made.session.post(e.Stop(self._clock.now() + STOP_NOW_S))
+        else:
+            self.ended(error)
+
+    # -- what the parts call
+
+    def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        return self._group.create_task(job, name=name)
+
+    def deliver(self, message: Message) -> None:
+        """From the control thread."""
+        with suppress(RuntimeError):  # the loop is over, and with it everybody who could hear
+            self._loop.call_soon_threadsafe(self._hear, message)
+
+    def ended(self, error: Exception | None) -> None:
+        """Out of the group for good: what is still held is closed."""
+        self._error = self._error or error
+        self._out_at = self._clock.now()
+        self._made.tasks.feed(Ended())
+
+    def connect(self) -> Cluster:
+        """Each thread has its own: connections belong to an event loop."""
+        timeout_ms = int(self._config.session_timeout_s * 1000 * USER_TIMEOUT_SHARE)
+        bootstrap = ",".join(self._config.bootstrap)
+        security = security_of(self._config)
+        return Cluster(bootstrap, security, user_timeout_ms=timeout_ms)
+
+    def _hear(self, message: Message) -> None:
+        self._made.link.hear(message)
+        self._made.arrived.set()
+
+    # -- before
+
+    async def _declare(self, cluster: Cluster) -> Mapping[str, int]:
+        """Create the topics that are missing, refuse what does not fit."""
+        specs = {spec.name: spec for spec in self._topology.topics}
+        found = await admin.partition_counts(cluster, specs)
+        layout = partitioned(
+            self._topology,
+            {name: count for name, count in found.items() if count},
+            default=self._config.topic_partitions,
+            declare=self._config.topic_allow_declare,
+        )
+        made = [
+            NewTopic(spec.name, spec.partitions or 0, spec.replication, spec.config)
+            for spec in layout.create
+        ]
+        await admin.create_topics(cluster, made)
+        for topic in made:
+            LOG.info("topic_created topic=%s partitions=%d", topic.name, topic.partitions)
+        await self._check_changelogs(cluster)
+        await cluster.follow(specs)
+        return layout.counts
+
+    async def _check_changelogs(self, cluster: Cluster) -> None:
+        """A changelog that is not compacted loses state, sooner or later."""
+        names = [spec.name for spec in self._topology.topics if spec.kind is Kind.CHANGELOG]
+        for name, configs in (await admin.topic_configs(cluster, names)).items():
+            policy = configs.get("cleanup.policy")
+            if policy != "compact":
+                raise TopologyError(
+                    f"changelog is not compacted: {name}: its cleanup.policy is {policy}: "
+                    f"kafka-configs --alter --entity-type topics --entity-name {name} "
+                    "--add-config cleanup.policy=compact"
+                )
+
+    async def _find_leftovers(self, made: Machinery, cluster: Cluster) -> None:
+        """What earlier processes left on the disk, and how far behind it is."""
+        plans = {plan.number: plan for plan in self._topology.subtopologies}
+        left = list(made.stores.leftovers(plans))
+        if not left:
+            return
+        bounds = await admin.bounds(cluster, [store.changelog for store in left])
+        for store in left:
+            start, end = bounds[store.changelog]
+            usable = store.position is not None and start <= store.position <= end
+            lag = end - store.position if usable and store.position is not None else end - start
+            before = made.tasks.dormant.get(store.task)
+            made.tasks.dormant[store.task] = max(lag, before or 0)
+
+    # -- at work
+
+    async def _work(self, made: Machinery, cluster: Cluster) -> None:
+        await made.producer.start()
+        await self._find_leftovers(made, cluster)
+        made.link.publish()
+        background = [
+            self.spawn(made.fetcher.run(), name="fetch data"),
+            self.spawn(made.changelogs.run(), name="fetch changelogs"),
+            self.spawn(self._clean_up(made), name="clean up"),
+            self.spawn(self._serve(made), name="services"),
+        ]
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.stop)
+        try:
+            if self._alone:
+                made.link.restored.set()
+            else:
+                made.session.start()
+            await made.loop.run(self._over)
+            if self._error is None and not made.link.lost_leaving:
+                await self._last_flush(made)
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.get_running_loop().run_in_executor(None, made.session.join)
+            made.executor.shutdown()
+
+    def _over(self) -> bool:
+        """Out of the group, and everything closed, or given up."""
+        if self._out_at is None:
+            return False
+        overdue = self._clock.now() - self._out_at >= CLOSING_MAX_S
+        return overdue or not len(self._made.tasks.holdings)
+
+    async def _last_flush(self, made: Machinery) -> None:
+        """What timers have sent; there is no task any more whose rows could come too late."""
+        made.producer.lease(held=True)
+        try:
+            async with asyncio.timeout(LAST_FLUSH_S):
+                await made.producer.flush()
+        except TimeoutError:
+            LOG.warning("not everything was sent: the broker did not take it in %s s", LAST_FLUSH_S)
+
+    async def _serve(self, made: Machinery) -> None:
+        """The app's own tasks and timers, once this worker's first tasks are restored."""
+        if not self._services:
+            return
+        await made.link.restored.wait()
+        host = WorkerHost(self._clock, made.producer, made.tasks, lambda: made.link.leads)
+        self._hosted(host)
+        running: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as services:
+            for name, start in self._services:
+                running[name] = services.create_task(start(), name=name)
+
+    async def _clean_up(self, made: Machinery) -> None:
+        """Stores that no task here has had for a while."""
+        while True:
+            await asyncio.sleep(CLEANUP_EVERY_S)
+            await made.stores.clean_up(made.tasks.holdings, self._topology.subtopologies)

@@ -1,0 +1,351 @@
+"""What is asked of a cluster beside records: topics, configs, bounds, groups.
+
+Functions over a Cluster, each with its own limit in time. Nothing is altered but by `create_topics`
+and `delete_records`; committed offsets are the member's.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from streamsx.errors import BrokerUnreachable, StreamsxError, WorldError
+from streamsx.kafka.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster
+from streamsx.kafka.connection import Connection
+from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure
+from streamsx.kafka.wire import Api
+from streamsx.model import TopicPartition
+
+ADMIN_TIMEOUT_S = 10.0
+"""How long a call goes on trying what is worth another try."""
+CHANGE_TIMEOUT_MS = 10_000
+"""How long a broker may take for a change of topics or records."""
+KNOWN_TRIES = 20
+"""2 s. CreateTopics returns before Metadata knows the topic: often, by tens of ms."""
+LANE = "admin"
+OFFSETS_LANE = "offsets"
+"""A ListOffsets behind a fetch that waits took 254 ms and more."""
+
+BROKER_DEFAULT = -1
+EARLIEST, LATEST = -2, -1
+NO_REPLICA = -1
+READ_UNCOMMITTED = 0
+TOPIC_RESOURCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create."""
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class Bounds(NamedTuple):
+    """What a partition holds: offsets from `start` up to, but not including, `high_watermark`."""
+
+    start: int
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """One line of all groups."""
+
+    group: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member as its coordinator tells it; what the bytes mean is for its protocol to say."""
+
+    member_id: str
+    instance_id: str | None
+    """None for a dynamic member."""
+    client_id: str
+    host: str
+    metadata: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A group as its coordinator tells it; state `Dead` and no members if there is none."""
+
+    group: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[GroupMember, ...]
+
+
+async def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> None:
+    """Create those that do not exist; what exists stays as it is, whatever its partitions and
+    configs. Then wait until Metadata knows them all, at most 2 s.
+
+    Raises SettingError with the broker's words for a topic that it refuses, or WorldError.
+    """
+    left = {topic.name: topic for topic in topics}
+    names = sorted(left)
+
+    async def attempt() -> None:
+        connection = await cluster.controller(LANE)
+        wanted = [_new_topic(topic) for topic in left.values()]
+        told = await connection.ask(
+            Api.CREATE_TOPICS, {"topics": wanted, "timeout": CHANGE_TIMEOUT_MS}
+        )
+        for topic in told.topics:
+            if topic.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                del left[topic.name]
+        _check(
+            (t.error_code, f"topic {t.name}", t.error_message)
+            for t in told.topics
+            if t.name in left
+        )
+
+    if left:
+        await _persist(cluster, attempt)
+        await _until_known(cluster, names)
+
+
+async def partition_counts(cluster: Cluster, topics: Iterable[str]) -> dict[str, int]:
+    """Of the topics that exist. Raises SettingError for one that must not be read, WorldError."""
+    told = await cluster.metadata(topics)
+    there = [t for t in told.topics if t.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    _check((topic.error_code, f"topic {topic.name}", "") for topic in there)
+    return {topic.name: len(topic.partitions) for topic in there}
+
+
+async def topic_configs(
+    cluster: Cluster, topics: Iterable[str]
+) -> dict[str, dict[str, str | None]]:
+    """Every config of the topics that exist, defaults too; None for what the broker hides.
+
+    Raises SettingError for one that must not be read, WorldError.
+    """
+    wanted = [{"resource_type": TOPIC_RESOURCE, "resource_name": topic} for topic in sorted(topics)]
+    for resource in wanted:
+        resource["configuration_keys"] = None  # all
+    connection = await cluster.any(LANE)
+    told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted})
+    there = [r for r in told.results if r.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
+    return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
+
+
+async def bounds(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+    """First offset and high watermark of each partition: what is written, committed or not.
+
+    Two requests per leader, whatever the number of partitions. Follows the topics. Raises
+    TopicGone, or another WorldError.
+    """
+    wanted = set(tps)
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+
+    async def ask(node: int, some: list[TopicPartition]) -> None:
+        connection = await cluster.open(node, OFFSETS_LANE)
+        await _together(
+            _list_offsets(connection, some, EARLIEST, starts),
+            _list_offsets(connection, some, LATEST, ends),
+        )
+
+    async def attempt() -> None:
+        left = [tp for tp in wanted if tp not in starts or tp not in ends]
+        await _at_leaders(cluster, left, ask)
+
+    await cluster.follow({tp.topic for tp in wanted})
+    await _persist(cluster, attempt)
+    return {tp: Bounds(starts[tp], ends[tp]) for tp in sorted(wanted)}
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Delete what lies before an offset, per partition: the first offset that is left.
+
+    Follows the topics. Raises TopicGone, another WorldError, or StreamsxError for an offset beyond
+    the end.
+    """
+    starts: dict[TopicPartition, int] = {}
+
+    async def ask(node: int, some: list[TopicPartition]) -> None:
+        connection = await cluster.open(node, LANE)
+        topics = _by_topic(some, lambda tp: {"partition_index": tp.partition, "offset": before[tp]})
+        told = await connection.ask(
+            Api.DELETE_RECORDS, {"topics": topics, "timeout": CHANGE_TIMEOUT_MS}
+        )
+        answers = list(_answers(told))
+        starts.update({tp: p.low_watermark for tp, p in answers if p.error_code == ErrorCode.NONE})
+        _check((p.error_code, str(tp), "") for tp, p in answers)
+
+    async def attempt() -> None:
+        await _at_leaders(cluster, [tp for tp in before if tp not in starts], ask)
+
+    await cluster.follow({tp.topic for tp in before})
+    await _persist(cluster, attempt)
+    return starts
+
+
+async def list_groups(cluster: Cluster) -> list[ListedGroup]:
+    """All groups of all coordinators, by name. Raises WorldError."""
+    found: list[ListedGroup] = []
+
+    async def attempt() -> None:
+        found.clear()
+        for node in cluster.nodes():
+            told = await (await cluster.open(node, LANE)).ask(Api.LIST_GROUPS, {})
+            _check([(told.error_code, f"groups of broker {node}", "")])
+            found.extend(
+                ListedGroup(g.group_id, g.protocol_type, g.group_state) for g in told.groups
+            )
+
+    await _persist(cluster, attempt)
+    return sorted(found, key=lambda listed: listed.group)
+
+
+async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
+    """A group and its members, by member id. Raises WorldError, SettingError."""
+    found: list[DescribedGroup] = []
+
+    async def attempt() -> None:
+        connection = await cluster.open(await cluster.coordinator(group), LANE)
+        (told,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
+        _check([(told.error_code, f"group {group}", "")])
+        members = sorted((_group_member(m) for m in told.members), key=lambda m: m.member_id)
+        found.append(
+            DescribedGroup(
+                group, told.group_state, told.protocol_type, told.protocol_data, tuple(members)
+            )
+        )
+
+    await _persist(cluster, attempt)
+    return found[0]
+
+
+async def _persist(cluster: Cluster, attempt: Callable[[], Awaitable[None]]) -> None:
+    """Again and again while it raises WorldError, at most for ADMIN_TIMEOUT_S: then that."""
+    last: WorldError = BrokerUnreachable("no answer")
+    try:
+        async with asyncio.timeout(ADMIN_TIMEOUT_S):
+            while True:
+                try:
+                    return await attempt()
+                except WorldError as error:
+                    last = error
+                await asyncio.sleep(RETRY_BACKOFF_S)
+                with suppress(BrokerUnreachable):  # the next attempt will say so
+                    await cluster.refresh()
+    except TimeoutError:
+        raise last from None
+
+
+def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:
+    """Raise for the answers (code, where, the broker's words) that are errors: one that another try
+    cannot change before one that it can.
+    """
+    bad = [answer for answer in answers if answer[0] != ErrorCode.NONE]
+    for code, where, said in sorted(bad, key=lambda answer: answer[0] in RETRIABLE):
+        raise failure(code, where, said or "")
+
+
+async def _together(*attempts: Awaitable[None]) -> None:
+    """All at once; then raise what one of them raised: a WorldError only if nothing else was."""
+    errors: list[StreamsxError] = []
+
+    async def run(attempt: Awaitable[None]) -> None:
+        try:
+            await attempt
+        except StreamsxError as error:
+            errors.append(error)
+
+    async with asyncio.TaskGroup() as tasks:
+        for attempt in attempts:
+            tasks.create_task(run(attempt), name="admin")
+    for error in sorted(errors, key=lambda error: isinstance(error, WorldError)):
+        raise error
+
+
+async def _at_leaders(
+    cluster: Cluster,
+    tps: Iterable[TopicPartition],
+    ask: Callable[[int, list[TopicPartition]], Awaitable[None]],
+) -> None:
+    leaders: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
+    for tp in sorted(tps):
+        leaders[cluster.leader(tp)].append(tp)
+    lost = leaders.pop(None, [])
+    await _together(*(ask(node, some) for node, some in leaders.items() if node is not None))
+    for tp in lost:
+        raise failure(cluster.error(tp.topic) or ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
+
+
+async def _list_offsets(
+    connection: Connection,
+    tps: Iterable[TopicPartition],
+    timestamp: int,
+    found: dict[TopicPartition, int],
+) -> None:
+    topics = _by_topic(tps, lambda tp: {"partition_index": tp.partition, "timestamp": timestamp})
+    body = {"replica_id": NO_REPLICA, "isolation_level": READ_UNCOMMITTED, "topics": topics}
+    answers = list(_answers(await connection.ask(Api.LIST_OFFSETS, body)))
+    found.update({tp: p.offset for tp, p in answers if p.error_code == ErrorCode.NONE})
+    _check((p.error_code, str(tp), "") for tp, p in answers)
+
+
+def _by_topic(
+    tps: Iterable[TopicPartition], one: Callable[[TopicPartition], dict[str, int]]
+) -> list[dict[str, Any]]:
+    return [
+        {"name": topic, "partitions": [one(tp) for tp in group]}
+        for topic, group in groupby(sorted(tps), key=lambda tp: tp.topic)
+    ]
+
+
+def _answers(told: Any) -> Iterator[tuple[TopicPartition, Any]]:
+    for topic in told.topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic.name, partition.partition_index), partition
+
+
+async def _until_known(cluster: Cluster, topics: list[str]) -> None:
+    for _ in range(KNOWN_TRIES):
+        if _all_led(await cluster.metadata(topics)):
+            break
+        await asyncio.sleep(RETRY_BACKOFF_S)
+    await cluster.refresh()
+
+
+def _all_led(told: Any) -> bool:
+    return all(
+        topic.error_code == ErrorCode.NONE
+        and all(partition.leader_id != NO_LEADER for partition in topic.partitions)
+        for topic in told.topics
+    )
+
+
+def _new_topic(topic: NewTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+    }
+
+
+def _group_member(told: Any) -> GroupMember:
+    return GroupMember(
+        told.member_id,
+        told.group_instance_id,
+        told.client_id,
+        told.client_host,
+        told.member_metadata,
+        told.member_assignment,
+    )

@@ -1,0 +1,196 @@
+"""Where everything is: brokers, leaders, partition counts, coordinators; and connections to them.
+
+Metadata are asked with our codec, on a lane of their own, of any broker that answers: the known
+ones first, then the addresses given at the start, so that a cluster that moved is found again.
+Nothing here runs by itself: who was refused by a leader, or wants news, calls `refresh`, and those
+who call at the same time share one request. No request of ours brings a topic into being.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from streamsx.errors import BrokerUnreachable
+from streamsx.kafka.connection import PLAINTEXT, Address, Connection, Security, connect
+from streamsx.kafka.errors import ErrorCode, failure
+from streamsx.kafka.wire import Api, Body
+from streamsx.model import TopicPartition
+
+START_TIMEOUT_S = 10.0
+METADATA_TIMEOUT_S = 5.0
+RETRY_BACKOFF_S = 0.1
+TRIES = 3
+"""Of one question to any broker: an open connection may lead to one that is just going down."""
+LANE = "metadata"
+NO_LEADER = -1
+GROUP = 0
+"""FindCoordinator's kind of key; 1 is a transactional id."""
+
+
+class Cluster:
+    """One Kafka cluster as one event loop sees it."""
+
+    def __init__(
+        self, bootstrap: str, security: Security = PLAINTEXT, *, user_timeout_ms: int | None = None
+    ) -> None:
+        """`bootstrap`: HOST:PORT[,HOST:PORT]. `user_timeout_ms`: see `connection.connect`.
+
+        Raises SettingError for an address that is none.
+        """
+        self._bootstrap = [Address.parse(text) for text in bootstrap.split(",")]
+        self._security, self._user_timeout_ms = security, user_timeout_ms
+        self._followed: set[str] = set()
+        self._brokers: dict[int, Address] = {}
+        self._controller = -1
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._errors: dict[str, int] = {}
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._opening: defaultdict[tuple[Address, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._refreshing = asyncio.Lock()
+        self._begun = self._answered = 0
+
+    async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Find the cluster. Raises BrokerUnreachable after `timeout_s`, SettingError if a broker
+        refuses who we are.
+        """
+        last: BrokerUnreachable | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._brokers:
+                    try:
+                        await self.refresh()
+                    except BrokerUnreachable as error:
+                        last = error
+                        await asyncio.sleep(RETRY_BACKOFF_S)
+        except TimeoutError:
+            where = ",".join(map(str, self._bootstrap))
+            raise BrokerUnreachable(
+                f"no Kafka broker in {timeout_s:g} s: {where}: start one, or give the address of"
+                f" one that runs ({last or 'no answer'})"
+            ) from None
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            await connection.close()
+
+    async def follow(self, topics: Iterable[str]) -> None:
+        """Know these topics too, from now on. Raises BrokerUnreachable."""
+        if new := set(topics) - self._followed:
+            self._followed |= new
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Ask for brokers, leaders and partition counts of what is followed: once this returns,
+        what is known was true after it was called. Raises BrokerUnreachable.
+        """
+        seen = self._begun
+        async with self._refreshing:
+            if self._answered > seen:
+                return  # one that began after we came
+            self._begun += 1
+            told = await self.metadata(self._followed)
+            self._answered = self._begun
+            if told.brokers:  # a broker that is just starting knows none
+                self._brokers = {b.node_id: Address(b.host, b.port) for b in told.brokers}
+            self._controller = told.controller_id
+            self._errors = {topic.name: topic.error_code for topic in told.topics}
+            self._leaders = {
+                topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
+                for topic in told.topics
+            }
+
+    def leader(self, tp: TopicPartition) -> int | None:
+        """The broker to ask; None while there is none, or the partition is not known."""
+        node = self._leaders.get(tp.topic, {}).get(tp.partition, NO_LEADER)
+        return None if node == NO_LEADER else node
+
+    def partitions(self, topic: str) -> int:
+        """How many; 0 while the topic is not known, and `error` says why."""
+        return len(self._leaders.get(topic, ()))
+
+    def error(self, topic: str) -> int:
+        """The code the broker answered for this topic: NONE, UNKNOWN_TOPIC_OR_PARTITION also for
+        one that is not followed, or a refusal.
+        """
+        return self._errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def nodes(self) -> list[int]:
+        """The ids of all brokers, sorted."""
+        return sorted(self._brokers)
+
+    async def open(self, node: int, lane: str) -> Connection:
+        """The connection of this lane to a broker, opened if there is none or it has ended.
+
+        Raises BrokerUnreachable, SettingError.
+        """
+        if node not in self._brokers:
+            raise BrokerUnreachable(f"broker {node} is not in the metadata: refresh them")
+        return await self._open(self._brokers[node], lane)
+
+    async def any(self, lane: str) -> Connection:
+        """A connection of this lane to whichever broker answers. Raises BrokerUnreachable,
+        SettingError.
+        """
+        known = list(self._brokers.values())
+        for address in (*known, *self._bootstrap):
+            connection = self._connections.get((address, lane))
+            if connection and not connection.closed:
+                return connection
+        failed: list[str] = []
+        for address in dict.fromkeys((*random.sample(known, len(known)), *self._bootstrap)):
+            try:
+                return await self._open(address, lane)
+            except BrokerUnreachable as error:
+                failed.append(str(error))
+        raise BrokerUnreachable(f"no broker answers: {'; '.join(failed)}")
+
+    async def controller(self, lane: str) -> Connection:
+        """A connection to the broker that takes changes of topics. Raises BrokerUnreachable."""
+        return await self.open(self._controller, lane)
+
+    async def coordinator(self, group: str) -> int:
+        """The broker that coordinates a group, asked anew each time; `open` knows it then.
+
+        Raises WorldError while there is none, which includes BrokerUnreachable; SettingError for a
+        group that the broker refuses. That it answers does not mean that it is ready: for up to 4 s
+        after a restart it says NOT_COORDINATOR or loads.
+        """
+        told = await self._ask_any(Api.FIND_COORDINATOR, {"key": group, "key_type": GROUP})
+        if told.error_code != ErrorCode.NONE:
+            where = f"coordinator of group {group}"
+            raise failure(told.error_code, where, told.error_message or "")
+        node: int = told.node_id
+        self._brokers[node] = Address(told.host, told.port)
+        return node
+
+    async def metadata(self, topics: Iterable[str]) -> Any:
+        """The Metadata reply for these topics, which are not followed by that. Raises
+        BrokerUnreachable.
+        """
+        wanted = [{"name": topic} for topic in sorted(set(topics))]
+        # Kafka's default would create what it does not know, also a topic that was just deleted.
+        body = {"topics": wanted, "allow_auto_topic_creation": False}
+        return await self._ask_any(Api.METADATA, body)
+
+    async def _ask_any(self, api: int, body: Body) -> Any:
+        for _ in range(TRIES - 1):
+            connection = await self.any(LANE)
+            with suppress(BrokerUnreachable):
+                return await connection.ask(api, body, METADATA_TIMEOUT_S)
+        return await (await self.any(LANE)).ask(api, body, METADATA_TIMEOUT_S)
+
+    async def _open(self, address: Address, lane: str) -> Connection:
+        key = (address, lane)
+        async with self._opening[key]:  # two that come at once get the same one
+            connection = self._connections.get(key)
+            if connection is None or connection.closed:
+                connection = await connect(
+                    address, self._security, user_timeout_ms=self._user_timeout_ms
+                )
+                self._connections[key] = connection
+            return connection

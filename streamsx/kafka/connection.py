@@ -1,0 +1,341 @@
+"""A connection that aiokafka opened and authenticated, then taken over: our codec, our buffers.
+
+TLS, SASL and asking what the broker speaks are aiokafka's. From then on the transport is ours: a
+reply is received straight into the buffer that its records are read from, and handled inside its
+arrival. One connection carries one lane of requests, answered in the order in which they were
+asked; a request that waits at the broker makes all behind it wait, so callers that must not wait
+for each other use lanes of their own. Which broker it is, and opening again what was lost, are
+`cluster`'s.
+
+Whatever ends a connection (the broker, the network, a reply that cannot be read, `abort`), every
+request on it fails at once with BrokerUnreachable, and so does every later one.
+"""
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from ssl import SSLContext
+from typing import Any, NamedTuple
+
+from aiokafka import errors as theirs  # type: ignore[import-untyped]  # has no types
+from aiokafka.conn import create_conn  # type: ignore[import-untyped]  # has no types
+
+from streamsx.errors import BrokerUnreachable, SettingError, UsageError
+from streamsx.kafka import wire
+from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.wire import Api
+
+CLIENT_ID = "streamsx"
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 1.0
+REPLY_BYTES_MAX = 128 << 20
+"""A fetch is asked to stay below 16 MiB, but one batch may be as large as its topic allows."""
+SCRATCH_BYTES = 64 << 10
+CORRELATION_IDS = 1 << 31
+
+NEWEST: dict[int, int] = {
+    Api.PRODUCE: 8,
+    Api.FETCH: 11,
+    Api.LIST_OFFSETS: 5,
+    Api.METADATA: 8,
+    Api.OFFSET_COMMIT: 7,
+    Api.OFFSET_FETCH: 7,
+    Api.FIND_COORDINATOR: 1,
+    Api.JOIN_GROUP: 5,
+    Api.HEARTBEAT: 3,
+    Api.LEAVE_GROUP: 3,
+    Api.SYNC_GROUP: 3,
+    Api.DESCRIBE_GROUPS: 4,
+    Api.LIST_GROUPS: 4,
+    Api.CREATE_TOPICS: 4,
+    Api.DELETE_RECORDS: 1,
+    Api.INIT_PRODUCER_ID: 4,
+    Api.OFFSET_FOR_LEADER_EPOCH: 3,
+    Api.ADD_PARTITIONS_TO_TXN: 3,
+    Api.ADD_OFFSETS_TO_TXN: 3,
+    Api.END_TXN: 3,
+    Api.TXN_OFFSET_COMMIT: 3,
+    Api.DESCRIBE_CONFIGS: 2,
+}
+"""The newest version of each request that we speak: topics by name, one group per request."""
+
+Answered = Callable[[Any], None]
+"""Gets the decoded reply, or the BrokerUnreachable."""
+
+_linger_not = struct.pack("ii", 1, 0)
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """HOST:PORT or [IPV6]:PORT. Raises SettingError."""
+        host, _, port = text.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise SettingError(f"not an address: {text.strip()!r}: write HOST:PORT[,HOST:PORT]")
+        return cls(host.strip("[]"), int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How connections are encrypted and authenticated: aiokafka's settings, passed on unchanged."""
+
+    security_protocol: str = "PLAINTEXT"
+    ssl_context: SSLContext | None = None
+    sasl_mechanism: str | None = None
+    sasl_plain_username: str | None = None
+    sasl_plain_password: str | None = None
+    sasl_kerberos_service_name: str = "kafka"
+    sasl_kerberos_domain_name: str | None = None
+    sasl_oauth_token_provider: object = None
+
+    def __post_init__(self) -> None:
+        if self.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            raise SettingError(f"unknown security_protocol: {self.security_protocol!r}")
+        if self.security_protocol.endswith("SSL") and self.ssl_context is None:
+            raise SettingError(f"ssl_context is missing: {self.security_protocol} needs one")
+        if self.security_protocol.startswith("SASL") and self.sasl_mechanism is None:
+            raise SettingError(f"sasl_mechanism is missing: {self.security_protocol} needs one")
+        user = (self.sasl_plain_username, self.sasl_plain_password)
+        if self.sasl_mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512") and None in user:
+            raise SettingError(f"user or password is missing: {self.sasl_mechanism} needs both")
+
+
+PLAINTEXT = Security()
+
+REFUSALS = (
+    theirs.AuthenticationFailedError,
+    theirs.SaslAuthenticationFailed,
+    theirs.UnsupportedSaslMechanismError,
+    theirs.IllegalSaslStateError,
+)
+"""What another try cannot change."""
+
+
+async def connect(
+    address: Address, security: Security = PLAINTEXT, *, user_timeout_ms: int | None = None
+) -> "Connection":
+    """Open, authenticate, take over.
+
+    `user_timeout_ms`: TCP_USER_TIMEOUT where the platform has it: how long the kernel may go on
+    delivering what was sent, even for a process that was stopped or killed. Raises
+    BrokerUnreachable, and SettingError if the broker refuses who we are.
+    """
+    settings = {name: getattr(security, name) for name in security.__slots__}
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            opened = await create_conn(*address, client_id=CLIENT_ID, **settings)
+    except REFUSALS as error:
+        raise SettingError(f"refused by the broker: {address}: {error}") from None
+    except TimeoutError:
+        raise BrokerUnreachable(f"no answer in {CONNECT_TIMEOUT_S:g} s: {address}") from None
+    except (OSError, theirs.KafkaError) as error:
+        raise BrokerUnreachable(f"no connection: {address}: {error}") from None
+    return Connection(opened, address, user_timeout_ms)
+
+
+class _Waiter(NamedTuple):
+    """A request on its way."""
+
+    correlation_id: int
+    api: int
+    version: int
+    answered: Answered
+
+    def __str__(self) -> str:
+        return f"{Api(self.api).name} v{self.version}"
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One lane of requests to one broker."""
+
+    def __init__(self, opened: Any, address: Address, user_timeout_ms: int | None = None) -> None:
+        self._opened, self._address = opened, address
+        self._inner: asyncio.Protocol = opened._protocol
+        self._transport: asyncio.Transport = opened._writer.transport
+        self._theirs: dict[int, tuple[int, int]] = opened._versions
+        self._waiting: deque[_Waiter] = deque()
+        self._correlation_id = 0
+        self._lost = ""
+        """Why the connection has ended."""
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._body: memoryview | None = None
+        """The frame being received, if it did not fit into the scratch."""
+        self._have = 0
+        """Bytes received so far, of the body if there is one, else in the scratch."""
+        if user_timeout_ms is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            self._set_option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms)
+        # aiokafka has had all its answers; its reader must not get ours.
+        opened._read_task.cancel()
+        self._transport.set_protocol(self)
+
+    def __repr__(self) -> str:
+        return f"<Connection {self._address} {self._lost or 'open'}>"
+
+    @property
+    def closed(self) -> bool:
+        """No request will be answered any more."""
+        return bool(self._lost) or self._transport.is_closing()
+
+    def version(self, api: int) -> int:
+        """The newest one that both sides speak. Raises UsageError if there is none."""
+        low, high = self._theirs.get(api, (0, -1))
+        version = min(high, NEWEST[api])
+        if version < max(low, wire.versions(api)[0]):
+            raise UsageError(
+                f"the broker does not know {Api(api).name}: {self._address}: it speaks versions"
+                f" {low} to {high}, we up to {NEWEST[api]}: use Kafka 2.5 or newer"
+            )
+        return version
+
+    def call(self, api: int, body: wire.Body, answered: Answered) -> None:
+        """Send a request; `answered` runs inside the arrival of its reply: no task, no turn of the
+        loop between. It gets the BrokerUnreachable if there will be none, also of a connection that
+        was closed before; then it runs in a turn of its own. Raises UsageError (`version`).
+        """
+        version = self.version(api)
+        self._correlation_id = (self._correlation_id + 1) % CORRELATION_IDS
+        waiter = _Waiter(self._correlation_id, api, version, answered)
+        if self.closed:
+            self._tell(waiter)
+            return
+        frame = wire.request_encoder(api, version)(self._correlation_id, CLIENT_ID, body)
+        self._waiting.append(waiter)
+        self._transport.write(frame)
+
+    async def ask(self, api: int, body: wire.Body, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+        """The decoded reply: attributes of the newest version.
+
+        Raises BrokerUnreachable; after `timeout_s` the connection is aborted first, for the answer
+        may still come and every other one behind it. Raises UsageError (`version`).
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answered(reply: Any) -> None:
+            if future.done():  # nobody waits any more
+                return
+            if isinstance(reply, BrokerUnreachable):
+                future.set_exception(reply)
+            else:
+                future.set_result(reply)
+
+        self.call(api, body, answered)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            self.abort(f"no answer in {timeout_s:g} s")
+            raise BrokerUnreachable(f"{Api(api).name}: {self._address}: {self._lost}") from None
+
+    def abort(self, why: str = "given up by this worker") -> None:
+        """End it now; what was sent and has not left this machine yet never will.
+
+        A connection that is closed as usual is still served by the kernel, after a network cut for
+        minutes: a commit would arrive behind newer ones of the next connection.
+        """
+        self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, _linger_not)
+        self._lose(why)
+        self._transport.abort()
+
+    async def close(self) -> None:
+        """End it as usual, and wait until it has ended."""
+        self._lose("closed by this worker")
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._opened.close()
+        except TimeoutError:  # the broker does not take what was sent
+            self._transport.abort()
+
+    # What asyncio calls.
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return (self._scratch if self._body is None else self._body)[self._have :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """They are there."""
+        self._have += nbytes
+        if self._body is None:
+            self._cut()
+        elif self._have == len(self._body):
+            body, self._body, self._have = self._body, None, 0
+            self._arrived(body)
+
+    def eof_received(self) -> None:
+        """The broker closes, as it does with idle connections (`connections.max.idle.ms`)."""
+        self._lose("closed by the broker")
+        self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended; aiokafka's object must know."""
+        self._lost = self._lost or (str(exc) if exc else "closed by the broker")
+        self._lose(self._lost)
+        self._inner.connection_lost(exc)
+        self._opened.close()
+
+    # How it works.
+
+    def _cut(self) -> None:
+        """Cut frames from the scratch; one that is not whole moves into a buffer of its own."""
+        at, have = 0, self._have
+        while have - at >= 4:
+            size = int.from_bytes(self._scratch[at : at + 4], "big")
+            if not 4 <= size <= REPLY_BYTES_MAX:
+                self._refuse(f"a reply of {size} bytes")
+                return
+            at += 4
+            if have - at < size:
+                self._body = memoryview(bytearray(size))
+                self._have = have - at
+                self._body[: self._have] = self._scratch[at:have]
+                return
+            self._arrived(memoryview(bytes(self._scratch[at : at + size])))
+            at += size
+        self._have = have - at
+        self._scratch[: self._have] = bytes(self._scratch[at:have])
+
+    def _arrived(self, frame: memoryview) -> None:
+        if not self._waiting:
+            self._refuse("a reply to nothing")
+            return
+        waiter = self._waiting[0]
+        try:
+            if (told := wire.correlation_id(frame)) != waiter.correlation_id:
+                raise Malformed(f"a reply to {told}, not to {waiter.correlation_id}")
+            reply = wire.response_decoder(waiter.api, waiter.version)(frame)
+        except Malformed as error:
+            self._refuse(str(error))
+            return
+        self._waiting.popleft()
+        waiter.answered(reply)
+
+    def _refuse(self, what: str) -> None:
+        self.abort(f"malformed: {what}: is it a Kafka broker?")
+
+    def _lose(self, why: str) -> None:
+        """Tell every waiter, once."""
+        self._lost = self._lost or why
+        while self._waiting:
+            self._tell(self._waiting.popleft())
+
+    def _tell(self, waiter: _Waiter) -> None:
+        # Each in a turn of its own: what one of them does about it cannot keep it from the others.
+        lost = BrokerUnreachable(f"{waiter}: {self._address}: {self._lost or 'closed'}")
+        asyncio.get_running_loop().call_soon(waiter.answered, lost)
+
+    def _set_option(self, level: int, name: int, value: int | bytes) -> None:
+        """On the socket, if there is one: simulated connections have none, ended ones a closed."""
+        sock = self._transport.get_extra_info("socket")
+        if sock and sock.fileno() >= 0:
+            sock.setsockopt(level, name, value)

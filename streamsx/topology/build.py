@@ -1,0 +1,94 @@
+"""What an app becomes: its sub-topologies, and every topic that it reads, writes or sends to.
+
+Not here: where stages come from (`streamsx.app`), partition counts (`partitions`).
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from zlib import crc32
+
+from streamsx.errors import NameClash
+from streamsx.topology.internal_topics import Kind, TopicSpec
+from streamsx.topology.nodes import Source, StoreNode, SubTopology
+from streamsx.topology.subtopologies import Stage, subtopologies
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """`topics` in the order of their names; `notes`: one line each, for whoever starts the app."""
+
+    app_id: str
+    subtopologies: tuple[SubTopology, ...]
+    topics: tuple[TopicSpec, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def signatures(self) -> tuple[int, ...]:
+        """32 bits for each sub-topology, equal where its sources, stores and outputs are."""
+        return tuple(crc32(json.dumps(outline(each)).encode()) for each in self.subtopologies)
+
+
+def build(
+    app_id: str,
+    stages: Iterable[Stage],
+    stores: Mapping[str, StoreNode],
+    topics: Iterable[TopicSpec],
+    notes: Iterable[str] = (),
+) -> Topology:
+    """`topics`: at least one for each name that a stage reads, touches or sends to.
+
+    Raises NameClash when a changelog or repartition topic has the name of another topic.
+    """
+    cut = subtopologies(stages, stores)
+    specs: dict[str, TopicSpec] = {}
+    for spec in topics:
+        other = specs.setdefault(spec.name, spec)
+        if other != spec:
+            specs[spec.name] = _either(other, spec)
+    return Topology(app_id, cut, tuple(specs[name] for name in sorted(specs)), tuple(notes))
+
+
+def _either(one: TopicSpec, other: TopicSpec) -> TopicSpec:
+    """Two of the app's objects with one name: a source is more than an output."""
+    kinds = {one.kind, other.kind}
+    if not kinds <= {Kind.SOURCE, Kind.OUTPUT}:
+        raise NameClash(
+            f"two topics with one name: {one.name}: one is a {one.kind.value} topic, the other a "
+            f"{other.kind.value} topic: rename the table, the agent or the topic"
+        )
+    partitions = {one.partitions, other.partitions} - {None}
+    if len(partitions) > 1:
+        raise NameClash(
+            f"two topics with one name: {one.name}: they ask for {one.partitions} and "
+            f"{other.partitions} partitions: use one topic object"
+        )
+    main = one if one.kind is Kind.SOURCE else other
+    return TopicSpec(
+        one.name, main.kind, next(iter(partitions), None), main.replication, main.config
+    )
+
+
+def outline(subtopology: SubTopology) -> dict[str, object]:
+    """Its names, without functions: what is hashed, and what is shown."""
+    return {
+        "sources": [_source_outline(source) for source in subtopology.sources],
+        "stores": [
+            {
+                "name": store.name, "changelog": store.changelog, "key": store.key_codec,
+                "value": store.value_codec, "persistent": store.persistent,
+            }
+            for store in subtopology.stores
+        ],
+        "outputs": sorted(subtopology.outputs),
+    }  # fmt: skip
+
+
+def _source_outline(source: Source) -> dict[str, object]:
+    return {
+        "topic": source.topic,
+        "operators": [
+            {"kind": operator.kind, "topic": operator.topic} for operator in source.operators
+        ],
+        "agents": [agent.name for agent in source.agents],
+    }

@@ -1,0 +1,116 @@
+"""A topology for people and programs: as text, as a mermaid diagram, as data for JSON.
+
+Not here: who prints it, the source of its loops (`streamsx.task.compile`).
+"""
+
+from collections.abc import Iterator, Mapping
+
+from streamsx.topology.build import Topology, outline
+from streamsx.topology.nodes import SubTopology
+from streamsx.topology.partitions import Partitions
+
+
+def as_data(topology: Topology, partitions: Partitions) -> dict[str, object]:
+    """For JSON: sub-topologies with tasks and signature, topics with partitions and config."""
+    pairs = zip(topology.subtopologies, topology.signatures, strict=True)
+    return {
+        "app": topology.app_id,
+        "subtopologies": [
+            {
+                "number": each.number,
+                "stateful": each.stateful,
+                "tasks": partitions.tasks[each.number],
+                "signature": signature,
+                **outline(each),
+            }
+            for each, signature in pairs
+        ],
+        "topics": [
+            {
+                "name": spec.name,
+                "kind": spec.kind.value,
+                "partitions": partitions.counts[spec.name],
+                "replication": spec.replication,
+                "config": dict(spec.config),
+            }
+            for spec in topology.topics
+        ],
+    }
+
+
+def as_text(topology: Topology, partitions: Partitions) -> Iterator[str]:
+    """Lines: each sub-topology with what it does, then the topics."""
+    yield topology.app_id
+    for each in topology.subtopologies:
+        state = "stateful" if each.stateful else "stateless"
+        yield ""
+        yield f"sub-topology {each.number}: {state}, {partitions.tasks[each.number]} tasks"
+        yield from (f"  {line}" for line in _steps(each))
+    width = max((len(spec.name) for spec in topology.topics), default=0)
+    yield ""
+    yield "topics"
+    for spec in topology.topics:
+        config = " ".join(f"{name}={value}" for name, value in sorted(spec.config.items()))
+        count = partitions.counts[spec.name]
+        yield f"  {spec.name:{width}}  {spec.kind.value:11}  {count:4}  {config}".rstrip()
+
+
+def _steps(each: SubTopology) -> Iterator[str]:
+    for source in each.sources:
+        yield f"reads   {source.topic}"
+        for operator in source.operators:
+            yield f"  {operator.kind}" + (f" to {operator.topic}" if operator.topic else "")
+        yield from (f"  agent {agent.name}" for agent in source.agents)
+    for store in each.stores:
+        where = "on disk" if store.persistent else "in memory"
+        codecs = f"keys {store.key_codec}, values {store.value_codec}"
+        yield f"table   {store.name}: {codecs}, {where}, changelog {store.changelog}"
+    yield from (f"sends   {topic}" for topic in sorted(each.outputs))
+
+
+def as_mermaid(topology: Topology) -> Iterator[str]:
+    """Lines of a flowchart: topics between sub-topologies, tables within."""
+    names = {spec.name: f"t{n}" for n, spec in enumerate(topology.topics)}
+    yield "flowchart LR"
+    changelogs = {store.changelog for each in topology.subtopologies for store in each.stores}
+    for spec in topology.topics:
+        if spec.name not in changelogs:
+            yield f'  {names[spec.name]}[/"{spec.name}"/]'
+    for each in topology.subtopologies:
+        yield f'  subgraph s{each.number}["sub-topology {each.number}"]'
+        yield from (f"    {line}" for line in _boxes(each))
+        yield "  end"
+        yield from (f"  {line}" for line in _arrows(each, names))
+
+
+def _boxes(each: SubTopology) -> Iterator[str]:
+    for n, source in enumerate(each.sources):
+        if source.operators:
+            yield f's{each.number}o{n}["{" ".join(step.kind for step in source.operators)}"]'
+    yield from (f'{box}["{name}"]' for name, box in _agents(each).items())
+    yield from (f'{box}[("{name}")]' for name, box in _tables(each).items())
+
+
+def _arrows(each: SubTopology, names: Mapping[str, str]) -> Iterator[str]:
+    agents = _agents(each)
+    for n, source in enumerate(each.sources):
+        yield from (f"{names[source.topic]} --> {agents[agent.name]}" for agent in source.agents)
+        if source.operators:
+            yield f"{names[source.topic]} --> s{each.number}o{n}"
+        for step in source.operators:
+            if step.topic is not None:
+                yield f"s{each.number}o{n} --> {names[step.topic]}"
+    for box in agents.values():
+        yield from (f"{box} <--> {table}" for table in _tables(each).values())
+    if agents:
+        sends = sorted(each.outputs - {s.topic for src in each.sources for s in src.operators})
+        yield from (f"s{each.number} --> {names[topic]}" for topic in sends)
+
+
+def _agents(each: SubTopology) -> dict[str, str]:
+    found = dict.fromkeys(agent.name for source in each.sources for agent in source.agents)
+    return {name: f"s{each.number}a{n}" for n, name in enumerate(found)}
+
+
+def _tables(each: SubTopology) -> dict[str, str]:
+    return {store.name: f"s{each.number}d{n}" for n, store in enumerate(each.stores)}

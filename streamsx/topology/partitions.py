@@ -1,0 +1,97 @@
+"""How many partitions each topic of an app has or gets, and so how many tasks there are.
+
+Sub-topologies with state: all their sources have one partition count, else a key of one topic is
+not where the same key of the other is; a source that is yet to be created follows those that are
+there. Changelogs have that count too. State cannot be cut anew, so a changelog with another count
+stops the app. Without state, the largest count of a source gives the number of tasks. Everything
+else that is missing is created with the count that it asks for, or the default.
+
+Pure: the broker's answer goes in, what to create comes out.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from streamsx.errors import PartitionCountChanged, PartitionMismatch, TopologyError
+from streamsx.model import TaskId
+from streamsx.topology.build import Topology
+from streamsx.topology.internal_topics import TopicSpec
+from streamsx.topology.nodes import SubTopology
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """`counts` by topic, of those to be created too; `tasks` by sub-topology."""
+
+    counts: Mapping[str, int]
+    tasks: Mapping[int, int]
+    create: tuple[TopicSpec, ...]
+
+    def ids(self) -> Iterator[TaskId]:
+        for number, tasks in self.tasks.items():
+            yield from (TaskId(number, partition) for partition in range(tasks))
+
+
+def partitioned(
+    topology: Topology, found: Mapping[str, int], *, default: int, declare: bool
+) -> Partitions:
+    """`found`: partition counts of those topics that are there; `declare`: others may be created.
+
+    Raises PartitionMismatch, PartitionCountChanged, TopologyError.
+    """
+    specs = {spec.name: spec for spec in topology.topics}
+    missing = [name for name in specs if name not in found]
+    if missing and not declare:
+        raise TopologyError(
+            f"topics are missing: {', '.join(missing)}: create them, or set topic_allow_declare"
+        )
+    counts = {name: found[name] for name in specs if name in found}
+    tasks: dict[int, int] = {}
+    for each in topology.subtopologies:
+        counts |= _sources(each, specs, counts, default)
+        tasks[each.number] = max(counts[topic] for topic in each.topics)
+        counts |= _changelogs(each, specs, counts)
+    counts |= {name: specs[name].partitions or default for name in specs if name not in counts}
+    create = tuple(replace(specs[name], partitions=counts[name]) for name in missing)
+    return Partitions(counts, tasks, create)
+
+
+def _sources(
+    each: SubTopology, specs: Mapping[str, TopicSpec], counts: Mapping[str, int], default: int
+) -> dict[str, int]:
+    asked = {topic: counts.get(topic) or specs[topic].partitions for topic in each.topics}
+    known = {topic: count for topic, count in asked.items() if count is not None}
+    if not each.stateful:
+        return {topic: known.get(topic, default) for topic in each.topics}
+    if len(set(known.values())) > 1:
+        raise PartitionMismatch(
+            f"partition counts differ: sub-topology {each.number} reads together {_list(known)}, "
+            f"with state in {', '.join(store.name for store in each.stores)}: group one of them "
+            "by its key (group_by), or create them alike"
+        )
+    return dict.fromkeys(each.topics, next(iter(known.values()), default))
+
+
+def _changelogs(
+    each: SubTopology, specs: Mapping[str, TopicSpec], counts: Mapping[str, int]
+) -> dict[str, int]:
+    source = each.topics[0]
+    count = counts[source]
+    for store in each.stores:
+        found, asked = counts.get(store.changelog, count), specs[store.changelog].partitions
+        if found != count:
+            raise PartitionCountChanged(
+                f"state was made for another partition count: table {store.name}: its changelog "
+                f"{store.changelog} has {found} partitions, {source} has {count}: give {source} "
+                f"{found} partitions again, or delete the changelog to begin without state"
+            )
+        if asked not in (None, count):
+            raise PartitionMismatch(
+                f"partition counts differ: table {store.name} asks for {asked} partitions, "
+                f"{source} has {count}: leave out the table's, or make them alike"
+            )
+    return {store.changelog: count for store in each.stores}
+
+
+def _list(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{topic} ({count})" for topic, count in sorted(counts.items()))

@@ -1,0 +1,109 @@
+"""The graph cut into sub-topologies, and their numbers.
+
+A stage is what has to run in one place: an agent, or one half of it when it groups by another key.
+Stages that read one topic, or touch one table, live together: a partition has one owner, and so has
+the store of a partition. What else they send to does not bind them.
+
+Numbers follow the records: a sub-topology comes after those that send to it, ties go by the
+smallest name of a topic. So they depend on the graph alone, never on the order of imports. In a
+circle, where nobody is first, the smallest name is. State is never named by a number.
+
+Not here: how many tasks (`partitions`), how stages are found (`streamsx.app`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from streamsx.errors import TopologyError
+from streamsx.topology.nodes import Source, StoreNode, SubTopology
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """`name`: the agent's; `tables`: by name; `outputs`: topics that it sends to, if known."""
+
+    name: str
+    sources: tuple[Source, ...]
+    tables: frozenset[str] = frozenset()
+    outputs: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Group:
+    topics: set[str] = field(default_factory=set)
+    tables: set[str] = field(default_factory=set)
+    outputs: set[str] = field(default_factory=set)
+    stages: list[Stage] = field(default_factory=list)
+
+    def meets(self, other: "_Group") -> bool:
+        return bool(self.topics & other.topics or self.tables & other.tables)
+
+    def take(self, other: "_Group") -> None:
+        self.topics |= other.topics
+        self.tables |= other.tables
+        self.outputs |= other.outputs
+        self.stages += other.stages
+
+
+def subtopologies(
+    stages: Iterable[Stage], stores: Mapping[str, StoreNode]
+) -> tuple[SubTopology, ...]:
+    """Numbered, in the order of their numbers.
+
+    Raises TopologyError when two agents read one topic with different codecs.
+    """
+    groups = _ordered(_joined(stages))
+    return tuple(
+        SubTopology(
+            number,
+            _merged(group.stages),
+            tuple(stores[name] for name in sorted(group.tables)),
+            frozenset(group.outputs),
+        )
+        for number, group in enumerate(groups)
+    )
+
+
+def _joined(stages: Iterable[Stage]) -> list[_Group]:
+    groups: list[_Group] = []
+    for stage in stages:
+        topics = {source.topic for source in stage.sources}
+        group = _Group(topics, set(stage.tables), set(stage.outputs), [stage])
+        for other in [other for other in groups if other.meets(group)]:
+            groups.remove(other)
+            group.take(other)
+        groups.append(group)
+    return groups
+
+
+def _ordered(groups: list[_Group]) -> list[_Group]:
+    left, ordered = sorted(groups, key=lambda group: min(group.topics)), []
+    while left:
+        first = next((group for group in left if not _waits(group, left)), left[0])
+        left.remove(first)
+        ordered.append(first)
+    return ordered
+
+
+def _waits(group: _Group, left: list[_Group]) -> bool:
+    return any(other is not group and other.outputs & group.topics for other in left)
+
+
+def _merged(stages: Iterable[Stage]) -> tuple[Source, ...]:
+    """One source per topic, with what all stages do there; in the order of the agents' names."""
+    merged: dict[str, Source] = {}
+    for stage in sorted(stages, key=lambda stage: stage.name):
+        for source in stage.sources:
+            other = merged.get(source.topic)
+            merged[source.topic] = source if other is None else _both(other, source, stage.name)
+    return tuple(merged[topic] for topic in sorted(merged))
+
+
+def _both(one: Source, other: Source, agent: str) -> Source:
+    if (one.decode_key, one.decode_value) != (other.decode_key, other.decode_value):
+        raise TopologyError(
+            f"one topic, read in two ways: {one.topic}: agent {agent} has another key or value "
+            "type or serializer than an agent before: give both agents the same topic object"
+        )
+    operators, agents = one.operators + other.operators, one.agents + other.agents
+    return replace(one, operators=operators, agents=agents)

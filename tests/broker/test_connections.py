@@ -1,0 +1,275 @@
+"""What clients may do to a connection, rightly and wrongly; the others never notice."""
+
+import logging
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.broker import server
+from streamsx.broker.connection import Limits
+from streamsx.kafka import wire
+from streamsx.kafka.batch import Builder
+from streamsx.kafka.wire import Api
+from streamsx.testing.apache_kafka import converse
+from streamsx.testing.embedded_broker import BrokerThread
+
+VERSIONS = {"client_software_name": "test", "client_software_version": "1"}
+
+
+def dial(broker: BrokerThread) -> socket.socket:
+    host, _, port = broker.bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def frame(api: Api, version: int, number: int = 1, **body: Any) -> bytes:
+    return bytes(wire.request_encoder(api, version)(number, "test", body))
+
+
+def received(sock: socket.socket) -> bytes:
+    """One frame, or nothing if the broker hung up."""
+    data = b""
+    try:
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4]):
+            size = int.from_bytes(data[:4]) if len(data) >= 4 else 0
+            if not (more := sock.recv(4 + size - len(data))):
+                return b""
+            data += more
+    except ConnectionResetError:
+        return b""
+    return data[4:]
+
+
+def alive(broker: BrokerThread) -> bool:
+    with dial(broker) as sock:
+        return bool(converse(sock, Api.API_VERSIONS, 3, VERSIONS).api_keys)
+
+
+@contextmanager
+def serving(folder: Path, **limits: float) -> Iterator[BrokerThread]:
+    with BrokerThread(folder, limits=Limits(**limits), topics={"t": 1}) as broker:  # type: ignore[arg-type]  # of two types
+        yield broker
+
+
+def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> None:
+    """Each second one: a codec takes 20 ms to compile, and `test_wire` looks at all of them."""
+    with serving(tmp_path) as broker:
+        for api, (_, (oldest, newest)) in server.handlers().items():
+            for version in {oldest, *range(newest, oldest, -2)}:
+                body = {
+                    "group_id": "g", "session_timeout": 10_000, "protocol_type": "c", "acks": 1,
+                    "protocols": [{"name": "p"}], "coordinator_keys": ["g"], "topics": [],
+                    "groups": [{"group_id": "g"}] if api is Api.OFFSET_FETCH else ["g"],
+                    "members": [{"member_id": "m"}], "endpoint_type": 1,
+                }  # fmt: skip
+                with dial(broker) as sock:
+                    assert converse(sock, api, version, body), (api, version)
+
+
+def test_requests_that_come_together_are_answered_in_their_order(tmp_path: Path) -> None:
+    with serving(tmp_path) as broker, dial(broker) as sock:
+        sock.sendall(b"".join(frame(Api.API_VERSIONS, 3, i, **VERSIONS) for i in range(500)))
+        assert [int.from_bytes(received(sock)[:4]) for _ in range(500)] == list(range(500))
+
+
+def fetch(number: int, wait_ms: int) -> bytes:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+    return frame(
+        Api.FETCH, 11, number, max_wait=wait_ms, min_bytes=1, max_bytes=1 << 20,
+        topics=[{"topic": "t", "partitions": [partition]}],
+    )  # fmt: skip
+
+
+def produce(number: int, value: bytes, acks: int = 1) -> bytes:
+    builder = Builder(1 << 20)
+    builder.append(1, None, value)
+    data = [{"name": "t", "partition_data": [{"index": 0, "records": builder.close()}]}]
+    return frame(Api.PRODUCE, 9, number, acks=acks, timeout=1000, topic_data=data)
+
+
+def test_a_request_that_waits_holds_up_its_own_connection_alone(tmp_path: Path) -> None:
+    with serving(tmp_path) as broker, dial(broker) as waiting, dial(broker) as other:
+        waiting.sendall(fetch(1, 10_000) + frame(Api.API_VERSIONS, 3, 2, **VERSIONS))
+        other.sendall(frame(Api.API_VERSIONS, 3, 3, **VERSIONS))
+        assert int.from_bytes(received(other)[:4]) == 3
+        waiting.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            waiting.recv(1)
+        waiting.settimeout(10)
+        other.sendall(produce(4, b"x"))
+        assert [int.from_bytes(received(waiting)[:4]) for _ in range(2)] == [1, 2]
+
+
+def test_a_fetch_waits_no_longer_than_it_wants(tmp_path: Path) -> None:
+    with serving(tmp_path) as broker, dial(broker) as sock:
+        sock.sendall(fetch(1, 50))
+        answer = wire.response_decoder(Api.FETCH, 11)(received(sock))
+        assert bytes(answer.responses[0].partitions[0].records) == b""
+
+
+def test_a_fetch_of_a_topic_that_is_deleted_meanwhile_is_answered(tmp_path: Path) -> None:
+    with serving(tmp_path) as broker, dial(broker) as sock, dial(broker) as other:
+        sock.sendall(fetch(1, 10_000))
+        converse(other, Api.API_VERSIONS, 3, VERSIONS)
+        converse(other, Api.DELETE_TOPICS, 5, {"topic_names": ["t"], "timeout": 1000})
+        answer = wire.response_decoder(Api.FETCH, 11)(received(sock))
+        assert answer.responses[0].partitions[0].error_code == 3
+
+
+def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
+    with serving(tmp_path) as broker:
+        log = broker.broker._service.topics.by_name["t"].logs[0]
+        with dial(broker) as sock, dial(broker) as other:
+            sock.sendall(fetch(1, 10_000))
+            converse(other, Api.API_VERSIONS, 3, VERSIONS)
+            assert len(log.waiters) == 1
+            sock.close()
+            while log.waiters:
+                converse(other, Api.API_VERSIONS, 3, VERSIONS)
+
+
+def test_who_wants_no_answer_to_a_produce_gets_none(tmp_path: Path) -> None:
+    with serving(tmp_path) as broker, dial(broker) as sock:
+        sock.sendall(produce(1, b"x", acks=0) + fetch(2, 0))
+        answer = received(sock)
+        assert int.from_bytes(answer[:4]) == 2
+        assert wire.response_decoder(Api.FETCH, 11)(answer).responses[0].partitions[0].records
+
+
+MALFORMED = {
+    "an unknown request": bytes.fromhex("0000000a 03e7 0000 00000001 ffff"),
+    "a request that is not served": bytes.fromhex("0000000a 0018 0003 00000001 ffff"),
+    "a version to come": bytes.fromhex("0000000a 0003 0063 00000001 ffff"),
+    "a version of long ago": bytes.fromhex("0000000a 0000 0000 00000001 ffff"),
+    "a head cut short": bytes.fromhex("00000004 0003 0001"),
+    "a body cut short": bytes.fromhex("0000000a 0003 0001 00000001 ffff"),
+    "a negative length": bytes.fromhex("ffffffff 0003 0001 00000001 ffff"),
+    "a length beyond all limits": bytes.fromhex("7fffffff 0003 0001 00000001 ffff"),
+    "another protocol": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_malformed_bytes_close_their_connection_with_one_line(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(tmp_path) as broker, dial(broker) as other:
+        with dial(broker) as sock:
+            sock.sendall(MALFORMED[what])
+            assert received(sock) == b""
+        assert converse(other, Api.API_VERSIONS, 3, VERSIONS).api_keys
+    lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert len(lines) == 1
+    assert lines[0].startswith("closed 127.0.0.1:")
+
+
+def test_a_request_of_ours_that_fails_tells_its_story_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from streamsx.broker.api import k18_api_versions
+
+    handlers = dict(server.handlers())
+    failing = (lambda service, call: 1 // 0, k18_api_versions.VERSIONS)
+    monkeypatch.setattr(server, "handlers", lambda: {**handlers, Api.API_VERSIONS: failing})
+    with serving(tmp_path) as broker, dial(broker) as other:
+        for _ in range(2):
+            with dial(broker) as sock:
+                sock.sendall(frame(Api.API_VERSIONS, 3, 1, **VERSIONS))
+                assert received(sock) == b""
+        assert converse(other, Api.METADATA, 12, {"topics": None}).topics
+    told = [record for record in caplog.records if record.exc_info]
+    assert len(told) == 1
+    assert "failed here 2 times: ZeroDivisionError" in caplog.text
+
+
+def test_frames_of_random_bytes_hurt_nobody(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    good = [fetch(1, 0), produce(1, b"x"), frame(Api.API_VERSIONS, 3, 1, **VERSIONS)]
+    with serving(tmp_path) as broker:
+        for trial in range(600):
+            data = bytearray(rng.choice(good))
+            for _ in range(rng.randrange(1, 6)):
+                data[rng.randrange(4, len(data))] = rng.randrange(256)
+            if trial % 3 == 0:
+                data = bytearray((20).to_bytes(4) + rng.randbytes(20))
+                data[4:6] = rng.choice(list(server.handlers())).to_bytes(2)
+                data[6:8] = rng.randrange(5).to_bytes(2)
+            with dial(broker) as sock:
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+                received(sock)
+        assert alive(broker)
+
+
+# Limits.
+
+
+def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: Path) -> None:
+    limits = {"connections_max_idle_s": 0.2}
+    with serving(tmp_path, **limits) as broker, dial(broker) as idle, dial(broker) as waiting:
+        waiting.sendall(fetch(1, 900))
+        assert received(idle) == b""
+        assert int.from_bytes(received(waiting)[:4]) == 1
+
+
+def test_one_connection_too_many_is_closed_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path, connections_max=2) as broker, dial(broker) as first:
+        with dial(broker) as second:
+            for sock in (first, second):
+                assert converse(sock, Api.API_VERSIONS, 3, VERSIONS).api_keys
+            with dial(broker) as third:
+                assert received(third) == b""
+        converse(first, Api.API_VERSIONS, 3, VERSIONS)
+        assert alive(broker)
+
+
+def test_a_frame_over_the_limit_is_not_waited_for(tmp_path: Path) -> None:
+    with serving(tmp_path, frame_bytes_max=1000) as broker, dial(broker) as sock:
+        sock.sendall(produce(1, bytes(2000))[:8])
+        assert received(sock) == b""
+
+
+def test_requests_in_flight_are_limited_over_all_connections(tmp_path: Path) -> None:
+    limits = {"in_flight_bytes_max": 300_000}
+    with serving(tmp_path, **limits) as broker, dial(broker) as first, dial(broker) as second:
+        big = produce(1, bytes(200_000))
+        first.sendall(big[:-1])
+        second.sendall(big[:-1])
+        assert received(second) == b""
+        first.sendall(big[-1:])
+        assert received(first)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"queued_requests_max": 3}, {"queued_bytes_max": 1000}], ids=["number", "size"]
+)
+def test_a_connection_that_waits_is_read_no_further_than_its_limit(
+    limits: dict[str, float], tmp_path: Path
+) -> None:
+    behind = b"".join(frame(Api.API_VERSIONS, 3, i, **VERSIONS) for i in range(20_000))
+    with serving(tmp_path, **limits) as broker, dial(broker) as sock, dial(broker) as other:
+        sock.sendall(fetch(0, 60_000))
+        sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            sock.sendall(behind * 20)
+        sock.settimeout(10)
+        other.sendall(produce(1, b"x"))
+        assert [int.from_bytes(received(sock)[:4]) for _ in range(3)] == [0, 0, 1]
+
+
+def test_a_client_that_does_not_read_is_served_no_further(tmp_path: Path) -> None:
+    asked = 60
+    with serving(tmp_path, unsent_bytes_max=1 << 16) as broker, dial(broker) as other:
+        other.sendall(produce(1, bytes(500_000)))
+        received(other)
+        with dial(broker) as sock:
+            sock.sendall(b"".join(fetch(i, 0) for i in range(asked)))
+            while not (stalled := [c for c in broker.broker._traffic.connections if c._unsent]):
+                converse(other, Api.API_VERSIONS, 3, VERSIONS)
+            assert stalled[0]._transport.get_write_buffer_size() < 1_000_000
+            assert stalled[0]._queue
+            assert [int.from_bytes(received(sock)[:4]) for _ in range(asked)] == list(range(asked))

@@ -1,0 +1,87 @@
+"""The broker is killed, again and again: nothing that it acknowledged is lost or there twice."""
+
+import random
+import socket
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from streamsx.kafka.wire import Api
+from streamsx.testing.apache_kafka import converse
+from streamsx.testing.embedded_broker import EmbeddedBroker
+
+PARTITIONS, RECORDS, KILLS = 3, 6000, 4
+WAIT_S = 30.0
+
+
+def dial(broker: EmbeddedBroker) -> socket.socket:
+    host, _, port = broker.bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def join(broker: EmbeddedBroker) -> str:
+    """One member, in a group that is stable at generation 1."""
+    body = {
+        "group_id": "g", "session_timeout": 60_000, "rebalance_timeout": 60_000, "member_id": "",
+        "protocol_type": "test", "protocols": [{"name": "p", "metadata": b""}],
+    }  # fmt: skip
+    with dial(broker) as sock:
+        member_id = str(converse(sock, Api.JOIN_GROUP, 3, body).member_id)
+        mine = {"member_id": member_id, "assignment": b"mine"}
+        asked = {"group_id": "g", "generation_id": 1, "member_id": member_id, "assignments": [mine]}
+        assert converse(sock, Api.SYNC_GROUP, 3, asked).error_code == 0
+    return member_id
+
+
+def still_in(broker: EmbeddedBroker, member_id: str) -> bool:
+    """At generation 1, with its assignment."""
+    about = {"group_id": "g", "generation_id": 1, "member_id": member_id, "assignments": []}
+    with dial(broker) as sock:
+        beat = converse(sock, Api.HEARTBEAT, 3, about).error_code
+        return beat == 0 and bytes(converse(sock, Api.SYNC_GROUP, 3, about).assignment) == b"mine"
+
+
+@pytest.mark.parametrize("options", [[], ["--sync"]], ids=["interval", "sync"])
+def test_nothing_acknowledged_is_lost_or_doubled(options: list[str], tmp_path: Path) -> None:
+    rng = random.Random(1)
+    acknowledged: set[int] = set()
+
+    def delivered(error: object, message: object) -> None:
+        assert error is None
+        acknowledged.add(int(message.value()))  # type: ignore[attr-defined]  # a Message
+
+    with EmbeddedBroker(tmp_path / "data", "--topic", f"t:{PARTITIONS}", *options) as broker:
+        member_id = join(broker)
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 1,
+                "batch.num.messages": 20, "reconnect.backoff.max.ms": 100, "log_level": 0,
+            }
+        )  # fmt: skip
+        kills = sorted(rng.sample(range(RECORDS // 10, RECORDS), KILLS))
+        for i in range(RECORDS):
+            if i in kills:
+                broker.kill()
+                broker.start()
+                assert still_in(broker, member_id)
+            producer.produce("t", b"%d" % i, partition=i % PARTITIONS, on_delivery=delivered)
+            producer.poll(0)
+        assert producer.flush(WAIT_S) == 0
+        assert len(acknowledged) == RECORDS
+        broker.kill()
+        broker.start()
+
+        consumer = Consumer(
+            {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "log_level": 0}
+        )
+        consumer.assign([TopicPartition("t", partition, 0) for partition in range(PARTITIONS)])
+        found: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+        for _ in range(RECORDS):
+            message = consumer.poll(WAIT_S)
+            assert message is not None
+            assert message.error() is None
+            found[message.partition() or 0].append(int(message.value() or b""))
+        assert consumer.poll(0.2) is None
+        consumer.close()
+    assert found == {p: list(range(p, RECORDS, PARTITIONS)) for p in range(PARTITIONS)}

@@ -1,0 +1,275 @@
+"""Our codec, batches, connections and admin calls against Apache Kafka, which knows none of us."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]  # no types
+
+from streamsx.clock import SystemClock
+from streamsx.errors import BrokerUnreachable, SettingError
+from streamsx.kafka import admin, batch, wire
+from streamsx.kafka.admin import Bounds, NewTopic
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.connection import NEWEST
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+from streamsx.model import TopicPartition
+from streamsx.testing.apache_kafka import ApacheKafka
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.xdist_group("kafka"),
+    pytest.mark.timeout(120),
+]
+NOW_MS = round(SystemClock().wall() * 1000)
+"""Kafka's retention deletes older records at its next run, and Kafka refuses newer ones."""
+
+
+Story = Callable[[Cluster], Awaitable[None]]
+
+
+def run(kafka: ApacheKafka, story: Story) -> None:
+    async def told() -> None:
+        cluster = Cluster(kafka.bootstrap)
+        async with asyncio.timeout(60):
+            await cluster.start()
+            try:
+                await story(cluster)
+            finally:
+                await cluster.stop()
+
+    asyncio.run(told())
+
+
+async def new_topic(cluster: Cluster, partitions: int = 1, **configs: str) -> str:
+    name = f"t-{uuid.uuid4()}"
+    await admin.create_topics(cluster, [NewTopic(name, partitions, configs=configs)])
+    await cluster.follow([name])
+    assert cluster.partitions(name) == partitions
+    return name
+
+
+def filled(count: int, compression: str = "none") -> bytearray:
+    builder = batch.Builder(1 << 20, compression=compression)
+    for i in range(count):
+        assert builder.append(NOW_MS + i, b"k%d" % i, b"v%d" % i, [("n", b"%d" % i)])
+    return builder.close()
+
+
+async def produced(cluster: Cluster, tp: TopicPartition, data: bytearray) -> int:
+    """The base offset. A leader that has just been made may not know it yet (6, 3)."""
+    partition = {"index": tp.partition, "records": data}
+    body = {
+        "acks": -1,
+        "timeout": 10_000,
+        "topic_data": [{"name": tp.topic, "partition_data": [partition]}],
+    }
+    while True:
+        connection = await cluster.open(cluster.leader(tp) or 0, "produce")
+        told = (await connection.ask(Api.PRODUCE, body)).responses[0].partition_responses[0]
+        if not ErrorCode(told.error_code).retriable:
+            assert told.error_code == ErrorCode.NONE
+            return int(told.base_offset)
+        await cluster.refresh()
+
+
+async def fetched(cluster: Cluster, tp: TopicPartition, offset: int) -> Any:
+    """The partition's part of a read_committed fetch."""
+    part = {"partition": tp.partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+    part["current_leader_epoch"] = -1
+    body = {
+        "replica_id": -1, "max_wait": 5000, "min_bytes": 1, "max_bytes": 16 << 20,
+        "isolation_level": 1, "session_epoch": -1,
+        "topics": [{"topic": tp.topic, "partitions": [part]}],
+    }  # fmt: skip
+    connection = await cluster.open(cluster.leader(tp) or 0, "fetch")
+    told = (await connection.ask(Api.FETCH, body)).responses[0].partitions[0]
+    assert told.error_code == ErrorCode.NONE
+    return told
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_batches_of_ours_come_back_and_other_clients_read_them(
+    kafka: ApacheKafka, compression: str
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        tp = TopicPartition(await new_topic(cluster), 0)
+        assert await produced(cluster, tp, filled(100, compression)) == 0
+        assert await produced(cluster, tp, filled(3, compression)) == 100
+
+        read = batch.columns((await fetched(cluster, tp, 40)).records, 40)
+        assert read.keys == [b"k%d" % i for i in [*range(40, 100), *range(3)]]
+        assert (read.offsets, read.next_offset) == (range(40, 103), 103)
+        assert read.headers == [[("n", key[1:])] for key in read.keys if key]
+
+        consumer = AIOKafkaConsumer(
+            tp.topic, bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest"
+        )
+        async with consumer:
+            theirs = [(r.key, r.value) async for r in _first(consumer, 103)]
+        assert theirs == [(b"k%d" % i, b"v%d" % i) for i in [*range(100), *range(3)]]
+
+    run(kafka, story)
+
+
+async def _first(consumer: Any, count: int) -> AsyncIterator[Any]:
+    for _ in range(count):
+        yield await consumer.getone()
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_batches_of_another_client_are_read(kafka: ApacheKafka, compression: str | None) -> None:
+    async def story(cluster: Cluster) -> None:
+        tp = TopicPartition(await new_topic(cluster), 0)
+        settings = {"compression_type": compression, "linger_ms": 20}
+        async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, **settings) as producer:
+            await asyncio.gather(
+                *[await producer.send(tp.topic, b"x%d" % i, partition=0) for i in range(50)]
+            )
+        read = batch.columns((await fetched(cluster, tp, 0)).records, 0)
+        assert read.values == [b"x%d" % i for i in range(50)]
+
+    run(kafka, story)
+
+
+def test_a_transaction_that_was_aborted_is_not_seen(kafka: ApacheKafka) -> None:
+    async def story(cluster: Cluster) -> None:
+        tp = TopicPartition(await new_topic(cluster), 0)
+        settings = {"bootstrap_servers": kafka.bootstrap, "transactional_id": tp.topic}
+        async with AIOKafkaProducer(**settings) as producer:
+            for value, commits in ((b"one", True), (b"lost", False), (b"two", True)):
+                await producer.begin_transaction()
+                await producer.send_and_wait(tp.topic, value, partition=0)
+                await (producer.commit_transaction() if commits else producer.abort_transaction())
+        end = (await admin.bounds(cluster, [tp]))[tp].high_watermark
+        assert end == 6
+        values: list[bytes | None] = []
+        offset = 0
+        while offset < end:
+            told = await fetched(cluster, tp, offset)
+            aborted = [(a.producer_id, a.first_offset) for a in told.aborted_transactions or ()]
+            read = batch.columns(told.records, offset, aborted=aborted)
+            values += read.values
+            offset = read.next_offset
+        assert values == [b"one", b"two"]
+
+    run(kafka, story)
+
+
+def test_topics_have_the_partitions_and_configs_they_were_created_with(kafka: ApacheKafka) -> None:
+    async def story(cluster: Cluster) -> None:
+        name = await new_topic(cluster, 3, **{"cleanup.policy": "compact"})
+        await admin.create_topics(cluster, [NewTopic(name, 7)])
+
+        missing = f"t-{uuid.uuid4()}"
+        assert await admin.partition_counts(cluster, [name, missing]) == {name: 3}
+        configs = await admin.topic_configs(cluster, [name, missing])
+        assert configs.keys() == {name}
+        assert configs[name]["cleanup.policy"] == "compact"
+        assert configs[name]["segment.bytes"] is not None
+
+    run(kafka, story)
+
+
+def test_a_topic_that_kafka_refuses_is_the_users_error(kafka: ApacheKafka) -> None:
+    async def story(cluster: Cluster) -> None:
+        odd = NewTopic(f"t-{uuid.uuid4()}", 1, configs={"cleanup.policy": "odd"})
+        with pytest.raises(SettingError, match=r"INVALID_CONFIG: topic t-.*: .*cleanup\.policy"):
+            await admin.create_topics(cluster, [odd])
+        with pytest.raises(SettingError, match=r"INVALID_TOPIC_EXCEPTION: topic a b: "):
+            await admin.create_topics(cluster, [NewTopic("a b")])
+
+    run(kafka, story)
+
+
+def test_asking_for_a_topic_does_not_bring_it_into_being(kafka: ApacheKafka) -> None:
+    async def story(cluster: Cluster) -> None:
+        missing = f"t-{uuid.uuid4()}"
+        await cluster.follow([missing])
+        await cluster.refresh()
+        assert cluster.error(missing) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await admin.partition_counts(cluster, [missing]) == {}
+
+    run(kafka, story)
+
+
+def test_bounds_tell_the_first_offset_and_the_high_watermark(kafka: ApacheKafka) -> None:
+    async def story(cluster: Cluster) -> None:
+        name = await new_topic(cluster, 3)
+        first, second, empty = (TopicPartition(name, i) for i in range(3))
+        await produced(cluster, first, filled(10))
+        await produced(cluster, second, filled(4))
+        assert await admin.delete_records(cluster, {first: 6}) == {first: 6}
+        assert await admin.bounds(cluster, [first, second, empty]) == {
+            first: Bounds(6, 10),
+            second: Bounds(0, 4),
+            empty: Bounds(0, 0),
+        }
+
+    run(kafka, story)
+
+
+def test_a_group_is_listed_and_described_with_its_members_bytes(kafka: ApacheKafka) -> None:
+    async def story(cluster: Cluster) -> None:
+        name, group = await new_topic(cluster, 2), f"g-{uuid.uuid4()}"
+        settings = {"bootstrap_servers": kafka.bootstrap, "group_id": group}
+        async with AIOKafkaConsumer(name, client_id="me", **settings) as consumer:
+            while not consumer.assignment():  # noqa: ASYNC110  # there is no event for it
+                await asyncio.sleep(0.01)
+            listed = {g.group: g for g in await admin.list_groups(cluster)}
+            told = await admin.describe_group(cluster, group)
+        assert (listed[group].state, listed[group].protocol_type) == ("Stable", "consumer")
+        (member,) = told.members
+        assert (told.state, told.protocol_type, member.client_id) == ("Stable", "consumer", "me")
+        assert Subscription.read(member.metadata).topics == (name,)
+        held = (TopicPartition(name, 0), TopicPartition(name, 1))
+        assert Assignment.read(member.assignment).partitions == held
+
+    run(kafka, story)
+
+
+def test_a_group_that_is_not_there_is_dead(kafka: ApacheKafka) -> None:
+    async def story(cluster: Cluster) -> None:
+        told = await admin.describe_group(cluster, f"g-{uuid.uuid4()}")
+        assert (told.state, told.members) == ("Dead", ())
+
+    run(kafka, story)
+
+
+def test_every_request_of_ours_is_one_that_kafka_speaks(kafka: ApacheKafka) -> None:
+    async def story(cluster: Cluster) -> None:
+        connection = await cluster.any("admin")
+        for api in wire.Api:
+            if api in NEWEST:
+                assert connection.version(api) == NEWEST[api]
+
+    run(kafka, story)
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_after_a_restart_or_a_crash_everything_goes_on(kafka: ApacheKafka, how: str) -> None:
+    async def story(cluster: Cluster) -> None:
+        tp = TopicPartition(await new_topic(cluster), 0)
+        await produced(cluster, tp, filled(5))
+        waits = asyncio.create_task(fetched(cluster, tp, 5))
+        coordinator = await cluster.open(await cluster.coordinator("g"), "beat")
+
+        await asyncio.to_thread(kafka.stop if how == "restart" else kafka.kill)
+        with pytest.raises(BrokerUnreachable, match="FETCH v11: "):
+            await waits
+        assert coordinator.closed
+        with pytest.raises(BrokerUnreachable):
+            await cluster.refresh()
+
+        await asyncio.to_thread(kafka.start)
+        await cluster.refresh()
+        assert await produced(cluster, tp, filled(2)) == 5
+        assert (await admin.bounds(cluster, [tp]))[tp] == Bounds(0, 7)
+        assert len(batch.columns((await fetched(cluster, tp, 5)).records, 5).keys) == 2
+        assert not (await cluster.open(await cluster.coordinator("g"), "beat")).closed
+
+    run(kafka, story)

@@ -1,0 +1,306 @@
+"""app/agent.py and discovery.py: stages, sinks, and what a body is found to touch."""
+
+import functools
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from streamsx import App, Table
+from streamsx.errors import NameClash, TopologyError
+from streamsx.task.stream import DONE
+from streamsx.testing import TestDriver
+
+Drive = Callable[..., TestDriver]
+
+
+def touched(app: App, agent: str = "") -> dict[str, list[str]]:
+    """Tables by the topic that their task reads."""
+    return {
+        each.topics[0]: [store.name for store in each.stores]
+        for each in app.topology().subtopologies
+    }
+
+
+def outputs(app: App) -> set[str]:
+    return {topic for each in app.topology().subtopologies for topic in each.outputs}
+
+
+async def reading(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+class Counter:
+    def __init__(self, table: Table[Any, int]) -> None:
+        self.table = table
+
+    def add(self, key: Any) -> None:
+        self.table[key] += 1
+
+
+def add_to(table: Table[Any, int], key: Any) -> None:
+    table[key] += 1
+
+
+PLACES: dict[str, Any] = {}
+
+
+def global_function(key: Any) -> None:
+    PLACES["holder"].counts[key] += 1
+
+
+def ways_to_a_table(counts: Table[Any, int]) -> dict[str, Callable[[Any], object]]:
+    """Each counts a key in a way of its own."""
+    PLACES["holder"] = SimpleNamespace(counts=counts)
+    counter, tables = Counter(counts), {"a": [counts]}
+    by_lambda = lambda key: add_to(counts, key)  # noqa: E731
+
+    def closure(key: Any) -> None:
+        counts[key] += 1
+
+    def default(key: Any, table: Table[Any, int] = counts) -> None:
+        table[key] += 1
+
+    def container(key: Any) -> None:
+        tables["a"][0][key] += 1
+
+    @functools.wraps(closure)
+    def wrapper(key: Any) -> None:
+        wrapper.__wrapped__(key)
+
+    return {
+        "closure": closure,
+        "default": default,
+        "container": container,
+        "lambda": by_lambda,
+        "partial": functools.partial(add_to, counts),
+        "method": counter.add,
+        "object": lambda key: counter.add(key or ""),
+        "wrapper": wrapper,
+        "nested": lambda key: [*map(lambda each: add_to(counts, each), [key])],  # noqa: C417
+    }
+
+
+@pytest.mark.parametrize("way", ways_to_a_table(Table(App("x"), "t")))
+def test_a_table_is_found_by_every_way_that_leads_to_it(app: App, drive: Drive, way: str) -> None:
+    counts = app.Table("counts", default=int)
+    count = ways_to_a_table(counts)[way]
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            count(word)
+
+    assert touched(app) == {"words": ["counts"]}
+    driver = drive(app)
+    driver.pipe("words", [("a", "a")] * 2)
+    assert driver.table("counts") == {"a": 2}
+
+
+def test_an_attribute_with_the_name_of_a_table_is_not_it(app: App) -> None:
+    scope: dict[str, Any] = {"counts": app.Table("counts"), "__name__": "some_module"}
+    exec("async def body(stream):\n    async for word in stream:\n        word.counts()", scope)
+    app.agent("words")(scope["body"])
+    assert touched(app) == {"words": []}
+    assert app.topology().notes == ("table without an agent: counts: nobody can write it",)
+
+
+def test_all_tables_are_meant_by_the_apps_tables(app: App) -> None:
+    app.Table("one")
+    app.Table("two")
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            app.tables["o" + "ne"][word] = 1
+
+    assert touched(app) == {"words": ["one", "two"]}
+
+
+def test_tables_that_are_named_are_those_and_no_others(app: App) -> None:
+    one, two = app.Table("one"), app.Table("two")
+
+    @app.agent("words", tables=[one, "two"])
+    async def body(stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    @app.agent("lines", tables=[])
+    async def other(stream: Any) -> None:
+        async for _ in stream:
+            two.clear()
+
+    assert touched(app) == {"lines": [], "words": ["one", "two"]}
+
+
+def test_a_table_that_is_named_must_be_there(app: App) -> None:
+    app.agent("words", tables=["nope"])(reading)
+    with pytest.raises(TopologyError, match="no such table: nope: agent"):
+        app.topology()
+
+
+def test_topics_and_agents_in_a_body_are_where_it_sends_to(app: App) -> None:
+    out = app.topic("out")
+    other = app.agent("asked")(reading)
+
+    @app.agent("words", sink=[app.topic("sunk"), print])
+    async def body(stream: Any) -> Any:
+        async for word in stream:
+            await out.send(value=word)
+            await other.send(value=word)
+            yield word
+
+    assert outputs(app) == {"out", "asked", "sunk"}
+
+
+def test_what_is_yielded_goes_to_every_sink(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+
+    async def listen(value: Any) -> None:
+        heard.append(value)
+
+    @app.agent()
+    async def doubled(stream: Any) -> None:
+        async for value in stream:
+            heard.append(("agent", value))
+
+    @app.agent("words", sink=[app.topic("sunk"), heard.append, listen])
+    async def body(stream: Any) -> Any:
+        async for word in stream:
+            yield word * 2
+
+    body.add_sink(doubled)
+    body.add_sink(doubled)
+    driver = drive(app)
+    driver.pipe("words", ["a"])
+    assert [record.value for record in driver.read("sunk")] == ["aa"]
+    assert heard == ["aa", "aa", ("agent", "aa")]
+
+
+def test_a_table_of_a_sink_is_one_of_its_agent(app: App, drive: Drive) -> None:
+    counts = app.Table("counts", default=int)
+
+    def count(value: Any) -> None:
+        counts[value] += 1
+
+    @app.agent("words", sink=[count])
+    async def body(stream: Any) -> Any:
+        async for word in stream:
+            yield word
+
+    driver = drive(app)
+    driver.pipe("words", ["a"])
+    assert driver.table("counts") == {"a": 1}
+
+
+def test_sinks_need_an_agent_that_yields(app: App) -> None:
+    app.agent("words", sink=[print])(reading)
+    with pytest.raises(TopologyError, match="sinks without values"):
+        app.topology()
+
+
+def test_an_agent_without_a_topic_reads_its_own(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+
+    @app.agent(name="ears", value_type=str, value_serializer="raw", partitions=3)
+    async def ears(stream: Any) -> None:
+        async for word in stream:
+            heard.append(word)
+
+    assert ears.channel.get_topic_name() == "shop-ears"
+    driver = drive(app)
+    driver.pipe(ears.channel, ["a"])
+    assert ears.send(value="b", key="k") is DONE
+    with pytest.raises(StopIteration):
+        ears.cast("c").send(None)
+    driver.advance(0)
+    assert sorted(heard) == ["a", "b", "c"]
+    assert {spec.name: spec.partitions for spec in driver.topology.topics} == {"shop-ears": 3}
+
+
+def test_an_agent_of_several_topics_reads_them_all(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+
+    @app.agent(app.topic("one", "two"))
+    async def body(stream: Any) -> None:
+        async for value in stream:
+            heard.append(value)
+
+    driver = drive(app)
+    driver.pipe("one", [1])
+    driver.pipe("two", [2])
+    assert heard == [1, 2]
+
+
+def test_only_async_functions_are_agents(app: App) -> None:
+    with pytest.raises(TypeError, match="not an async function"):
+        app.agent("words")(lambda stream: None)
+
+
+def test_what_a_topic_is_like_is_said_where_it_is_made(app: App) -> None:
+    with pytest.raises(TypeError, match="for a topic, not for an agent: value_type"):
+        app.agent(app.topic("words"), value_type=str)(reading)
+
+
+def test_two_agents_of_one_name_are_an_error(app: App) -> None:
+    app.agent("words", name="same")(reading)
+    with pytest.raises(NameClash, match="agent same, app shop"):
+        app.agent("lines", name="same")(reading)
+
+
+# -- a body that is looked into
+
+
+def test_a_body_that_fails_before_its_first_record_is_the_users_error(app: App) -> None:
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        raise ZeroDivisionError("early")
+
+    with pytest.raises(TopologyError, match=r"before its first record: .*body: ZeroDivisionError"):
+        app.topology()
+
+
+def test_a_body_that_returns_is_the_users_error(app: App) -> None:
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        pass
+
+    with pytest.raises(TopologyError, match="its body returned"):
+        app.topology()
+
+
+@pytest.mark.parametrize("wait", ["sleep(0)", "sleep(1)"])
+def test_a_body_that_waits_first_is_noted_and_has_derived_nothing(app: App, wait: str) -> None:
+    scope: dict[str, Any] = {"__name__": "some_module"}
+    text = f"""
+        import asyncio
+        async def body(stream):
+            await asyncio.{wait}
+            async for _ in stream.group_by(str, name="n"): pass
+        """
+    exec("\n".join(line[8:] for line in text.splitlines()), scope)
+    app.agent("words")(scope["body"])
+    topology = app.topology()
+    assert [spec.name for spec in topology.topics] == ["words"]
+    assert "some_module.body: it waits for something" in topology.notes[0]
+
+
+def test_what_a_body_does_before_its_first_record_is_done_again_in_its_task(
+    app: App, drive: Drive
+) -> None:
+    out, counts = app.topic("out"), app.Table("counts", default=int)
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        counts["starts"] += 1
+        await out.send(value="hello")
+        async for _ in stream:
+            pass
+
+    driver = drive(app, partitions={"words": 1, "out": 1})
+    driver.pipe("words", ["a"])
+    assert driver.table("counts") == {"starts": 1}
+    assert [record.value for record in driver.read("out")] == ["hello"]
+    assert driver.read("out")[0].timestamp == 1_700_000_000.0

@@ -1,0 +1,129 @@
+"""app/channel.py: sending, inside of a task and outside; what a topic is created with."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from streamsx import App
+from streamsx.errors import UsageError
+from streamsx.task.stream import DONE
+from streamsx.testing import TestDriver
+from streamsx.topology.internal_topics import Kind
+
+Drive = Callable[..., TestDriver]
+
+
+def test_what_is_sent_has_the_time_of_the_record_at_hand(app: App, drive: Drive) -> None:
+    out = app.topic("out", key_type=str, partitions=1)
+    headers: dict[str, bytes | str | None] = {"a": "1", "b": b"2"}
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            await out.send(key=word, value={"w": word})
+            await out.send(value=word, timestamp=9.5, headers=headers)
+
+    driver = drive(app)
+    driver.pipe("words", [(None, "a", 7.25)])
+    first, second = driver.read("out")
+    assert (first.key, first.value, first.timestamp, first.headers) == ("a", {"w": "a"}, 7.25, {})
+    assert (second.key, second.timestamp) == (None, 9.5)
+    assert second.headers == {"a": b"1", "b": b"2"}
+
+
+def test_a_partition_can_be_given(app: App, drive: Drive) -> None:
+    out = app.topic("out", partitions=4)
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            await out.send(value=word, partition=3)
+
+    driver = drive(app)
+    driver.pipe("words", ["a"])
+    assert out.send(value="b", partition=2) is DONE
+    assert [(each.partition, each.value) for each in driver.read("out")] == [(2, "b"), (3, "a")]
+
+
+def test_serializers_can_be_given_for_one_record(app: App, drive: Drive) -> None:
+    out = app.topic("out", partitions=1)
+    driver = drive(app)
+    kinds: Any = {"key_serializer": "json", "value_serializer": "raw"}
+    assert out.send(key={"k": 1}, value="plain", **kinds) is DONE
+    assert out.send(key=None, value=None, key_serializer="json") is DONE
+    log = [
+        (row.key, row.value)
+        for row in driver.read(app.topic("out", value_type=bytes, value_serializer="raw"))
+    ]
+    assert log == [(b'{"k":1}', b"plain"), (None, b"null")]
+
+
+def test_outside_of_a_task_it_has_the_current_time(app: App, drive: Drive) -> None:
+    out = app.topic("out")
+    driver = drive(app, now=50.0)
+    driver.advance("2s")
+    assert out.send_soon(value=1) is DONE
+    assert app.send("out", "k", 2) is DONE
+    assert app.send(out, value=3, timestamp=1) is DONE
+    assert sorted((each.value, each.timestamp) for each in driver.read(out)) == [
+        (1, 52.0), (2, 52.0), (3, 1.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", [0.0, 1.001, 4.35, 1_700_000_000.255, 1_700_000_000.999])
+def test_a_time_is_kept_to_the_millisecond(app: App, drive: Drive, at: float) -> None:
+    driver = drive(app)
+    driver.pipe("out", [(None, 1, at)])
+    assert app.send("out", timestamp=at) is DONE
+    assert [each.timestamp for each in driver.read("out")] == [at, at]
+
+
+def test_nothing_can_be_sent_while_nothing_runs(app: App) -> None:
+    with pytest.raises(UsageError, match="not running: app shop: start a worker"):
+        assert app.topic("out").send(value=1) is DONE
+
+
+def test_several_topics_cannot_be_sent_to(app: App, drive: Drive) -> None:
+    drive(app)
+    with pytest.raises(ValueError, match="not one topic: a,b"):
+        assert app.topic("a", "b").send(value=1) is DONE
+
+
+def test_what_cannot_be_written_is_the_record_s_failure(app: App, drive: Drive) -> None:
+    out = app.topic("out", value_serializer="raw")
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for _ in stream:
+            await out.send(value=object())
+
+    driver = drive(app)
+    driver.pipe("words", ["a"])
+    assert "not raw: object" in str(driver.failures[0].error)
+
+
+def test_a_topic_is_created_as_it_asks(app: App) -> None:
+    topic = app.topic(
+        "t", partitions=4, replicas=3, retention=timedelta(hours=1), compacting=True, deleting=True,
+        config={"segment.bytes": 1024}, acks=False, internal=True, maxsize=5,
+    )  # fmt: skip
+    (spec,) = topic.specs(Kind.SOURCE)
+    assert (spec.partitions, spec.replication) == (4, 3)
+    assert spec.config == {
+        "cleanup.policy": "compact,delete", "retention.ms": "3600000", "segment.bytes": "1024",
+    }  # fmt: skip
+    assert next(iter(app.topic("plain").specs(Kind.OUTPUT))).config == {}
+
+
+def test_serializers_of_the_app_are_those_of_its_topics() -> None:
+    app = App("shop", key_serializer="json", value_serializer="raw")
+    topic = app.topic("t")
+    assert (topic.key_codec.name, topic.value_codec.name) == ("json", "raw")
+
+
+def test_topics_need_not_be_declared(app: App) -> None:
+    for declared in (app.topic("t").declare(), app.topic("t").maybe_declare()):
+        with pytest.raises(StopIteration):
+            declared.send(None)

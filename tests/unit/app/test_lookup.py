@@ -1,0 +1,60 @@
+"""app/lookup.py: the app of a module, or why there is none."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from streamsx.app.lookup import app_named
+from streamsx.errors import UsageError
+
+Write = Callable[[str, str], None]
+APP = "from streamsx import App\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Modules in the current directory, forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+
+    def written(name: str, text: str) -> None:
+        (tmp_path / name).write_text(text)
+
+    yield written
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_the_app_of_a_module_is_called_app(write: Write) -> None:
+    write("shop1.py", APP + "other = App('b')\napp = App('a')\n")
+    assert repr(app_named("shop1")) == "<App: a>"
+    assert repr(app_named("shop1:other")) == "<App: b>"
+
+
+def test_the_only_app_may_have_any_name(write: Write) -> None:
+    write("shop2.py", APP + "application = again = App('a')\n")
+    assert repr(app_named("shop2")) == "<App: a>"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("shop3", APP + "a = App('a')\nb = App('b')\n", "several apps: .* shop3:a, shop3:b"),
+        ("shop4", "x = 1\n", "no app in the module: shop4"),
+        ("shop5:x", "x = 1\n", "not an app: shop5:x"),
+        ("shop6:y", "x = 1\n", "not an app: shop6:y"),
+        ("shop7", "import no_such_thing\n", "cannot be imported: shop7: ModuleNotFoundError"),
+        ("shop8", "1 / 0\n", "cannot be imported: shop8: ZeroDivisionError"),
+        ("shop9", "def (\n", "cannot be imported: shop9: SyntaxError"),
+        ("nowhere", "", "no such module: nowhere: give the name as in an import"),
+        ("nowhere.at.all", "", "no such module: nowhere.at.all"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(write: Write, name: str, text: str, says: str) -> None:
+    if text:
+        write(f"{name.partition(':')[0]}.py", text)
+    with pytest.raises(UsageError, match=says):
+        app_named(name)

@@ -1,0 +1,175 @@
+"""app/services.py: timers keep their beat, and what fails ends nothing else."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from streamsx import App
+from streamsx.app.services import next_tick
+from streamsx.errors import TaskFailed
+from streamsx.testing import TestDriver
+
+Drive = Callable[..., TestDriver]
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop whose time jumps to the next call that is due."""
+
+    class Jumping(asyncio.SelectorEventLoop):
+        now = 0.0
+
+        def time(self) -> float:
+            return self.now
+
+        def _run_once(self) -> None:
+            if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+                self.now = self._scheduled[0].when()  # type: ignore[attr-defined]
+            super()._run_once()  # type: ignore[misc]
+
+    made = Jumping()
+    yield made
+    made.close()
+
+
+def run_for(loop: asyncio.AbstractEventLoop, app: App, duration_s: float) -> None:
+    async def main() -> None:
+        tasks = [asyncio.create_task(each.run(), name=each.name) for each in app.services()]
+        await asyncio.sleep(duration_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    loop.run_until_complete(main())
+
+
+def test_a_timer_ticks_after_each_interval(app: App, loop: Any) -> None:
+    ticks: list[float] = []
+
+    @app.timer("2s")
+    async def tick() -> None:
+        ticks.append(loop.time())
+
+    run_for(loop, app, 7.0)
+    assert ticks == [2.0, 4.0, 6.0]
+
+
+def test_ticks_that_a_slow_call_slept_through_are_left_out(app: App, loop: Any) -> None:
+    ticks: list[float] = []
+
+    @app.timer(1.0)
+    async def tick() -> None:
+        ticks.append(loop.time())
+        if len(ticks) == 1:
+            await asyncio.sleep(3.5)
+
+    run_for(loop, app, 7.5)
+    assert ticks == [1.0, 5.0, 6.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("due", "now", "then"), [(1.0, 1.0, 2.0), (1.0, 1.9, 2.0), (1.0, 2.0, 3.0), (1.0, 0.5, 2.0)]
+)
+def test_the_next_tick_is_never_over(due: float, now: float, then: float) -> None:
+    assert next_tick(due, 1.0, now) == then
+
+
+def test_a_timer_that_fails_is_logged_and_goes_on(
+    app: App, loop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ticks: list[float] = []
+
+    @app.timer(1.0, name="fragile")
+    async def tick() -> None:
+        ticks.append(loop.time())
+        raise ValueError("no")
+
+    with caplog.at_level(logging.ERROR):
+        run_for(loop, app, 2.5)
+    assert ticks == [1.0, 2.0]
+    assert [record.getMessage() for record in caplog.records] == ["service_failed name=fragile"] * 2
+    assert caplog.records[0].exc_info is not None
+
+
+def test_a_task_runs_once_and_may_take_the_app(app: App, loop: Any) -> None:
+    heard: list[Any] = []
+
+    @app.task
+    async def once() -> None:
+        heard.append("once")
+
+    @app.task()
+    async def with_app(given: App) -> None:
+        heard.append(given)
+
+    run_for(loop, app, 1.0)
+    assert heard == ["once", app]
+    assert [each.name.rpartition(".")[2] for each in app.services()] == ["once", "with_app"]
+
+
+def test_a_task_that_fails_ends_alone(
+    app: App, loop: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ticks: list[float] = []
+
+    @app.task
+    async def fails() -> None:
+        raise ValueError("no")
+
+    @app.timer(1.0)
+    async def tick() -> None:
+        ticks.append(loop.time())
+
+    run_for(loop, app, 1.5)
+    assert ticks == [1.0]
+    assert "test_services.fails" in caplog.text
+
+
+def test_what_is_for_the_leader_runs_there_alone(app: App, loop: Any, drive: Drive) -> None:
+    ticks: list[str] = []
+
+    @app.timer(1.0, on_leader=True)
+    async def tick() -> None:
+        ticks.append("leader")
+
+    run_for(loop, app, 1.5)
+    assert ticks == []
+    drive(app).advance("1s")
+    assert ticks == ["leader"]
+
+
+@pytest.mark.parametrize("interval", [0, "infinite", "-1s", "soon"])
+def test_an_interval_is_one(app: App, interval: object) -> None:
+    with pytest.raises(ValueError, match=r"an interval|a duration is written"):
+        app.timer(interval)
+
+
+def test_time_in_a_driver_moves_by_ticks(app: App, drive: Drive) -> None:
+    out = app.topic("out", partitions=1)
+
+    @app.timer(3.0)
+    async def slow() -> None:
+        await out.send(value="slow")
+
+    @app.timer(2.0)
+    async def fast() -> None:
+        await out.send(value="fast")
+
+    driver = drive(app, now=0.0)
+    driver.advance("3s")
+    driver.advance("3s")
+    assert [(each.value, each.timestamp) for each in driver.read("out")] == [
+        ("fast", 2.0), ("slow", 3.0), ("fast", 4.0), ("slow", 6.0), ("fast", 6.0),
+    ]  # fmt: skip
+
+
+def test_a_timer_in_a_driver_cannot_wait_for_something_foreign(app: App, drive: Drive) -> None:
+    @app.timer(1.0, name="sleeper")
+    async def sleeper() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(TaskFailed, match="timer waits for something foreign: sleeper"):
+        drive(app).advance("1s")

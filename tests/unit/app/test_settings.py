@@ -1,0 +1,109 @@
+"""app/settings.py: which source of a setting counts, and what is said of the others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from faust.types.settings import Settings
+
+from streamsx.app.settings import Settled, settled
+from streamsx.errors import SettingError
+
+
+def settle(
+    code: Mapping[str, object] | None = None,
+    command_line: Mapping[str, object] | None = None,
+    **environment: str,
+) -> Settled:
+    return settled("shop", code or {}, command_line or {}, environment)
+
+
+def test_the_command_line_counts_more_than_ours_faust_and_the_code() -> None:
+    sources: Any = {"TOPIC_PARTITIONS": "2", "STREAMSX_TOPIC_PARTITIONS": "3"}
+    code = {"topic_partitions": 1}
+    assert settle().config.topic_partitions == 8
+    assert settle(code).config.topic_partitions == 1
+    assert settle(code, TOPIC_PARTITIONS="2").config.topic_partitions == 2
+    assert settle(code, **sources).config.topic_partitions == 3
+    assert settle(code, {"topic_partitions": 4}, **sources).config.topic_partitions == 4
+
+
+def test_names_of_faust_and_of_kafka_mean_the_same_setting() -> None:
+    config = settle(
+        {
+            "broker": "kafka://a;b:1",
+            "broker_commit_interval": 2.5,
+            "datadir": "state",
+            "config": {"session.timeout.ms": 30_000, "max.warmup.replicas": 3, "linger.ms": "7"},
+        }
+    ).config
+    assert config.bootstrap == ("a:9092", "b:1")
+    assert (config.commit_interval_s, config.state_dir) == (2.5, "state")
+    assert (config.session_timeout_s, config.max_learners) == (30.0, 3)
+    assert config.producer_linger_s == 0.007
+
+
+def test_the_variables_of_both_are_read() -> None:
+    config = settle(
+        STREAMSX_BOOTSTRAP="a:1",
+        STREAMSX_MAX_LEARNERS_PER_MEMBER="none",
+        APP_DATADIR="there",
+        STREAMSX_SCALE_DOWN_TIMEOUT="10m",
+    ).config
+    assert (config.bootstrap, config.state_dir) == (("a:1",), "there")
+    assert (config.max_learners_per_member, config.scale_down_timeout_s) == (None, 600.0)
+
+
+def test_none_in_the_code_is_not_set_unless_it_is_a_value() -> None:
+    config = settle({"broker": None, "max_learners_per_member": None}).config
+    assert config.bootstrap == ("localhost:9092",)
+    assert config.max_learners_per_member is None
+
+
+def test_the_id_bears_the_version() -> None:
+    assert settle({"version": 2}).config.id == "shop-v2"
+    assert settle({"version": 3, "id_format": "{id}.{self.version}"}).config.id == "shop.3"
+
+
+def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
+    assert settle({"rebalance_timeout": 90}).config.revoke_timeout_s == 90
+    assert settle({"rebalance_timeout": 90, "revoke_timeout": 5}).config.revoke_timeout_s == 5
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ({"comit_interval": 1}, r"unknown setting: comit_interval .*did you mean commit_interval"),
+        ({"commit_interval": "soon"}, r"bad setting: commit_interval \(app shop\): 'soon': a dur"),
+        ({"on_error": "dlq"}, r"on_error .*not in this version: dlq: use log or stop"),
+        ({"on_decode_error": "retry"}, "not in this version: retry"),
+        ({"processing_guarantee": "exactly_once"}, "not in this version"),
+        ({"store": "aerospike://"}, "not one of rocksdb://, memory://"),
+        ({"session_timeout": 5}, "session_timeout 5 s is below 3 times heartbeat_interval 3 s"),
+        ({"fetch_max_bytes": "1KiB"}, "fetch_max_bytes 1024 is below consumer_max_fetch_size"),
+        ({"commit_interval": 1, "broker_commit_interval": 1}, "set twice: commit_interval and"),
+        ({"topic_partitions": 0}, "not a whole number from 1 on"),
+        ({"topic_allow_declare": "perhaps"}, "not yes or no"),
+        ({"config": {"no.such.thing": 1}}, "unknown setting: no_such_thing"),
+    ],
+)
+def test_what_is_wrong_is_an_error_that_says_what_to_do(code: dict[str, object], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        settle(code)
+
+
+def test_a_setting_of_faust_without_meaning_here_is_one_note() -> None:
+    assert settle({"web_port": 8080}).notes == (
+        "setting without meaning here: web_port (app shop): it does nothing",
+    )
+
+
+def test_every_setting_of_faust_is_taken() -> None:
+    for name in Settings.SETTINGS:
+        assert settle({name: None}).config.id == "shop"
+
+
+def test_an_unknown_variable_of_ours_is_a_note() -> None:
+    assert settle(STREAMSX_COMIT_INTERVAL="1s").notes == (
+        "unknown variable: STREAMSX_COMIT_INTERVAL: did you mean commit_interval?",
+    )

@@ -1,0 +1,206 @@
+"""app/stream.py: items, events, and the topics that a stream derives."""
+
+from collections.abc import Callable
+from typing import Any
+
+import faust
+import pytest
+
+from streamsx import App, Event
+from streamsx.app.stream import Message
+from streamsx.errors import TaskFailed, TopologyError
+from streamsx.model import TopicPartition
+from streamsx.task.stream import DONE
+from streamsx.testing import TestDriver
+
+Drive = Callable[..., TestDriver]
+
+
+class Address(faust.Record):
+    city: str
+
+
+class Order(faust.Record):
+    user: str
+    home: Address
+
+
+async def reading(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+def test_items_are_keys_with_values(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+
+    @app.agent(app.topic("words", key_type=str))
+    async def body(stream: Any) -> None:
+        async for item in stream.items():
+            heard.append(item)
+
+    drive(app).pipe("words", [("k", 1), (None, 2)])
+    assert sorted(heard, key=str) == [("k", 1), (None, 2)]
+
+
+def test_a_key_that_cannot_be_decoded_is_a_record_that_cannot(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+
+    @app.agent(app.topic("words", key_type=int, partitions=1))
+    async def body(stream: Any) -> None:
+        async for item in stream.items():
+            heard.append(item)
+
+    driver = drive(app)
+    driver.pipe("words", [("1", "a"), ("x", "b"), ("3", "c")])
+    assert heard == [(1, "a"), (3, "c")]
+    assert [(each.offset, each.decode) for each in driver.failures] == [(1, True)]
+
+
+def test_events_have_the_record_around_them(app: App, drive: Drive) -> None:
+    heard: list[Event] = []
+
+    @app.agent(app.topic("words", partitions=1))
+    async def body(stream: Any) -> None:
+        async for event in stream.events():
+            heard.append(event)
+
+    driver = drive(app)
+    words = app.topics["words"]
+    assert words.send(key="k", value={"a": 1}, timestamp=7.5, headers={"h": "1"}) is DONE
+    driver.pipe("words", ["b"])
+    event, other = heard
+    assert (event.key, event.value, event.headers) == (b"k", {"a": 1}, {"h": b"1"})
+    message = Message("words", 0, 0, 7.5, [("h", b"1")], b"k", b'{"a":1}')
+    assert event.message == message
+    assert message.tp == TopicPartition("words", 0)
+    assert repr(event) == "<Event: k=b'k' v={'a': 1}>"
+    assert (other.headers, other.message.offset) == ({}, 1)
+
+
+def test_group_by_passes_bytes_and_headers_and_changes_the_key(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+
+    @app.agent(app.topic("orders", value_type=Order), name="a")
+    async def body(stream: Any) -> None:
+        async for event in stream.group_by(Order.home.city).events():
+            heard.append((event.key, event.value.user, event.headers, event.message.value))
+
+    driver = drive(app)
+    raw = b'{"user":  "ann", "home": {"city": "Ulm"}}'
+    assert app.topics["orders"].send(key="k", value=raw, headers=[("h", b"1")]) is DONE
+    driver.advance(0)
+    assert heard == [(b"Ulm", "ann", {"h": b"1"}, raw)]
+    (record,) = driver.read("a-orders-Address.city-repartition")
+    assert (record.key, record.headers) == (b"Ulm", {"h": b"1"})
+
+
+def test_a_record_whose_key_cannot_be_made_is_reported_and_skipped(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+
+    @app.agent(app.topic("orders", partitions=1), name="a")
+    async def body(stream: Any) -> None:
+        async for order in stream.group_by(lambda order: order["user"], name="user"):
+            heard.append(order)
+
+    driver = drive(app)
+    driver.pipe("orders", [{"user": "ann"}, {}, {"user": "bob"}])
+    assert sorted(each["user"] for each in heard) == ["ann", "bob"]
+    assert [each.offset for each in driver.failures] == [1]
+
+
+def test_a_stream_can_be_grouped_twice(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+
+    @app.agent("orders", name="a")
+    async def body(stream: Any) -> None:
+        by_two = stream.group_by(lambda o: o[0], name="one").group_by(lambda o: o[1], name="two")
+        async for key, order in by_two.items():
+            heard.append((key, order))
+
+    drive(app).pipe("orders", [["x", "y"]])
+    assert heard == [(b"y", ["x", "y"])]
+    assert [each.topics[0] for each in app.topology().subtopologies] == [
+        "orders", "a-orders-one-repartition", "a-orders-one-repartition-two-repartition",
+    ]  # fmt: skip
+
+
+def test_through_keeps_the_key(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+
+    @app.agent("orders", name="a")
+    async def body(stream: Any) -> None:
+        async for item in stream.through("copy").through(app.topic("again", partitions=5)).items():
+            heard.append(item)
+
+    driver = drive(app)
+    driver.pipe("orders", [("k", 1)])
+    assert heard == [(b"k", 1)]
+    assert driver.read("copy")[0].value == 1
+    kinds = {spec.name: (spec.kind.value, spec.partitions) for spec in driver.topology.topics}
+    assert kinds == {"orders": ("source", None), "copy": ("source", None), "again": ("source", 5)}
+
+
+def test_group_by_can_use_a_topic_of_the_user(app: App, drive: Drive) -> None:
+    heard: list[Any] = []
+    mine = app.topic("mine", key_serializer="json", key_type=int)
+
+    @app.agent("orders", name="a")
+    async def body(stream: Any) -> None:
+        async for item in stream.group_by(lambda n: n + 1, name="n", topic=mine).items():
+            heard.append(item)
+
+    drive(app).pipe("orders", [1])
+    assert heard == [(2, 1)]
+
+
+def test_the_count_that_group_by_asks_for_is_that_of_its_topic(app: App) -> None:
+    @app.agent("orders", name="a")
+    async def body(stream: Any) -> None:
+        async for _ in stream.group_by(str, name="n", partitions=3):
+            pass
+
+    specs = {spec.name: spec.partitions for spec in app.topology().topics}
+    assert specs == {"a-orders-n-repartition": 3, "orders": None}
+
+
+async def async_key(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "says"), [(str, None, "give it a name"), (async_key, "n", "async function")]
+)
+def test_a_function_needs_a_name_and_may_not_be_async(
+    app: App, key: Any, name: str | None, says: str
+) -> None:
+    @app.agent("orders", name="a")
+    async def body(stream: Any) -> None:
+        async for _ in stream.group_by(key, name=name):
+            pass
+
+    with pytest.raises(TopologyError, match=says):
+        app.topology()
+
+
+def test_what_was_not_found_out_before_cannot_be_derived(app: App, drive: Drive) -> None:
+    @app.agent("orders", name="a")
+    async def body(stream: Any) -> None:
+        async for _ in stream:
+            stream.group_by(str, name="late")
+
+    driver = drive(app)
+    driver.pipe("orders", [1])
+    assert "derived too late: agent a derives a-orders-late" in str(driver.failures[0].error)
+
+
+def test_the_setting_stop_stops(drive: Drive) -> None:
+    app = App("shop", on_error="stop")
+
+    @app.agent("orders")
+    async def body(stream: Any) -> None:
+        async for order in stream:
+            raise ValueError(order)
+
+    driver = drive(app)
+    with pytest.raises(TaskFailed, match="its policy is stop"):
+        driver.pipe("orders", [1])

@@ -1,0 +1,238 @@
+"""app/table.py: a dict, in a task and outside; where it refuses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import faust
+import pytest
+
+from streamsx import App, Table
+from streamsx.errors import SettingError, TableNotInTask, TopologyError
+from streamsx.testing import TestDriver
+
+Drive = Callable[..., TestDriver]
+Inside = Callable[..., Any]
+
+
+class Point(faust.Record):
+    x: int
+
+
+@pytest.fixture
+def inside(app: App, drive: Drive) -> Inside:
+    """Run functions of a table within an agent, each on a record of its own; their results."""
+    drivers: dict[int, TestDriver] = {}
+
+    def run(table: Table[Any, Any], *steps: Callable[[Any], Any]) -> list[Any]:
+        results: list[Any] = []
+        if not drivers:
+
+            @app.agent("steps", name="a", tables=[table])
+            async def body(stream: Any) -> None:
+                async for n in stream:
+                    results.append(current[n](table))
+
+            drivers[0] = drive(app, partitions={"steps": 1})
+        current = steps
+        body_results = results
+        drivers[0].pipe("steps", range(len(steps)))
+        assert drivers[0].failures == []
+        return body_results
+
+    return run
+
+
+def test_it_is_a_dict(app: App, inside: Inside) -> None:
+    def story(table: Any) -> Any:
+        table["a"] = 1
+        table["b"] = 2
+        table["a"] += 5
+        assert ("a" in table, "c" in table, len(table)) == (True, False, 2)
+        assert (table.pop("b"), table.pop("b", 7)) == (2, 7)
+        assert (table.setdefault("d", 4), table.setdefault("d", 5)) == (4, 4)
+        table.update({"e": 5}, f=6)
+        del table["d"]
+        assert (table.get("a"), table.get("zz", 9)) == (6, 9)
+        assert list(table) == list(table.keys()) == ["a", "e", "f"]
+        assert (list(table.values()), dict(table.items())) == ([6, 5, 6], {"a": 6, "e": 5, "f": 6})
+        assert ("a", 6) in table.items()
+        with pytest.raises(KeyError):
+            table["nope"]
+        with pytest.raises(KeyError):
+            del table["nope"]
+        with pytest.raises(KeyError):
+            table.pop("nope")
+        table.clear()
+        return len(table)
+
+    assert inside(app.Table("t"), story) == [0]
+
+
+def test_a_default_is_not_stored_when_it_is_read(app: App, inside: Inside) -> None:
+    def story(table: Any) -> Any:
+        assert (table["a"], table.get("a"), "a" in table) == (0, 0, False)
+        assert table.pop("a", None) is None
+        table["a"] += 1
+        return dict(table)
+
+    assert inside(app.Table("t", default=int), story) == [{"a": 1}]
+
+
+def test_none_means_absent(app: App, inside: Inside) -> None:
+    def story(table: Any) -> Any:
+        table["a"] = 1
+        table["a"] = None
+        return "a" in table, table.get("a"), len(table)
+
+    assert inside(app.Table("t"), story) == [(False, None, 0)]
+
+
+@pytest.mark.parametrize("key", ["a", b"a", b"1", 1, 1.5, True, None, ("a", (1, 2)), b'"a"'])
+def test_keys_of_every_kind_survive_a_restart(app: App, drive: Drive, key: Any) -> None:
+    table = app.Table("t", default=int)
+
+    @app.agent("steps")
+    async def body(stream: Any) -> None:
+        async for _ in stream:
+            table[key] += 1
+
+    driver = drive(app, partitions={"steps": 1})
+    for _ in range(3):
+        driver.pipe("steps", [0])
+        driver.restart()
+    (value,) = driver.table("t").values()
+    assert value == 3
+
+
+def test_one_row_has_one_place_however_its_key_is_written(app: App, inside: Inside) -> None:
+    def story(table: Any) -> Any:
+        table["1"] = "text"
+        table[b'"1"'] = "the same, as bytes"
+        table[1] = "number"
+        table[b"1"] = "the same number, as bytes"
+        return table["1"], table[1], len(table)
+
+    table = app.Table("t")
+    expected = ("the same, as bytes", "the same number, as bytes", 2)
+    assert inside(table, story) == [expected]
+
+
+def test_records_are_values(app: App, drive: Drive) -> None:
+    table = app.Table("t", value_type=Point)
+
+    @app.agent("steps")
+    async def body(stream: Any) -> None:
+        async for n in stream:
+            table["a"] = Point(n)
+
+    driver = drive(app, partitions={"steps": 1})
+    driver.pipe("steps", [5])
+    driver.restart()
+    assert driver.table("t") == {"a": Point(5)}
+    (record,) = driver.read("shop-t-changelog")
+    assert record.value == Point(5)
+    assert record.key == b'"a"'
+
+
+# -- outside of an agent
+
+
+def test_outside_it_is_what_the_running_tasks_hold(app: App, drive: Drive) -> None:
+    table = app.Table("t", default=int)
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            table[word] += 1
+
+    assert (table["a"], len(table), dict(table)) == (0, 0, {})
+    drive(app, partitions={"words": 4}).pipe("words", [(w, w) for w in "abcabca"])
+    assert (table["a"], table["b"], table["zz"]) == (3, 2, 0)
+    assert dict(table.items()) == {"a": 3, "b": 2, "c": 2}
+    assert ("a" in table, len(table), sorted(table.values())) == (True, 3, [2, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda table: table.__setitem__("a", 1),
+        lambda table: table.pop("a"),
+        lambda table: table.__delitem__("a"),
+        lambda table: table.clear(),
+        lambda table: table.update(a=1),
+    ],
+)
+def test_outside_nothing_can_be_written(app: App, drive: Drive, write: Any) -> None:
+    table = app.Table("t", default=int)
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            table[word] += 1
+
+    drive(app).pipe("words", [("a", "a")])
+    with pytest.raises(TypeError, match="written outside of an agent: table t"):
+        write(table)
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [lambda table: table["a"], lambda table: table.__setitem__("a", 1), len],
+)
+def test_a_table_that_is_not_in_the_task_says_how_to_bring_it_there(
+    app: App, drive: Drive, touch: Any
+) -> None:
+    hidden = app.Table("hidden", default=int)
+
+    @app.agent("words", tables=[])
+    async def body(stream: Any) -> None:
+        async for _ in stream:
+            touch(hidden)
+
+    driver = drive(app)
+    driver.pipe("words", ["a"])
+    error = driver.failures[0].error
+    assert isinstance(error, TableNotInTask)
+    assert str(error).startswith("table not in this task: hidden, task 0_")
+    assert "@app.agent(..., tables=[...])" in str(error)
+
+
+# -- what it becomes
+
+
+def test_its_changelog_is_as_the_table_asks(app: App) -> None:
+    table = app.Table("t", partitions=3, extra_topic_configs={"segment.bytes": 1024})
+
+    @app.agent("words", tables=[table])
+    async def body(stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    (spec,) = [spec for spec in app.topology().topics if spec.name == "shop-t-changelog"]
+    assert spec.partitions == 3
+    assert spec.config == {"cleanup.policy": "compact", "segment.bytes": "1024"}
+
+
+def test_a_store_can_be_in_memory(app: App) -> None:
+    assert app.Table("a").node().persistent
+    assert not app.Table("b", store="memory://").node().persistent
+    with pytest.raises(SettingError, match="unknown store: nope://: table c"):
+        app.Table("c", store="nope://").node()
+
+
+def test_names_of_codecs_are_those_of_the_serializers(app: App) -> None:
+    node = app.Table("a", key_type=bytes, value_type=Point).node()
+    assert (node.key_codec, node.value_codec, node.key_type) == ("raw", "json", bytes)
+    assert app.Table("b").node().key_type is None
+
+
+def test_two_tables_of_one_name_are_an_error(app: App) -> None:
+    app.Table("t")
+    with pytest.raises(TopologyError, match="table t, app shop"):
+        app.Table("t")
+
+
+def test_tables_are_themselves_and_nobody_else(app: App) -> None:
+    one, two = app.Table("one"), app.Table("two")
+    assert one != two
+    assert {one, two, one} == {one, two}

@@ -1,0 +1,105 @@
+"""Whose claim counts, who cannot be read, and what an unchanged answer keeps."""
+
+from dataclasses import replace
+
+from streamsx.assignor.claims import read_members, unchanged
+from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, Member, Memory
+from streamsx.assignor.wire import ErrorWord, read_assignment, write_join
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.model import TaskId, TopicPartition
+
+A, B, C = (TopicPartition("t", p) for p in range(3))
+T = TaskId(0, 0)
+
+
+def said(
+    *owned: TopicPartition, generation: int = 1, member: Member | None = None, data: bytes = b""
+) -> bytes:
+    user_data = data or write_join(member or Member(""))
+    return Subscription(("t",), user_data, owned, generation).write()
+
+
+def claims(**metadata: bytes) -> dict[str, frozenset[TopicPartition]]:
+    return {member.id: member.claims for member in read_members(list(metadata.items())).members}
+
+
+def test_the_claim_of_the_highest_generation_counts() -> None:
+    found = claims(old=said(A, B, generation=4), new=said(B, C, generation=5))
+
+    assert found == {"old": {A}, "new": {B, C}}
+
+
+def test_an_old_claim_that_nobody_disputes_counts() -> None:
+    """Its SyncGroup failed: it is in the group and runs what it had."""
+    assert claims(old=said(A, generation=4), new=said(generation=9))["old"] == {A}
+
+
+def test_claims_of_one_generation_all_count() -> None:
+    assert claims(a=said(A), b=said(A)) == {"a": {A}, "b": {A}}
+
+
+def test_a_member_whose_user_data_cannot_be_read_is_opaque_but_keeps_its_claims() -> None:
+    joined = read_members([("damaged", said(A, data=b"\x01\x01\x03"))])
+
+    (note,) = joined.notes
+    assert joined.members == (Member("damaged", opaque=True, claims=frozenset({A})),)
+    assert note.startswith("a member that cannot be read: damaged: user data ends early")
+
+
+def test_a_member_whose_subscription_cannot_be_read_claims_nothing() -> None:
+    joined = read_members([("lost", b"\xff")])
+
+    assert joined.members == (Member("lost", opaque=True),)
+    assert len(joined.notes) == 2
+
+
+def test_a_member_is_what_it_says_it_is() -> None:
+    member = Member("", instance="x", capacity=2, copies={T: Copy(CopyRole.LEARNER, 5)}, nonce=3)
+
+    assert read_members([("m", said(A, member=member))]).members == (
+        replace(member, id="m", claims=frozenset({A})),
+    )
+
+
+def test_a_promise_of_an_older_plan_is_none() -> None:
+    member = Member("", heirs=frozenset({T}), round=7)
+    newer = replace(member, heirs=frozenset(), round=8)
+
+    alone = read_members([("m", said(member=member))]).members
+    late = read_members([("m", said(member=member)), ("n", said(member=newer))]).members
+
+    assert alone[0].heirs == {T}
+    assert late[0].heirs == frozenset()
+
+
+def test_a_member_knows_the_subtopologies_whose_signatures_are_the_leaders() -> None:
+    def knows(theirs: tuple[int, ...]) -> frozenset[int] | None:
+        metadata = [("m", said(member=Member("", signatures=theirs)))]
+        return read_members(metadata, (7, 8, 9)).members[0].knows
+
+    assert knows((7, 5, 9)) == frozenset({0, 2})
+    assert knows((7,)) == frozenset({0})
+    assert knows(()) is None
+
+
+def test_an_unchanged_answer_leaves_claims_learners_and_promises_where_they_are() -> None:
+    copies = {T: Copy(CopyRole.LEARNER, 5), TaskId(0, 1): Copy(CopyRole.DORMANT, 5)}
+    members = [
+        Member("a", claims=frozenset({A, B}), copies=copies, heirs=frozenset({T})),
+        Member("b", claims=frozenset({B, C})),
+    ]
+    memory = Memory(3, marks={"x": Mark(MarkState.LEAVING)})
+
+    answers = {
+        member: Assignment.read(data)
+        for member, data in unchanged(members, memory, ErrorWord.SOURCE_TOPIC_MISSING).items()
+    }
+
+    assert {member: set(said.partitions) for member, said in answers.items()} == {
+        "a": {A},
+        "b": {C},
+    }
+    word = read_assignment(answers["a"].user_data)
+    assert word.learners == word.promises == {T}
+    assert (word.memory, word.error) == (memory, ErrorWord.SOURCE_TOPIC_MISSING)
+    assert read_assignment(answers["b"].user_data).learners == frozenset()

@@ -1,0 +1,54 @@
+"""What must be released first, and for whom."""
+
+from collections.abc import Callable
+
+from streamsx.assignor.assign import assign
+from streamsx.assignor.model import Group, Plan, Rules, Withheld
+from streamsx.model import TaskId
+
+Build = Callable[..., Group]
+Tell = Callable[[Plan], dict[str, str]]
+T = TaskId(0, 0)
+
+
+def test_an_heir_with_a_copy_goes_on_learning_with_a_promise(group: Build, tell: Tell) -> None:
+    plan = assign(group("0_0", a="owns 0_0 leaving", b="learner 0_0=0"), Rules())
+
+    assert tell(plan) == {"a": "", "b": "^0_0"}
+    assert plan.withheld == {T: Withheld("id-a", "id-b", "still owned by id-a")}
+    assert (plan.revoke["id-a"], plan.follow_up) == ((T,), True)
+
+
+def test_an_heir_without_a_copy_has_nothing_to_be_promised(group: Build, tell: Tell) -> None:
+    plan = assign(group("| 0_0", a="owns 0_0 leaving", b=""), Rules())
+
+    assert tell(plan) == {"a": "", "b": ""}
+    assert plan.withheld == {T: Withheld("id-a", "id-b", "still owned by id-a")}
+
+
+def test_what_two_members_claim_runs_nowhere_until_both_have_let_go(
+    group: Build, tell: Tell
+) -> None:
+    plan = assign(group("0_0", a="owns 0_0", b="owns 0_0"), Rules())
+
+    assert tell(plan) == {"a": "^0_0", "b": ""}
+    assert plan.withheld == {T: Withheld("id-a", "id-a", "claimed by id-a and id-b")}
+    assert plan.revoke == {"id-a": (T,), "id-b": (T,)}
+
+
+def test_a_leaver_is_nobodys_heir(group: Build, tell: Tell) -> None:
+    plan = assign(group("0_0", a="owns 0_0 leaving", b="restoring 0_0=? leaving", c=""), Rules())
+
+    assert tell(plan) == {"a": "", "b": "", "c": "+0_0"}
+    assert plan.withheld[T].heir is None
+
+
+def test_what_has_been_released_is_given(group: Build, tell: Tell) -> None:
+    plan = assign(
+        group("0_0 0_1", a="owns 0_1 disk 0_0=0", b="learner 0_0=99 promised 0_0"),
+        Rules(acceptable_recovery_lag=0),
+    )
+
+    assert tell(plan) == {"a": "0_1", "b": "0_0"}
+    assert plan.revoke == {"id-a": (), "id-b": ()}
+    assert not plan.follow_up

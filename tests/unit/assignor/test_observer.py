@@ -1,0 +1,106 @@
+"""How a tool is heard, and what it sees."""
+
+from streamsx.assignor.model import Copy, CopyRole, Leaving, Mark, MarkState, Rules
+from streamsx.assignor.observer import describe, lead, observer_data
+from streamsx.assignor.partition_assignor import (
+    Outcome,
+    Report,
+    StreamsPartitionAssignor,
+    Subtopology,
+)
+from streamsx.assignor.wire import read_assignment, read_join
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.model import TaskId, TopicPartition
+
+COUNTS = {"in": 2}
+P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
+T0, T1 = TaskId(0, 0), TaskId(0, 1)
+MARK = Mark(MarkState.LEAVING, 9000, epoch_ms=5)
+
+
+def assignor(instance: str) -> StreamsPartitionAssignor:
+    return StreamsPartitionAssignor(
+        subtopologies=[Subtopology(0, ("in",), True, 7)],
+        rules=Rules(),
+        process=instance.encode().ljust(16),
+        instance=instance,
+        version="0.1.0",
+    )
+
+
+def said(data: bytes, *owned: TopicPartition) -> bytes:
+    return Subscription(("in",), data, owned, 1).write()
+
+
+def plan(leader: StreamsPartitionAssignor, metadata: list[tuple[str, bytes]]) -> Outcome:
+    return leader.assign(metadata, COUNTS, leader=metadata[0][0], generation=4, now_ms=10)
+
+
+def test_an_observer_holds_nothing_and_tells_its_marks() -> None:
+    member = read_join(observer_data({"b": MARK}, nonce=3))
+
+    assert (member.observer, member.marks, member.nonce) == (True, {"b": MARK}, 3)
+
+
+def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
+    a, b = assignor("a"), assignor("b")
+    plan(a, [("1", said(a.user_data(Report(1))))])
+    learns = Report(1, frozenset({P1}), {T0: Copy(CopyRole.LEARNER, 9)})
+    metadata = [
+        ("tool", said(observer_data({"b": MARK}, nonce=1))),
+        ("1", said(a.user_data(Report(1, frozenset({P0}))), P0)),
+        ("2", said(b.user_data(learns), P1)),
+    ]
+
+    answers = {m: Assignment.read(data) for m, data in lead(metadata, now_ms=10).items()}
+    view = b.on_assignment(answers["2"].user_data)
+
+    assert [answers[m].partitions for m in ("tool", "1", "2")] == [(), (P0,), (P1,)]
+    assert view.mark == MARK
+    assert read_assignment(answers["2"].user_data).learners == {T0}
+    assert {read_assignment(answer.user_data).round for answer in answers.values()} == {1}
+
+
+def test_a_group_is_described_from_its_bytes_alone() -> None:
+    a, b, c = assignor("a"), assignor("b"), assignor("c")
+    lag = {T0: Copy(CopyRole.LEARNER, 90_000)}
+    metadata = [
+        ("1", said(a.user_data(Report(1, frozenset({P0, P1}))), P0, P1)),
+        ("2", said(b.user_data(Report(1, copies=lag, leaving=None)))),
+        ("3", said(c.user_data(Report(1, leaving=Leaving(77))))),
+        ("4", said(b"\x09\x09")),
+        ("tool", said(observer_data({"a": MARK}, nonce=1))),
+    ]
+    outcome = plan(a, metadata)
+
+    report = describe([(m, data, outcome.assignments[m]) for m, data in metadata])
+
+    assert (report.generation, report.leader, report.withheld) == (4, "1", ())
+    assert report.marks == {"a": MARK}
+    first, second, third, fourth = report.instances
+    assert (first.member, first.instance, first.version) == ("1", "a", "0.1.0")
+    assert (first.active, first.partitions, first.leaving) == ((T0, T1), (P0, P1), Leaving(9000))
+    assert (second.active, second.learners) == ((), {T0: 90_000, T1: None})
+    assert (third.leaving, fourth.readable) == (Leaving(77), False)
+
+
+def test_withheld_tasks_are_named() -> None:
+    a, b = assignor("a"), assignor("b")
+    ready = {T1: Copy(CopyRole.LEARNER, 0)}
+    metadata = [
+        ("1", said(a.user_data(Report(1, frozenset({P0, P1}))), P0, P1)),
+        ("2", said(b.user_data(Report(1, copies=ready)))),
+    ]
+    outcome = plan(a, metadata)
+
+    report = describe([(m, data, outcome.assignments[m]) for m, data in metadata])
+
+    assert report.withheld == (T1,)
+    assert [instance.active for instance in report.instances] == [(T0,), ()]
+
+
+def test_while_it_rebalances_a_group_shows_nothing() -> None:
+    report = describe([("1", b"", b"")])
+
+    assert (report.generation, report.leader) == (-1, None)
+    assert not report.instances[0].readable

@@ -1,0 +1,279 @@
+"""Topics and bytes outside, tasks inside."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamsx.assignor import partition_assignor
+from streamsx.assignor.leaving import Eviction
+from streamsx.assignor.model import (
+    Copy,
+    CopyRole,
+    Group,
+    Kind,
+    Leaving,
+    Mark,
+    MarkState,
+    Memory,
+    Plan,
+    Rules,
+)
+from streamsx.assignor.observer import observer_data
+from streamsx.assignor.partition_assignor import (
+    Outcome,
+    Report,
+    StreamsPartitionAssignor,
+    Subtopology,
+)
+from streamsx.assignor.wire import (
+    AssignmentView,
+    ErrorWord,
+    read_assignment,
+    read_join,
+    write_assignment,
+)
+from streamsx.errors import IllegalPlan
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.model import TaskId, TopicPartition
+
+COUNTS = {"left": 3, "right": 2, "counts": 2}
+NOTHING = Report(1)
+
+
+def assignor(
+    instance: str = "a", signature: int = 7, rules: Rules | None = None
+) -> StreamsPartitionAssignor:
+    """Sub-topology 0 merges two topics without state, 1 counts."""
+    return StreamsPartitionAssignor(
+        subtopologies=[
+            Subtopology(0, ("left", "right"), False, 1),
+            Subtopology(1, ("counts",), True, signature),
+        ],
+        rules=rules or Rules(),
+        process=instance.encode().ljust(16),
+        instance=instance,
+        version="0.1.0",
+    )
+
+
+def tps(text: str) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(topic, int(p)) for topic, _, p in (tp.partition("-") for tp in text.split())
+    )
+
+
+def said(data: bytes, owned: str = "", generation: int = 1) -> bytes:
+    return Subscription(tuple(COUNTS), data, tuple(tps(owned)), generation).write()
+
+
+def lead(
+    leader: StreamsPartitionAssignor,
+    metadata: Sequence[tuple[str, bytes]],
+    partitions: Mapping[str, int] = COUNTS,
+    now_ms: int = 0,
+) -> Outcome:
+    return leader.assign(metadata, partitions, leader="1", generation=5, now_ms=now_ms)
+
+
+def given_to(outcome: Outcome, member: str) -> frozenset[TopicPartition]:
+    return frozenset(Assignment.read(outcome.assignments[member]).partitions)
+
+
+def word_for(outcome: Outcome, member: str) -> AssignmentView:
+    return read_assignment(Assignment.read(outcome.assignments[member]).user_data)
+
+
+def test_tasks_and_partitions_are_two_names_for_the_same() -> None:
+    me = assignor()
+
+    assert me.task_of(TopicPartition("right", 1)) == TaskId(0, 1)
+    assert me.task_of(TopicPartition("foreign", 1)) is None
+    assert me.tasks_of(tps("left-0 right-0 counts-1 foreign-0")) == {TaskId(0, 0), TaskId(1, 1)}
+    assert set(me.partitions_of(TaskId(0, 1), COUNTS)) == tps("left-1 right-1")
+    assert set(me.partitions_of(TaskId(0, 2), COUNTS)) == tps("left-2")
+
+
+def test_the_signatures_need_numbers_without_gaps() -> None:
+    with pytest.raises(AssertionError, match="by position"):
+        StreamsPartitionAssignor(
+            subtopologies=[Subtopology(1, ("t",), True, 1)],
+            rules=Rules(),
+            process=bytes(16),
+            instance="a",
+            version="",
+        )
+
+
+def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
+    copies = {
+        TaskId(0, 0): Copy(CopyRole.RUNNING, 0),
+        TaskId(0, 1): Copy(CopyRole.RUNNING, 0),
+        TaskId(1, 0): Copy(CopyRole.LEARNER, 5),
+        TaskId(1, 1): Copy(CopyRole.LEARNER, 6),
+    }
+    stalled = frozenset({TaskId(1, 0)})
+    report = Report(4, tps("left-0 right-0 counts-1"), copies, stalled, Leaving(9), fresh=True)
+
+    member = read_join(assignor().user_data(report))
+
+    assert member.copies == {
+        TaskId(0, 1): Copy(CopyRole.RUNNING, 0),  # it ran until now, and is not claimed
+        TaskId(1, 0): Copy(CopyRole.LEARNER, 5),
+        TaskId(1, 1): Copy(CopyRole.RESTORING, 6),  # it has become its own since
+    }
+    assert (member.instance, member.process, member.version) == ("a", b"a".ljust(16).hex(), "0.1.0")
+    assert (member.nonce, member.leaving, member.fresh) == (4, Leaving(9), True)
+    assert (member.stalled, member.signatures) == (stalled, (1, 7))
+
+
+def test_what_the_leader_said_last_is_repeated_at_the_next_join() -> None:
+    me = assignor()
+    marks = {"a": Mark(MarkState.LEAVING, 50, epoch_ms=3)}
+    promised = frozenset({TaskId(1, 0), TaskId(1, 1)})
+    word = AssignmentView(Memory(6, marks=marks), learners=promised, promises=promised)
+
+    view = me.on_assignment(write_assignment(word))
+    member = read_join(me.user_data(Report(1, tps("counts-1"))))
+
+    assert view == replace(word, mark=marks["a"])
+    assert (member.round, member.marks) == (6, marks)
+    assert member.heirs == {TaskId(1, 0)}
+
+
+def test_an_assignment_that_cannot_be_read_changes_nothing_but_says_so() -> None:
+    me = assignor()
+    learns = frozenset({TaskId(1, 0)})
+    me.on_assignment(write_assignment(AssignmentView(Memory(6), learners=learns)))
+
+    view = me.on_assignment(b"")
+
+    assert (view.learners, view.error) == (learns, ErrorWord.ASSIGNMENT_FAILED)
+    assert "ends early" in view.problem
+    assert read_join(me.user_data(NOTHING)).round == 6
+
+
+def test_a_first_group_gets_all_partitions_of_all_tasks() -> None:
+    a, b = assignor("a"), assignor("b")
+
+    outcome = lead(a, [("1", said(a.user_data(NOTHING))), ("2", said(b.user_data(NOTHING)))])
+
+    assert given_to(outcome, "1") == tps("left-0 right-0 left-2 counts-0")
+    assert given_to(outcome, "2") == tps("left-1 right-1 counts-1")
+    assert (outcome.error, outcome.notes) == (ErrorWord.NONE, ())
+
+
+def test_the_leader_is_told_what_tools_want_to_read() -> None:
+    a, b = assignor("a"), assignor("b")
+    metadata = [("1", said(a.user_data(NOTHING))), ("2", said(b.user_data(NOTHING), "left-0"))]
+
+    outcome = lead(a, [*metadata, ("3", said(b.user_data(NOTHING), "left-0"))])
+
+    mine, other = word_for(outcome, "1"), word_for(outcome, "2")
+    assert (mine.leader, mine.generation) == (True, 5)
+    assert mine.withheld == {TaskId(0, 0)}
+    assert mine.topics == {0: ("left", "right"), 1: ("counts",)}
+    assert (other.leader, other.generation, other.topics) == (False, 0, {})
+    assert (mine.more, other.more) == (True, True)
+
+
+def test_without_a_source_topic_nothing_moves() -> None:
+    a, b = assignor("a"), assignor("b")
+    metadata = [("1", said(a.user_data(NOTHING), "counts-0")), ("2", said(b.user_data(NOTHING)))]
+
+    for counts in ({"left": 3, "counts": 2}, {**COUNTS, "right": 0}):
+        outcome = lead(a, metadata, counts)
+
+        assert (outcome.error, outcome.plan) == (ErrorWord.SOURCE_TOPIC_MISSING, None)
+        assert given_to(outcome, "1") == tps("counts-0")
+        word = word_for(outcome, "2")
+        assert (word.error, word.round) == (ErrorWord.SOURCE_TOPIC_MISSING, 1)
+        assert outcome.notes == ("source topics are missing: right: claims stay, create them",)
+
+
+def test_a_plan_that_is_not_lawful_is_not_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def illegal(group: Group, rules: Rules) -> Plan:
+        raise IllegalPlan("the story")
+
+    monkeypatch.setattr(partition_assignor, "assign", illegal)
+    a = assignor()
+
+    outcome = lead(a, [("1", said(a.user_data(NOTHING), "counts-0"))])
+
+    assert (outcome.error, outcome.plan) == (ErrorWord.ASSIGNMENT_FAILED, None)
+    assert (given_to(outcome, "1"), outcome.notes) == (tps("counts-0"), ("the story",))
+
+
+def test_claims_of_no_task_go_back_unless_their_topic_is_known_to_be_gone() -> None:
+    a = assignor()
+    metadata = [("1", said(a.user_data(NOTHING), "counts-2 foreign-0 deleted-0"))]
+
+    outcome = lead(a, metadata, {**COUNTS, "deleted": 0})
+
+    assert given_to(outcome, "1") & tps("counts-2 foreign-0 deleted-0") == tps("counts-2 foreign-0")
+    assert outcome.notes == ("claims of no task: member 1: handed back: counts-2, foreign-0",)
+
+
+def test_a_claim_of_no_task_that_two_make_goes_to_neither() -> None:
+    a, b = assignor("a"), assignor("b")
+    data = [said(me.user_data(NOTHING), "foreign-0") for me in (a, b)]
+
+    outcome = lead(a, [("1", data[0]), ("2", data[1])])
+
+    assert not (given_to(outcome, "1") | given_to(outcome, "2")) & tps("foreign-0")
+
+
+def test_a_member_with_other_code_gets_none_of_its_tasks() -> None:
+    a, b = assignor("a"), assignor("b", signature=8)
+
+    outcome = lead(a, [("1", said(a.user_data(NOTHING))), ("2", said(b.user_data(NOTHING)))])
+
+    assert given_to(outcome, "1") >= tps("counts-0 counts-1")
+
+
+def test_a_leader_goes_on_balancing_where_its_last_plan_stopped() -> None:
+    """Two on one and none on the other are within the tolerance of a group that is at rest."""
+    rules = Rules(imbalance_percentage=1)
+    a, b = assignor("a", rules=rules), assignor("b", rules=rules)
+    metadata = [
+        ("1", said(a.user_data(NOTHING), "counts-0 counts-1")),
+        ("2", said(b.user_data(NOTHING))),
+    ]
+
+    assert word_for(lead(a, metadata), "2").learners == frozenset()
+    a.on_assignment(write_assignment(AssignmentView(Memory(6, Kind.STATEFUL))))
+    assert word_for(lead(a, metadata), "2").learners == {TaskId(1, 0)}
+
+
+def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
+    a, b = assignor("a"), assignor("b")
+    mark = Mark(MarkState.LEAVING, 2000, epoch_ms=9)
+    tool = said(observer_data({"b": mark}, nonce=1))
+
+    outcome = lead(
+        a,
+        [("1", said(a.user_data(NOTHING))), ("2", said(b.user_data(NOTHING))), ("tool", tool)],
+    )
+    view = b.on_assignment(Assignment.read(outcome.assignments["2"]).user_data)
+
+    assert outcome.evictions == (Eviction("2", 7000),)
+    assert view.mark == mark
+    assert given_to(outcome, "tool") == frozenset()
+    assert word_for(outcome, "tool").memory == word_for(outcome, "1").memory
+
+
+@given(st.data())
+def test_no_bytes_of_a_member_stop_the_leader(choose: st.DataObject) -> None:
+    a, b = assignor("a"), assignor("b")
+    copies = {TaskId(1, 0): Copy(CopyRole.LEARNER, 5), TaskId(1, 1): Copy(CopyRole.DORMANT, None)}
+    data = bytearray(said(b.user_data(Report(1, tps("left-0 right-0"), copies)), "left-0 right-0"))
+    for _ in range(choose.draw(st.integers(1, 4))):
+        data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
+    cut = bytes(data[: choose.draw(st.integers(0, len(data)))])
+
+    outcome = lead(a, [("1", said(a.user_data(NOTHING), "counts-0")), ("2", cut)])
+
+    assert set(outcome.assignments) == {"1", "2"}
+    assert outcome.error is ErrorWord.NONE

@@ -1,0 +1,168 @@
+"""Every invariant notices what it is for; every decision has its sentence."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from streamsx.assignor.assign import assign, look
+from streamsx.assignor.model import Group, Rules, Withheld
+from streamsx.assignor.refine import RULES as ROWS
+from streamsx.assignor.verify import INVARIANTS, WHY, verify
+from streamsx.errors import IllegalPlan
+from streamsx.model import TaskId
+
+Build = Callable[..., Group]
+RULES = Rules(acceptable_recovery_lag=10, imbalance_percentage=0, max_learners_per_member=1)
+T0, T1, T2, U = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2), TaskId(9, 0)
+HELD = {T0: Withheld("id-a", "id-b", "")}
+
+# which invariant, the group, what is changed in its plan
+BROKEN: list[tuple[str, str, dict[str, str], dict[str, object]]] = [
+    ("V1", "0_0", {"a": ""}, {"active": {"id-a": ()}}),
+    ("V1", "0_0", {"a": "", "b": ""}, {"active": {"id-a": (T0,), "id-b": (T0,)}}),
+    ("V1", "0_0", {"a": "owns 0_0"}, {"withheld": HELD}),
+    ("V2", "0_0", {"a": "owns 0_0", "b": ""}, {"active": {"id-b": (T0,)}}),
+    ("V3", "0_0", {"a": ""}, {"active": {}, "withheld": {T0: Withheld(None, None, "")}}),
+    ("V4", "0_0", {"a": ""}, {"learner": {"id-a": (T0,)}}),
+    ("V5", "0_0", {"a": "", "b": "leaving"}, {"active": {"id-b": (T0,)}}),
+    ("V5", "0_0", {"a": "", "b": "leaving"}, {"learner": {"id-b": (T0,)}}),
+    ("V6", "| 9_0", {"a": "owns 9_0", "b": ""}, {"learner": {"id-b": (U,)}}),
+    ("V7", "0_0", {"a": "owns 0_0", "b": ""}, {"learner": {"id-b": (T0,)}}),
+    ("V8", "0_0 0_1 0_2", {"a": "owns 0_0 0_1 0_2", "b": ""}, {"learner": {"id-b": (T0, T1)}}),
+    ("V9", "0_0", {"a": "owns 0_0", "b": ""}, {"active": {}, "withheld": HELD}),
+    ("V9", "0_0", {"a": "ran 0_0", "b": ""}, {"active": {"id-b": (T0,)}}),
+    ("V10", "0_0", {"a": "", "b": "knows=1"}, {"active": {"id-b": (T0,)}}),
+    ("V10", "0_0", {"a": "", "b": "opaque"}, {"active": {"id-b": (T0,)}}),
+    ("V10", "0_0", {"a": "", "t": "observer"}, {"active": {"id-t": (T0,)}}),
+    ("V10", "0_0", {"a": ""}, {"active": {"id-a": (T0, T1)}}),
+]
+
+
+@pytest.mark.parametrize(("number", "tasks", "members", "changes"), BROKEN)
+def test_a_broken_plan_is_not_shipped(
+    group: Build, number: str, tasks: str, members: dict[str, str], changes: dict[str, object]
+) -> None:
+    shape = group(tasks, **members)
+    view, plan = look(shape, RULES), assign(shape, RULES)
+    verify(view, plan)
+
+    with pytest.raises(IllegalPlan) as broken:
+        verify(view, replace(plan, **changes))  # type: ignore[arg-type]  # fields of a plan
+
+    named = {f"V{n}": rule.__name__ for n, rule in enumerate(INVARIANTS, 1)}
+    assert named[number] in str(broken.value)
+
+
+def test_the_group_limit_is_watched_too(group: Build) -> None:
+    rules = replace(RULES, max_learners=1, max_learners_per_member=None)
+    shape = group("0_0 0_1 0_2 0_3", a="owns 0_0 0_1 0_2 0_3", b="")
+    plan = assign(shape, rules)
+
+    with pytest.raises(IllegalPlan, match="the group learns too much"):
+        verify(look(shape, rules), replace(plan, learner={"id-b": (T0, T1)}))
+
+
+def test_each_invariant_is_broken_above() -> None:
+    assert {number for number, *_ in BROKEN} == {f"V{n}" for n in range(1, len(INVARIANTS) + 1)}
+
+
+EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
+    (
+        "stage: id-b is 11 records behind (limit 10); id-a keeps running",
+        "0_0",
+        {"a": "owns 0_0 leaving", "b": "learner 0_0=11"},
+    ),
+    (
+        "stage: id-b has no copy (limit 10); id-a keeps running",
+        "0_0",
+        {"a": "owns 0_0 leaving", "b": ""},
+    ),
+    (
+        (
+            "parked: id-b already learns 1 (max_learners_per_member); "
+            "id-a is 0 records behind and keeps running"
+        ),
+        "0_0 0_1",
+        {"a": "owns 0_0 0_1 leaving", "b": "learner 0_1=99"},
+    ),
+    (
+        "withheld: still owned by id-a; id-b is next",
+        "0_0",
+        {"a": "owns 0_0 leaving", "b": "learner 0_0=0"},
+    ),
+    (
+        "hand-over: id-b is 5 records behind (limit 10) and takes over from id-a",
+        "0_0",
+        {"a": "ran 0_0 leaving", "b": "learner 0_0=5"},
+    ),
+    (
+        "promote: nobody runs it; id-b is 5 records behind (limit 10) and takes over",
+        "0_0",
+        {"b": "disk 0_0=5"},
+    ),
+    (
+        "cold: nobody runs it and nobody has a copy; id-b restores it",
+        "0_0",
+        {"b": ""},
+    ),
+    (
+        "least-lag: nobody runs it and nobody is nearer: id-b does not know how far behind it is",
+        "0_0",
+        {"b": "disk 0_0=?"},
+    ),
+    (
+        (
+            "failover: nobody runs it; id-c is 5 records behind and takes over; "
+            "target id-b is 99 records behind"
+        ),
+        "0_0 0_1",
+        {"b": "learner 0_0=99", "c": "owns 0_1 disk 0_0=5"},
+    ),
+    (
+        "keep-restoring: id-a is 99 records behind and restores; id-b is 98 records behind",
+        "0_0",
+        {"a": "restoring 0_0=99 leaving", "b": "learner 0_0=98"},
+    ),
+    (
+        "stateless: no state to wait for; id-b runs it",
+        "| 0_0",
+        {"b": ""},
+    ),
+    (
+        "wait: a tool is asking, nothing is handed over in this round; id-a keeps running",
+        "0_0",
+        {"a": "owns 0_0 leaving", "b": "learner 0_0=0", "t": "observer"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("why", "tasks", "members"), EXPLAINED)
+def test_a_decision_is_told_with_its_numbers(
+    group: Build, why: str, tasks: str, members: dict[str, str]
+) -> None:
+    decision = assign(group(tasks, **members), RULES).explain[0]
+
+    assert f"{decision.decision}: {decision.why}" == why
+
+
+def test_who_holds_a_task_past_its_deadline_is_named(group: Build) -> None:
+    shape = group("0_0", a="ran 0_1 owns 0_0 leaving=0", b="learner 0_0=5")
+
+    assert assign(shape, RULES).withheld[T0].reason == "still owned by id-a"
+
+
+def test_the_group_limit_is_named_when_it_is_the_reason(group: Build) -> None:
+    rules = replace(RULES, max_learners=1, max_learners_per_member=None)
+
+    plan = assign(group("0_0 0_1", a="owns 0_0 0_1 leaving", b=""), rules)
+
+    assert plan.explain[1].why.startswith("the group already learns 1 (max_learners); ")
+
+
+def test_a_task_that_stays_where_it_is_needs_no_explanation(group: Build) -> None:
+    assert assign(group("0_0", a="owns 0_0"), RULES).explain == ()
+
+
+def test_every_rule_has_its_sentence() -> None:
+    assert {row.name for row in ROWS} - {"keep"} | {"withheld", "parked"} == set(WHY)

@@ -1,0 +1,178 @@
+"""What is said arrives as it was said, whoever reads it."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamsx.assignor.codec import Unreadable, number, text
+from streamsx.assignor.model import Copy, CopyRole, Kind, Leaving, Mark, MarkState, Member, Memory
+from streamsx.assignor.wire import (
+    AssignmentView,
+    ErrorWord,
+    read_assignment,
+    read_join,
+    write_assignment,
+    write_join,
+)
+from streamsx.model import TaskId
+
+numbers = st.integers(0, 2**40)
+ids = st.builds(TaskId, st.integers(0, 300), st.integers(0, 300))
+some_ids = st.frozensets(ids, max_size=6)
+copies = st.just(Copy(CopyRole.RUNNING, 0)) | st.builds(
+    Copy, st.sampled_from(list(CopyRole)[1:]), st.none() | numbers
+)
+names = st.text(min_size=1, max_size=5)
+marks = st.dictionaries(
+    names,
+    st.builds(Mark, st.sampled_from(MarkState), st.none() | numbers, st.none() | names, numbers),
+    max_size=3,
+)
+members = st.builds(
+    Member,
+    id=st.just(""),
+    instance=st.none() | names,
+    process=st.just("") | st.binary(min_size=16, max_size=16).map(bytes.hex),
+    capacity=st.integers(1, 9),
+    leaving=st.none() | st.builds(Leaving, st.none() | numbers),
+    fresh=st.booleans(),
+    observer=st.booleans(),
+    copies=st.dictionaries(ids, copies, max_size=6),
+    heirs=some_ids,
+    stalled=some_ids,
+    round=numbers,
+    marks=marks,
+    signatures=st.lists(st.integers(0, 2**32 - 1), max_size=4).map(tuple),
+    nonce=numbers,
+    version=st.text(max_size=5),
+)
+assignments = st.builds(
+    AssignmentView,
+    memory=st.builds(Memory, numbers, st.integers(0, 3).map(Kind), marks),
+    more=st.booleans(),
+    no_takers=st.booleans(),
+    leader=st.booleans(),
+    learners=some_ids,
+    promises=some_ids,
+    error=st.sampled_from(ErrorWord),
+    generation=numbers,
+    withheld=some_ids,
+    topics=st.dictionaries(st.integers(0, 9), st.lists(names, max_size=3).map(tuple), max_size=3),
+)
+strangers = st.lists(st.tuples(st.integers(100, 10_000), st.binary(max_size=5)), max_size=3).map(
+    lambda found: b"".join(number(tag) + number(len(b)) + b for tag, b in found)
+)
+
+
+@given(members, strangers)
+def test_a_join_arrives_as_it_was_written_beside_fields_of_the_future(
+    member: Member, strangers: bytes
+) -> None:
+    assert read_join(write_join(member) + strangers) == member
+    assert read_join(write_join(member)[:2] + strangers + write_join(member)[2:]) == member
+
+
+@given(assignments, strangers)
+def test_an_assignment_arrives_as_it_was_written_beside_fields_of_the_future(
+    data: AssignmentView, strangers: bytes
+) -> None:
+    assert read_assignment(write_assignment(data) + strangers) == data
+    assert data.round == data.memory.round
+
+
+@given(members | assignments, st.data())
+def test_damaged_bytes_are_read_or_refused_and_nothing_else(
+    said: Member | AssignmentView, choose: st.DataObject
+) -> None:
+    data = bytearray(write_join(said) if isinstance(said, Member) else write_assignment(said))
+    for _ in range(choose.draw(st.integers(1, 3))):
+        data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
+    cut = bytes(data[: choose.draw(st.integers(0, len(data)))])
+    for read in (read_join, read_assignment):
+        with suppress(Unreadable):
+            read(cut)
+
+
+def test_the_bytes_of_a_join_are_these() -> None:
+    """Members of other versions read them: a change here is a change of the format."""
+    member = Member(
+        "",
+        instance="a",
+        process="ab" * 16,
+        leaving=Leaving(300),
+        nonce=2,
+        copies={TaskId(0, 1): Copy(CopyRole.LEARNER, 4), TaskId(0, 3): Copy(CopyRole.RUNNING, 0)},
+        heirs=frozenset({TaskId(0, 1)}),
+        marks={"b": Mark(MarkState.CANCELLED, None, None, 7)},
+        round=3,
+        signatures=(1,),
+        version="0.1",
+    )
+
+    fields = [
+        "0110" + "ab" * 16,
+        "040101",
+        "0502ac02",
+        "060102",
+        "090b" + "0001000103" + "020100010105",
+        "0a0401000101",
+        "0b06016200010007",
+        "0c0103",
+        "0d0400000001",
+        "0e0161",
+        "1303302e31",
+    ]  # fmt: skip
+    assert write_join(member).hex() == "0101" + "".join(fields)
+
+
+def test_the_bytes_of_an_assignment_are_these() -> None:
+    data = AssignmentView(
+        memory=Memory(9, Kind.STATELESS, {"b": Mark(MarkState.LEAVING, 4, "c", 7)}),
+        more=True,
+        leader=True,
+        learners=frozenset({TaskId(2, 0)}),
+        promises=frozenset({TaskId(2, 0)}),
+        generation=5,
+        error=ErrorWord.ASSIGNMENT_FAILED,
+        withheld=frozenset({TaskId(2, 0)}),
+        topics={0: ("in", "x")},
+    )
+
+    fields = [
+        "010109",
+        "020109",
+        "040401020100",
+        "09080201620163000507",
+        "0a0401020100",
+        "0b0105",
+        "0c0102",
+        "0e0401020100",
+        "0f07000202696e0178",
+    ]  # fmt: skip
+    assert write_assignment(data).hex() == "0101" + "".join(fields)
+
+
+def test_the_numbers_of_error_words_are_these() -> None:
+    assert {word.name: word.value for word in ErrorWord} == {
+        "NONE": 0,
+        "SOURCE_TOPIC_MISSING": 1,
+        "ASSIGNMENT_FAILED": 2,
+    }
+
+
+def test_roles_states_and_words_of_the_future_are_passed_over() -> None:
+    role = bytes.fromhex("0101") + bytes.fromhex("0906090100010005")
+    mark = text("x") + text("") + number(7) + number(0) + number(1)
+    told = bytes.fromhex("0101") + number(11) + number(len(mark)) + mark
+
+    assert read_join(role) == Member("")
+    assert read_join(told) == Member("")
+    assert read_assignment(bytes.fromhex("01010c0109")).error is ErrorWord.ASSIGNMENT_FAILED
+
+
+def test_a_member_without_capacity_cannot_be_read() -> None:
+    with pytest.raises(Unreadable, match="capacity"):
+        read_join(write_join(replace(Member(""), capacity=0)))

@@ -1,0 +1,341 @@
+"""A partition's log: what goes in comes out, what is torn is cut off, what is sent twice is not."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from streamsx.broker.log import Log
+from streamsx.broker.producer_state import Refused
+from streamsx.broker.segment import Descriptors
+from streamsx.kafka.batch import Builder, columns, scan
+from streamsx.kafka.errors import ErrorCode
+
+MOST = 1 << 20
+
+
+def batch(
+    *values: bytes, time: int = 1000, pid: int = -1, epoch: int = -1, seq: int = -1
+) -> bytearray:
+    builder = Builder(MOST)
+    for i, value in enumerate(values):
+        builder.append(time + i, None, value)
+    return builder.close(pid, epoch, seq)
+
+
+def append(log: Log, *values: bytes, **about: int) -> int:
+    return log.append(memoryview(batch(*values, **about)), MOST)
+
+
+def refusal(log: Log, records: bytes | bytearray) -> ErrorCode:
+    before = log.end, log.read(log.start, MOST)
+    with pytest.raises(Refused) as refused:
+        log.append(memoryview(bytearray(records)), MOST)
+    assert (log.end, log.read(log.start, MOST)) == before
+    return refused.value.code
+
+
+def values(log: Log, offset: int = 0, most: int = MOST) -> list[bytes | None]:
+    """Everything readers see from an offset on."""
+    found: list[bytes | None] = []
+    while data := log.read(offset, most):
+        part = columns(data, offset)
+        found += part.values
+        offset = part.next_offset
+    return found
+
+
+Opens = Callable[..., Log]
+
+
+@pytest.fixture
+def opens(tmp_path: Path) -> Opens:
+    """Opens the log of the test, again and again."""
+
+    def opens(*, segment_bytes: int = 1 << 26, clean: bool = False, sync: bool = False) -> Log:
+        return Log(
+            tmp_path / "t-0", Descriptors(), segment_bytes=segment_bytes, clean=clean, sync=sync
+        )
+
+    return opens
+
+
+def test_what_is_appended_is_read_with_rising_offsets(opens: Opens) -> None:
+    log = opens()
+    assert [append(log, b"a", b"b"), append(log, b"c")] == [0, 2]
+    assert (log.start, log.end, log.high_watermark) == (0, 3, 3)
+    assert values(log) == [b"a", b"b", b"c"]
+    assert values(log, 2) == [b"c"]
+    assert log.read(3, MOST) == b""
+
+
+def test_a_read_in_the_middle_of_a_batch_begins_with_the_whole_batch(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a", b"b", b"c")
+    (found,) = [header for _, _, header in scan(log.read(2, MOST), check=True)]
+    assert (found.base_offset, found.records) == (0, 3)
+
+
+def test_the_first_batch_is_whole_however_little_was_asked_for(opens: Opens) -> None:
+    log = opens()
+    append(log, bytes(5000))
+    append(log, b"next")
+    data = log.read(0, 1)
+    assert [header.records for _, _, header in scan(data, check=True)] == [1]
+    assert len(log.read(0, 6000)) > len(data)
+
+
+def test_a_log_is_the_same_when_it_is_opened_again(opens: Opens) -> None:
+    log = opens(segment_bytes=300)
+    for i in range(20):
+        append(log, b"%d" % i, time=1000 * i)
+    assert len(log.segments) > 3
+    log.close()
+    again = opens(segment_bytes=300)
+    assert values(again) == values(log) == [b"%d" % i for i in range(20)]
+    assert append(again, b"next") == 20
+
+
+@pytest.mark.parametrize("segment_bytes", [300, 1 << 26])
+def test_records_are_found_by_time(opens: Opens, segment_bytes: int) -> None:
+    log = opens(segment_bytes=segment_bytes)
+    for i in range(0, 300, 3):
+        append(log, b"x" * 40, b"y", b"z", time=1000 + 10 * i)
+    assert log.at_time(0) == (0, 1000)
+    assert log.at_time(1001) == (1, 1001)
+    assert log.at_time(1003) == (3, 1030)
+    assert log.at_time(2500) == (150, 2500)
+    assert log.at_time(3972) == (299, 3972)
+    assert log.at_time(3973) is None
+    assert log.newest() == (299, 3972)
+
+
+def test_an_empty_log_has_no_times(opens: Opens) -> None:
+    log = opens()
+    assert (log.at_time(0), log.newest()) == (None, None)
+
+
+def test_records_are_deleted_for_good(opens: Opens, tmp_path: Path) -> None:
+    log = opens(segment_bytes=300)
+    for i in range(20):
+        append(log, b"%d" % i)
+    log.delete_before(11)
+    log.delete_before(4)
+    assert (log.start, log.end) == (11, 20)
+    assert values(log, 11) == [b"%d" % i for i in range(11, 20)]
+    assert log.at_time(0) == (11, 1000)
+    files = len(list((tmp_path / "t-0").glob("*.log")))
+    assert files < 10
+    log.close()
+    again = opens(segment_bytes=300)
+    assert (again.start, values(again, 11)) == (11, values(log, 11))
+
+
+def test_a_log_that_was_deleted_to_its_end_goes_on_from_there(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a", b"b")
+    log.delete_before(2)
+    (path,) = [segment.path for segment in log.segments]
+    log.close()
+    path.write_bytes(b"")  # the machine lost its power before the records reached the disk
+    again = opens()
+    assert (again.start, again.end) == (2, 2)
+    assert append(again, b"c") == 2
+    assert values(again, 2) == [b"c"]
+
+
+def test_a_torn_tail_is_cut_off_with_a_word_about_it(
+    opens: Opens, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = opens()
+    append(log, b"kept")
+    append(log, b"torn")
+    path = log.segments[0].path
+    log.close()
+    path.write_bytes(path.read_bytes()[:-3])
+    with caplog.at_level(logging.WARNING):
+        again = opens()
+    assert values(again) == [b"kept"]
+    assert "log_cut" in caplog.text
+    assert append(again, b"next") == 1
+
+
+def test_after_a_clean_end_checksums_are_taken_on_trust(opens: Opens) -> None:
+    log = opens()
+    append(log, b"kept")
+    path = log.segments[0].path
+    log.close()
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert opens(clean=True).end == 1
+    assert opens(clean=False).end == 0
+
+
+def test_a_damaged_segment_that_is_not_the_last_is_skipped_from_there_on(
+    opens: Opens, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = opens(segment_bytes=200)
+    for i in range(9):
+        append(log, b"%d" % i * 60)
+    first, second = log.segments[0].path, log.segments[1].base
+    log.close()
+    data = bytearray(first.read_bytes())
+    data[16] = 9
+    first.write_bytes(data)
+    again = opens(segment_bytes=200)
+    assert "log_damaged" in caplog.text
+    assert values(again, 0) == [b"%d" % i * 60 for i in range(second, 9)]
+
+
+def test_a_write_that_fails_leaves_nothing_behind(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opens()
+    append(log, b"a")
+    real = __import__("os").pwrite
+
+    def full_disk(fd: int, data: memoryview, at: int) -> int:
+        return int(real(fd, data[: len(data) // 2], at))
+
+    monkeypatch.setattr("os.pwrite", full_disk)
+    with pytest.raises(OSError, match="were written"):
+        append(log, b"b" * 100)
+    monkeypatch.undo()
+    assert append(log, b"c") == 1
+    log.close()
+    assert values(opens()) == [b"a", b"c"]
+
+
+def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -> None:
+    log = opens(sync=True)
+    woken: list[int] = []
+    log.waiters.add(woken.append)
+    append(log, b"a")
+    mark = log.mark()
+    append(log, b"b")
+    assert (log.end, log.high_watermark, log.read(0, MOST), woken) == (2, 0, b"", [])
+    log.flush()
+    log.flushed_to(mark)
+    assert (values(log), woken) == ([b"a"], [len(batch(b"a"))])
+    log.flushed_to(log.mark())
+    assert (values(log), woken) == ([b"a", b"b"], [len(batch(b"a"))] * 2)
+
+
+def test_who_waits_is_told_of_each_append_and_of_the_end(opens: Opens) -> None:
+    log = opens()
+    woken: list[int] = []
+    log.waiters.add(woken.append)
+    append(log, b"a")
+    log.close()
+    assert woken[0] == len(batch(b"a"))
+    assert woken[1] > 1 << 60
+
+
+# What is refused.
+
+
+def test_anything_but_one_whole_batch_of_version_2_is_refused(opens: Opens) -> None:
+    log, good = opens(), batch(b"a")
+    append(log, b"before")
+    old, damaged = bytearray(good), bytearray(good)
+    old[16] = 1
+    damaged[-1] ^= 1
+    invalid = ErrorCode.INVALID_RECORD
+    assert refusal(log, b"") == invalid
+    assert refusal(log, good[:40]) == invalid
+    assert refusal(log, good[:-1]) == invalid
+    assert refusal(log, good + good) == invalid
+    assert refusal(log, old) == invalid
+    assert refusal(log, damaged) == ErrorCode.CORRUPT_MESSAGE
+    assert refusal(log, batch(bytes(MOST - 70))) == ErrorCode.MESSAGE_TOO_LARGE
+    with pytest.raises(Refused):
+        log.append(None, MOST)
+
+
+@pytest.mark.parametrize(
+    ("at", "what"), [(23, b"\xff\xff\xff\xff"), (57, b"\0\0\0\2"), (57, b"\0\0\0\0"), (22, b"\x20")]
+)
+def test_numbers_that_do_not_agree_are_refused(opens: Opens, at: int, what: bytes) -> None:
+    records = batch(b"a")
+    records[at : at + len(what)] = what
+    assert refusal(opens(), records) == ErrorCode.INVALID_RECORD
+
+
+def test_there_are_no_transactions(opens: Opens) -> None:
+    builder = Builder(MOST, transactional=True)
+    builder.append(1, None, b"a")
+    assert refusal(opens(), builder.close(1, 0, 0)) == ErrorCode.INVALID_TXN_STATE
+
+
+# Idempotence.
+
+
+def test_a_batch_that_is_sent_again_is_answered_with_its_old_place(opens: Opens) -> None:
+    log = opens()
+    for seq in range(6):
+        append(log, b"%d" % seq, pid=7, epoch=0, seq=seq)
+    assert [append(log, b"again", pid=7, epoch=0, seq=seq) for seq in (5, 1)] == [5, 1]
+    assert log.end == 6
+    too_old = batch(b"0", pid=7, epoch=0, seq=0)
+    assert refusal(log, too_old) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_batch_is_recognised_after_a_crash(opens: Opens) -> None:
+    log = opens(segment_bytes=200)
+    for seq in range(9):
+        append(log, b"x" * 50, pid=7, epoch=0, seq=seq)
+    again = opens(segment_bytes=200)
+    assert append(again, b"x" * 50, pid=7, epoch=0, seq=8) == 8
+    assert again.end == 9
+    gap = batch(b"x", pid=7, epoch=0, seq=10)
+    assert refusal(again, gap) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a", pid=7, epoch=0, seq=0)
+    late = batch(b"b", pid=7, epoch=1, seq=1)
+    assert refusal(log, late) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    append(log, b"b", pid=7, epoch=1, seq=0)
+    zombie = batch(b"z", pid=7, epoch=0, seq=1)
+    assert refusal(log, zombie) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_an_unknown_producer_is_believed(opens: Opens) -> None:
+    assert append(opens(), b"a", pid=7, epoch=3, seq=12) == 0
+
+
+def test_sequences_begin_again_at_zero_after_the_largest(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a", b"b", pid=7, epoch=0, seq=2**31 - 1)
+    assert append(log, b"c", pid=7, epoch=0, seq=1) == 2
+    assert append(log, b"a", b"b", pid=7, epoch=0, seq=2**31 - 1) == 0
+
+
+def test_a_producer_without_sequence_is_refused(opens: Opens) -> None:
+    assert refusal(opens(), batch(b"a", pid=7, epoch=0, seq=-1)) == ErrorCode.INVALID_RECORD
+
+
+def test_only_so_many_producers_are_remembered(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamsx.broker.producer_state.PRODUCERS_MAX", 2)
+    log = opens()
+    for pid in (1, 2, 1, 3):
+        append(log, b"a", pid=pid, epoch=0, seq=int(pid == 1 and log.end > 1))
+    assert append(log, b"a", pid=2, epoch=0, seq=0) == 4
+    assert append(log, b"a", pid=1, epoch=0, seq=5) == 5
+
+
+def test_descriptors_are_closed_and_opened_again_as_needed(tmp_path: Path) -> None:
+    descriptors = Descriptors(limit=3)
+    logs = [
+        Log(tmp_path / f"t-{i}", descriptors, segment_bytes=1 << 20, clean=False, sync=False)
+        for i in range(10)
+    ]
+    for turn in range(3):
+        for log in logs:
+            assert append(log, b"%d" % turn) == turn
+    assert all(values(log) == [b"0", b"1", b"2"] for log in logs)
+    assert len(descriptors._open) == 3
+    descriptors.close_all()

@@ -1,0 +1,58 @@
+"""The broker's database: rows in their order, ids that are never given twice, a format."""
+
+from pathlib import Path
+
+import pytest
+
+from streamsx.broker.meta import PRODUCER_IDS_AT_ONCE, Meta
+from streamsx.broker.records import (
+    GroupKey,
+    GroupValue,
+    OffsetKey,
+    OffsetValue,
+    TopicKey,
+    TopicValue,
+)
+from streamsx.errors import IncompatibleStore, StoreCorrupt
+
+GROUP = (GroupKey("g"), GroupValue("consumer", 1, None, None, 0, True, ()))
+OFFSETS = [(OffsetKey("g", "t", p), OffsetValue(p, -1, "", 0)) for p in range(3)]
+TOPIC = (TopicKey("t"), TopicValue(b"i" * 16, 3, {"segment.bytes": "1000"}))
+
+
+def test_rows_come_back_by_kind_and_key(tmp_path: Path) -> None:
+    meta = Meta(tmp_path / "meta", sync=False)
+    meta.write([*reversed(OFFSETS), TOPIC, GROUP])
+    meta.write(deletes=[OFFSETS[1][0]])
+    meta.close()
+    again = Meta(tmp_path / "meta", sync=True)
+    assert list(again.rows("GO")) == [GROUP, OFFSETS[0], OFFSETS[2]]
+    assert list(again.rows("T")) == [TOPIC]
+    again.close()
+
+
+def test_a_producer_id_is_given_once_whatever_happens(tmp_path: Path) -> None:
+    meta = Meta(tmp_path / "meta", sync=False)
+    given = [meta.next_producer_id() for _ in range(PRODUCER_IDS_AT_ONCE + 2)]
+    meta.close()
+    again = Meta(tmp_path / "meta", sync=False)
+    given.append(again.next_producer_id())
+    again.close()
+    assert given[:2] == [0, 1]
+    assert len(set(given)) == len(given)
+
+
+def test_a_directory_of_a_newer_format_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr("streamsx.broker.meta.FORMAT", 2)
+        Meta(tmp_path / "meta", sync=False).close()
+    with pytest.raises(IncompatibleStore, match="format 2, this broker knows 1"):
+        Meta(tmp_path / "meta", sync=False)
+
+
+def test_what_is_no_database_is_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "meta").write_text("no database")
+    with pytest.raises(StoreCorrupt, match="restore a copy"):
+        Meta(tmp_path / "meta", sync=False)

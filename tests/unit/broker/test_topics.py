@@ -1,0 +1,103 @@
+"""Topics: their rows, folders and configurations come and go together."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamsx.broker.configs import CONFIGS, Kind, wrong
+from streamsx.broker.meta import Meta
+from streamsx.broker.topics import NAME, TopicStore
+from streamsx.kafka.batch import Builder
+
+
+class Places:
+    """One directory, opened again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.meta = Meta(folder / "meta", sync=False)
+
+    def open(self) -> TopicStore:
+        return TopicStore(self.folder / "logs", self.meta, clean=False, sync=False)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[Places]:
+    places = Places(tmp_path)
+    yield places
+    places.meta.close()
+
+
+def batch() -> memoryview:
+    builder = Builder(1000)
+    builder.append(1, None, b"x")
+    return memoryview(builder.close())
+
+
+def test_topics_are_there_again_with_ids_partitions_configs_and_records(places: Places) -> None:
+    store = places.open()
+    topic = store.create("t", b"1" * 16, 2, {"segment.bytes": "1000"})
+    store.grow(topic, 3)
+    store.configure(topic, {"segment.bytes": "500", "retention.ms": "1"})
+    topic.logs[2].append(batch(), 1000)
+    store.close()
+
+    again = places.open()
+    assert again.catalog() == store.catalog() == {"t": (b"1" * 16, 3)}
+    found = again.by_id[b"1" * 16]
+    assert (found.config("segment.bytes"), found.config("retention.bytes")) == ("500", "-1")
+    assert [log.end for log in found.logs] == [0, 0, 1]
+    assert {log.segment_bytes for log in [*found.logs, *topic.logs]} == {500}
+    assert (again.partitions, found.log(3), found.log(-1)) == (3, None, None)
+
+
+def test_a_deleted_topic_leaves_nothing(places: Places) -> None:
+    store, changes = places.open(), []
+    store.changed = lambda: changes.append(store.catalog())
+    topic = store.create("t", b"1" * 16, 2, {})
+    topic.logs[0].append(batch(), 1000)
+    store.delete(topic)
+    assert changes == [{"t": (b"1" * 16, 2)}, {}]
+    assert list((places.folder / "logs").iterdir()) == []
+    assert (store.partitions, store.by_id, places.open().catalog()) == (0, {}, {})
+
+
+def test_what_a_crash_left_of_a_deleted_topic_does_not_greet_its_namesake(places: Places) -> None:
+    store = places.open()
+    log = store.create("t", b"1" * 16, 1, {}).logs[0]
+    log.append(batch(), 1000)
+    left = log.segments[0].path.read_bytes()
+    store.delete(store.by_name["t"])
+    (places.folder / "logs" / "t-0").mkdir()
+    log.segments[0].path.write_bytes(left)
+    assert places.open().create("t", b"2" * 16, 1, {}).logs[0].end == 0
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", ".a"])
+def test_good_names(name: str) -> None:
+    assert NAME.fullmatch(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "x" * 250, "a\n", "a\0", "٣"])
+def test_bad_names(name: str) -> None:
+    assert not NAME.fullmatch(name)
+
+
+def test_defaults_are_values_that_their_configuration_takes() -> None:
+    assert not [name for name, config in CONFIGS.items() if wrong(name, config.default)]
+
+
+def test_wrong_configurations_are_told_from_right_ones() -> None:
+    right = {
+        "cleanup.policy": "compact,delete", "retention.ms": "-1", "preallocate": "true",
+        "min.cleanable.dirty.ratio": "0.9", "compression.type": "lz4",
+    }  # fmt: skip
+    assert not [name for name, value in right.items() if wrong(name, value)]
+    bad = {
+        "no.such": "1", "cleanup.policy": "forget", "retention.ms": "-2", "preallocate": "yes",
+        "min.cleanable.dirty.ratio": "1.1", "segment.bytes": "2147483648", "segment.ms": "a day",
+        "message.timestamp.type": "LogAppendTime", "flush.ms": None, "retention.bytes": "",
+    }  # fmt: skip
+    assert [name for name, value in bad.items() if wrong(name, value)] == list(bad)
+    assert {config.kind for config in CONFIGS.values()} == set(Kind)

@@ -1,0 +1,316 @@
+"""Topics, bounds and groups: what is tried again and what is not, against a scripted broker."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import chain, repeat
+from typing import Any
+
+import pytest
+
+from streamsx.errors import SettingError, StreamsxError, TopicGone, WorldError
+from streamsx.kafka import admin, wire
+from streamsx.kafka.admin import Bounds, NewTopic
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+from streamsx.model import TopicPartition
+from streamsx.testing.scripted_broker import NODE, Answer, Asked, ScriptedBroker
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+Story = Callable[[ScriptedBroker, Cluster], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "RETRY_BACKOFF_S", 0.001)
+    monkeypatch.setattr(admin, "ADMIN_TIMEOUT_S", 0.3)
+
+
+def run(
+    story: Story, answers: dict[int, Answer] | None = None, topics: dict[str, int] | None = None
+) -> None:
+    async def told() -> None:
+        async with asyncio.timeout(10), ScriptedBroker(answers, topics) as broker:
+            cluster = Cluster(broker.bootstrap)
+            await cluster.start()
+            try:
+                await story(broker, cluster)
+            finally:
+                await cluster.stop()
+
+    asyncio.run(told())
+
+
+def codes(*given: int) -> Iterator[int]:
+    """These, then NONE for ever."""
+    return chain(given, repeat(0))
+
+
+def creates(code: Iterator[int]) -> Answer:
+    def answer(asked: Asked) -> wire.Body:
+        topics = [
+            {"name": t.name, "error_code": next(code), "error_message": "because"}
+            for t in asked.body.topics
+        ]
+        return {"topics": topics}
+
+    return answer
+
+
+def test_topics_are_created_with_their_configs() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        compacted = {"cleanup.policy": "compact"}
+        await admin.create_topics(cluster, [NewTopic("a", 3, 1, compacted), NewTopic("b")])
+        (asked,) = broker.asked_for(Api.CREATE_TOPICS)
+        first, second = asked.body.topics
+        assert (first.name, first.num_partitions, first.replication_factor) == ("a", 3, 1)
+        assert [(c.name, c.value) for c in first.configs] == [("cleanup.policy", "compact")]
+        assert (second.num_partitions, second.replication_factor) == (-1, -1)
+
+    run(story, {Api.CREATE_TOPICS: creates(codes())}, {"a": 3, "b": 1})
+
+
+def test_a_topic_that_exists_is_no_error() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.create_topics(cluster, [NewTopic("a", 2)])
+        assert len(broker.asked_for(Api.CREATE_TOPICS)) == 1
+
+    run(story, {Api.CREATE_TOPICS: creates(codes(36))}, {"a": 2})
+
+
+def test_no_topics_ask_nobody() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.create_topics(cluster, [])
+        assert broker.asked_for(Api.CREATE_TOPICS) == []
+
+    run(story)
+
+
+def test_a_topic_that_the_broker_refuses_is_the_users_error_in_the_brokers_words() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(SettingError, match="INVALID_CONFIG: topic b: because"):
+            await admin.create_topics(cluster, [NewTopic("a"), NewTopic("b"), NewTopic("c")])
+
+    answer = creates(codes(0, ErrorCode.INVALID_CONFIG, ErrorCode.NOT_CONTROLLER))
+    run(story, {Api.CREATE_TOPICS: answer})
+
+
+def test_only_what_failed_is_tried_again() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.create_topics(cluster, [NewTopic("a"), NewTopic("b")])
+        asked = broker.asked_for(Api.CREATE_TOPICS)
+        assert [[t.name for t in each.body.topics] for each in asked] == [["a", "b"], ["b"]]
+
+    answer = creates(codes(0, ErrorCode.NOT_CONTROLLER))
+    run(story, {Api.CREATE_TOPICS: answer}, {"a": 1, "b": 1})
+
+
+def test_what_fails_for_too_long_is_told() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(WorldError, match="NOT_CONTROLLER: topic a: because"):
+            await admin.create_topics(cluster, [NewTopic("a")])
+
+    run(story, {Api.CREATE_TOPICS: creates(repeat(41))})
+
+
+def test_a_created_topic_is_awaited_until_metadata_know_it() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await cluster.follow(["a"])
+        answers = iter(range(5))
+
+        def knows_it_late(asked: Asked) -> wire.Body:
+            if next(answers) == 3:
+                broker.topics["a"] = 2
+            return broker._metadata(asked)
+
+        broker.answers[Api.METADATA] = knows_it_late
+        await admin.create_topics(cluster, [NewTopic("a", 2)])
+        assert cluster.partitions("a") == 2
+
+    run(story, {Api.CREATE_TOPICS: creates(codes())})
+
+
+def test_a_created_topic_is_not_awaited_for_ever() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        before = len(broker.asked_for(Api.METADATA))
+        await admin.create_topics(cluster, [NewTopic("a", 2)])
+        assert len(broker.asked_for(Api.METADATA)) - before == admin.KNOWN_TRIES + 1
+
+    run(story, {Api.CREATE_TOPICS: creates(codes())})
+
+
+def test_partition_counts_are_of_topics_that_exist() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        assert await admin.partition_counts(cluster, ["a", "b", "c"]) == {"a": 2, "c": 1}
+
+    run(story, topics={"a": 2, "c": 1})
+
+
+def test_configs_are_of_topics_that_exist() -> None:
+    def describes(asked: Asked) -> wire.Body:
+        configs = [{"name": "retention.ms", "value": "5"}, {"name": "secret", "value": None}]
+        return {
+            "results": [
+                {"resource_name": "a", "configs": configs},
+                {"resource_name": "b", "error_code": 3},
+            ]
+        }
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        told = await admin.topic_configs(cluster, ["b", "a"])
+        assert told == {"a": {"retention.ms": "5", "secret": None}}
+        (asked,) = broker.asked_for(Api.DESCRIBE_CONFIGS)
+        asked_for = [(r.resource_type, r.resource_name) for r in asked.body.resources]
+        assert asked_for == [(2, "a"), (2, "b")]
+        assert [r.configuration_keys for r in asked.body.resources] == [None, None]
+
+    run(story, {Api.DESCRIBE_CONFIGS: describes})
+
+
+def offsets(code: Iterator[int]) -> Answer:
+    """A partition p begins at p and ends at 100 + p."""
+
+    def answer(asked: Asked) -> wire.Body:
+        def one(p: Any) -> wire.Body:
+            offset = p.partition_index + (0 if p.timestamp == admin.EARLIEST else 100)
+            return {
+                "partition_index": p.partition_index,
+                "offset": offset,
+                "error_code": next(code),
+            }
+
+        return {
+            "topics": [
+                {"name": topic.name, "partitions": [one(p) for p in topic.partitions]}
+                for topic in asked.body.topics
+            ]
+        }
+
+    return answer
+
+
+def test_bounds_of_many_partitions_take_two_requests_per_leader() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        told = await admin.bounds(cluster, [B0, A1, A0])
+        assert told == {A0: Bounds(0, 100), A1: Bounds(1, 101), B0: Bounds(0, 100)}
+        asked = broker.asked_for(Api.LIST_OFFSETS)
+        assert len(asked) == 2
+        assert {each.body.isolation_level for each in asked} == {0}
+        lanes = {each.connection for each in broker.asked_for(Api.METADATA)}
+        assert {each.connection for each in asked}.isdisjoint(lanes)
+
+    run(story, {Api.LIST_OFFSETS: offsets(codes())}, {"a": 2, "b": 1})
+
+
+def test_bounds_are_asked_again_of_what_has_no_leader_yet() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        told = await admin.bounds(cluster, [A0, A1])
+        assert told == {A0: Bounds(0, 100), A1: Bounds(1, 101)}
+        asked = broker.asked_for(Api.LIST_OFFSETS)
+        again = [[p.partition_index for p in each.body.topics[0].partitions] for each in asked]
+        assert again == [[0, 1], [0, 1], [1], [1]]
+
+    answer = offsets(codes(0, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    run(story, {Api.LIST_OFFSETS: answer}, {"a": 2})
+
+
+def test_bounds_of_a_topic_that_is_not_there_say_so() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(TopicGone, match="UNKNOWN_TOPIC_OR_PARTITION: b-0"):
+            await admin.bounds(cluster, [A0, B0])
+
+    run(story, {Api.LIST_OFFSETS: offsets(codes())}, {"a": 1})
+
+
+def test_bounds_that_must_not_be_read_are_not_tried_again() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(SettingError, match="TOPIC_AUTHORIZATION_FAILED: a-0"):
+            await admin.bounds(cluster, [A0])
+        assert len(broker.asked_for(Api.LIST_OFFSETS)) == 2
+
+    run(story, {Api.LIST_OFFSETS: offsets(repeat(29))}, {"a": 1})
+
+
+def test_no_bounds_ask_nobody() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        assert await admin.bounds(cluster, []) == {}
+
+    run(story)
+
+
+def test_deleted_records_leave_a_first_offset() -> None:
+    def deletes(asked: Asked) -> wire.Body:
+        partitions = asked.body.topics[0].partitions
+        answers = [
+            {"partition_index": p.partition_index, "low_watermark": p.offset} for p in partitions
+        ]
+        return {"topics": [{"name": "a", "partitions": answers}]}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        assert await admin.delete_records(cluster, {A0: 5, A1: 7}) == {A0: 5, A1: 7}
+
+    run(story, {Api.DELETE_RECORDS: deletes}, {"a": 2})
+
+
+def test_records_beyond_the_end_cannot_be_deleted() -> None:
+    def refuses(asked: Asked) -> wire.Body:
+        return {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 1}]}]}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(StreamsxError, match="OFFSET_OUT_OF_RANGE: a-0"):
+            await admin.delete_records(cluster, {A0: 5})
+
+    run(story, {Api.DELETE_RECORDS: refuses}, {"a": 1})
+
+
+def test_groups_are_listed_by_name() -> None:
+    def lists(asked: Asked) -> wire.Body:
+        groups = [("g2", "Stable"), ("g1", "Empty")]
+        listed = [
+            {"group_id": group, "protocol_type": "consumer", "group_state": state}
+            for group, state in groups
+        ]
+        return {"groups": listed}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        first, second = await admin.list_groups(cluster)
+        assert (first.group, first.state, first.protocol_type) == ("g1", "Empty", "consumer")
+        assert (second.group, second.state) == ("g2", "Stable")
+
+    run(story, {Api.LIST_GROUPS: lists})
+
+
+def test_a_group_is_described_with_the_bytes_its_members_gave_once_its_coordinator_is_ready() -> (
+    None
+):
+    loading = codes(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+
+    def describes(asked: Asked) -> wire.Body:
+        members = [
+            {"member_id": "m2", "group_instance_id": "i"},
+            {"member_id": "m1", "member_metadata": b"meta", "member_assignment": b"given"},
+        ]
+        group = {
+            "group_id": "g",
+            "error_code": next(loading),
+            "group_state": "Stable",
+            "protocol_type": "consumer",
+            "protocol_data": "streamsx",
+            "members": members,
+        }
+        return {"groups": [group]}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        found = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
+        broker.answers[Api.FIND_COORDINATOR] = lambda asked: found
+        group = await admin.describe_group(cluster, "g")
+        assert (group.state, group.protocol_type, group.protocol) == (
+            "Stable",
+            "consumer",
+            "streamsx",
+        )
+        first, second = group.members
+        assert (first.member_id, first.metadata, first.assignment) == ("m1", b"meta", b"given")
+        assert (first.instance_id, second.instance_id) == (None, "i")
+
+    run(story, {Api.DESCRIBE_GROUPS: describes})

@@ -1,0 +1,132 @@
+"""serde/codec.py: what is written and read, byte for byte; beyond what Faust can."""
+
+import dataclasses
+import datetime
+from typing import Any
+
+import faust
+import msgspec
+import pytest
+
+from streamsx.errors import TopologyError
+from streamsx.serde.codec import codec, table_codec, topic_codec
+
+
+class Order(faust.Record):
+    user: str
+    n: int = 1
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Leg(msgspec.Struct):
+    origin: str
+    minutes: int = 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "serializer", "value", "data"),
+    [
+        (None, "raw", "é", b"\xc3\xa9"),
+        (None, "raw", None, None),
+        (None, "json", None, b"null"),
+        (None, "json", "a", b'"a"'),
+        (str, "json", "a", b'"a"'),
+        (str, "raw", "a", b"a"),
+        (int, "json", 5, b"5"),
+        (None, "json", {1: {2}}, b'{"1":[2]}'),
+        (None, "json", datetime.date(2026, 11, 21), b'"2026-11-21"'),
+        (None, "json", b"not json", b"not json"),
+        (Order, "json", Order("ann"), b'{"user":"ann","n":1,"__faust":{"ns":"%s"}}'),
+    ],
+)
+def test_values_are_these_bytes(kind: Any, serializer: str, value: Any, data: bytes | None) -> None:
+    if data is not None and b"%s" in data:
+        data %= Order._options.namespace.encode()
+    assert codec(kind, serializer).encode(value) == data
+
+
+@pytest.mark.parametrize(
+    ("kind", "serializer", "data", "value"),
+    [
+        (None, "raw", b"a", b"a"),
+        (str, "raw", b"\xc3\xa9", "é"),
+        (int, "raw", b"5", 5),
+        (float, "raw", b"1.5", 1.5),
+        (None, "json", b'{"a":[1]}', {"a": [1]}),
+        (bytes, "json", b'"a"', b"a"),
+        (None, "json", None, None),
+        (Order, "json", b'{"user":"ann","__faust":{"ns":"gone"}}', Order("ann")),
+        (Point, "json", b'{"x":1}', Point(1)),
+        (Leg, "json", b'{"origin":"ULM","minutes":7}', Leg("ULM", 7)),
+    ],
+)
+def test_bytes_are_these_values(kind: Any, serializer: str, data: bytes | None, value: Any) -> None:
+    assert codec(kind, serializer).decode(data) == value
+
+
+def test_a_dict_without_a_type_is_the_record_that_it_names() -> None:
+    plain = codec(None, "json")
+    assert plain.decode(codec(Order, "json").encode(Order("ann", 2))) == Order("ann", 2)
+    assert plain.decode(b'{"__faust":{"ns":"gone"}}') == {"__faust": {"ns": "gone"}}
+
+
+@pytest.mark.parametrize(("kind", "value"), [(int, 5), (float, 1.5)])
+def test_numbers_can_be_raw_keys(kind: Any, value: float) -> None:
+    raw = codec(kind, "raw")
+    assert raw.decode(raw.encode(value)) == value
+
+
+def test_what_is_not_raw_says_what_to_do() -> None:
+    with pytest.raises(TypeError, match="not raw: dict: give the topic a serializer"):
+        codec(None, "raw").encode({})
+
+
+def test_dataclasses_and_structs_are_written_as_they_are_read() -> None:
+    for kind, value in ((Point, Point(1, 2)), (Leg, Leg("ULM", 3))):
+        assert codec(kind, "json").decode(codec(kind, "json").encode(value)) == value
+        assert codec(None, "json").encode(value) == codec(kind, "json").encode(value)
+
+
+def test_a_record_without_a_value_is_none_unless_a_model_is_expected() -> None:
+    assert topic_codec(Order, None, "json", empty=True).decode(None) is None
+    with pytest.raises(ValueError, match="no value: a Order was expected"):
+        topic_codec(Order, None, "json").decode(None)
+
+
+def test_other_serializers_are_those_that_faust_knows() -> None:
+    both = codec(None, "pickle_restricted")
+    assert both.decode(both.encode((1, "a"))) == (1, "a")
+    assert both.name == "pickle_restricted"
+
+
+@pytest.mark.parametrize(("kind", "serializer"), [(None, "nope"), (Leg, "raw"), (object, "json")])
+def test_what_nobody_knows_is_the_users_error(kind: Any, serializer: str) -> None:
+    with pytest.raises(TopologyError, match="unknown"):
+        codec(kind, serializer)
+
+
+def test_the_serializer_of_a_model_counts_where_it_is_written() -> None:
+    class Raw(faust.Record, serializer="binary"):
+        a: str
+
+    with pytest.raises(TypeError):
+        codec(None, "json").encode(Raw("x"))  # base64 of a dict, as in Faust
+    assert topic_codec(Raw, None, "json").name == "binary"
+
+
+def test_tables_are_json_unless_their_type_says_otherwise() -> None:
+    assert [table_codec(kind).name for kind in (None, str, int, bytes)] == [*["json"] * 3, "raw"]
+
+
+def test_equal_codecs_are_one_object() -> None:
+    assert topic_codec(str, None, "json") is topic_codec(str, "json", "raw")
+    assert topic_codec(str, None, "json") is not topic_codec(str, None, "raw")
+
+
+def test_what_is_kept_has_its_exact_size() -> None:
+    assert codec(None, "json").encode("a" * 10) == b'"aaaaaaaaaa"'

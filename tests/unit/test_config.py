@@ -1,0 +1,80 @@
+"""config.py: the table of settings, and values as people write them."""
+
+import datetime
+import math
+from typing import Any
+
+import pytest
+
+from streamsx.config import SETTINGS, Config, name_of, seconds, servers, size_bytes
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (2, 2.0), (0.5, 0.5), ("2", 2.0), ("500ms", 0.5), ("60s", 60.0), ("10m", 600.0),
+        ("1.5h", 5400.0), ("1d", 86400.0), (" 10 S ", 10.0), ("infinite", math.inf),
+        (datetime.timedelta(minutes=1), 60.0), (0, 0.0),
+    ],
+)  # fmt: skip
+def test_a_duration_is_seconds_however_it_is_written(written: object, meant: float) -> None:
+    assert seconds(written) == meant
+
+
+@pytest.mark.parametrize("written", ["5x", "", "ms", "-1s", -1, None, True, "1.2.3s", "s5"])
+def test_what_is_no_duration_says_how_to_write_one(written: object) -> None:
+    with pytest.raises(ValueError, match="a duration is written"):
+        seconds(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [(100, 100), ("64KiB", 65536), ("1.5 MiB", 3 << 19), ("2gib", 2 << 30)]
+)
+def test_a_size_is_bytes(written: object, meant: int) -> None:
+    assert size_bytes(written) == meant
+
+
+@pytest.mark.parametrize("written", ["5x", "KiB", None, True])
+def test_what_is_no_size_says_how_to_write_one(written: object) -> None:
+    with pytest.raises(ValueError, match="a size is written"):
+        size_bytes(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("kafka://a", ("a:9092",)),
+        ("a:1,b:2", ("a:1", "b:2")),
+        ("kafka://a:1;b:2", ("a:1", "b:2")),
+        (["aiokafka://a", "kafka://b:1"], ("a:9092", "b:1")),
+        ("kafka://[::1]:9093", ("[::1]:9093",)),
+    ],
+)
+def test_brokers_are_hosts_with_ports(written: object, meant: tuple[str, ...]) -> None:
+    assert servers(written) == meant
+
+
+@pytest.mark.parametrize("written", ["http://a", "kafka://", "kafka://a:x"])
+def test_what_is_no_broker_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match=r"not a broker|Port"):
+        servers(written)
+
+
+@pytest.mark.parametrize("name", sorted({name_of(known) for known in SETTINGS.values()} - {"id"}))
+def test_every_default_is_what_its_own_parser_makes_of_it(name: str) -> None:
+    known = SETTINGS[name]
+    default: Any = getattr(Config(id="x"), known.name)
+    assert known.metadata["parse"](default) == default
+
+
+def test_units_are_in_the_fields_and_not_in_the_names() -> None:
+    assert SETTINGS["commit_interval"].name == "commit_interval_s"
+    assert SETTINGS["memory_budget"].name == "memory_budget_bytes"
+    assert name_of(SETTINGS["fetch_max_bytes"]) == "fetch_max_bytes"
+
+
+def test_no_name_means_two_settings() -> None:
+    names = [
+        name for known in set(SETTINGS.values()) for name in SETTINGS if SETTINGS[name] is known
+    ]
+    assert len(names) == len(SETTINGS)

@@ -1,0 +1,99 @@
+"""`streamsx topology`, as it is typed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SHOP = """
+import streamsx
+
+app = streamsx.App("shop", web_port=1)
+totals = app.Table("totals", default=float)
+print("imported")
+
+@app.agent("orders")
+async def add(stream):
+    async for order in stream.group_by(lambda o: o["user"], name="user"):
+        totals[order["user"]] += order["price"]
+
+if __name__ == "__main__":
+    app.main()
+"""
+WORD_COUNT = "streamsx.examples.wordcount"
+
+
+def run(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=cwd
+    )
+
+
+def streamsx(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return run("-m", "streamsx", *arguments, cwd=cwd)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+def test_text_is_for_people() -> None:
+    done = streamsx("topology", WORD_COUNT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sub-topology 1: stateful, 8 tasks" in done.stdout
+
+
+def test_the_last_line_is_json_when_it_is_asked_for(shop: Path) -> None:
+    done = streamsx("topology", "shop", "--json", cwd=shop)
+    data = json.loads(done.stdout.splitlines()[-1])
+    assert [each["outputs"] for each in data["subtopologies"]] == [
+        ["shop.add-orders-user-repartition"], [],
+    ]  # fmt: skip
+    assert "sub-topology 0: stateless" in done.stderr
+
+
+def test_faust_s_order_of_words_and_app_main_are_the_same_command(shop: Path) -> None:
+    ours = streamsx("topology", "shop", "--format", "mermaid", cwd=shop)
+    faust_s = streamsx("-A", "shop", "topology", "--format", "mermaid", cwd=shop)
+    main = run("shop.py", "topology", "--format", "mermaid", cwd=shop)
+    assert ours.returncode == 0
+    assert ours.stdout == faust_s.stdout == main.stdout
+    assert "t2 --> s1a0" in ours.stdout
+
+
+def test_the_generated_loops_can_be_seen(shop: Path) -> None:
+    done = streamsx("topology", "shop", "--source", cwd=shop)
+    assert "# orders\ndef run(records, undecodable):" in done.stdout
+    assert "key = key_of_0(value)" in done.stdout
+
+
+def test_notes_are_for_people(shop: Path) -> None:
+    done = streamsx("topology", "shop", "--format", "json", cwd=shop)
+    assert done.stderr == (
+        "note: setting without meaning here: web_port (app shop): it does nothing\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nope"], "error: no such module: nope: give the name as in an import"),
+        (["shop:totals"], "error: not an app: shop:totals: name an object"),
+        (["shop", "--format", "svg"], "error: argument --format: invalid choice"),
+        ([], "error: the following arguments are required"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_2(shop: Path, arguments: list[str], says: str) -> None:
+    done = streamsx("topology", *arguments, cwd=shop)
+    assert done.returncode == 2
+    assert done.stderr.startswith(says)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_traceback_is_for_debugging() -> None:
+    done = streamsx("topology", "nope", "--debug")
+    assert "Traceback" in done.stderr

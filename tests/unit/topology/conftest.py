@@ -1,0 +1,56 @@
+"""Stages by hand: topics in, topics out, tables, and an agent that is never run."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from streamsx.topology.build import Topology, build
+from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec
+from streamsx.topology.nodes import AgentNode, Operator, Source, StoreNode
+from streamsx.topology.subtopologies import Stage
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def make_stage(
+    name: str, reads: str, sends: str = "", tables: str = "", *, loop: bool = False
+) -> Stage:
+    """Names with spaces between; `loop`: it forwards, and has no agent."""
+    steps = (Operator("forward", {"encode_key": same}, sends),) if loop else ()
+    agents = () if loop else (AgentNode(name, same),)
+    sources = tuple(Source(topic, same, same, steps, agents) for topic in reads.split())
+    return Stage(name, sources, frozenset(tables.split()), frozenset(sends.split()))
+
+
+def make_topology(*stages: Stage, specs: Iterable[TopicSpec] = ()) -> Topology:
+    tables = {table for stage in stages for table in stage.tables}
+    stores = {
+        name: StoreNode(name, f"app-{name}-changelog", same, same, same, same) for name in tables
+    }
+    given = {spec.name for spec in specs}
+    reads = {source.topic for stage in stages for source in stage.sources}
+    sends = {topic for stage in stages for topic in stage.outputs} - reads
+    kinds = {
+        **dict.fromkeys(reads, Kind.SOURCE),
+        **dict.fromkeys(sends, Kind.OUTPUT),
+        **{store.changelog: Kind.CHANGELOG for store in stores.values()},
+    }
+    made = [
+        TopicSpec(name, kind, config=CONFIGS[kind])
+        for name, kind in kinds.items()
+        if name not in given
+    ]
+    return build("app", stages, stores, [*specs, *made])
+
+
+@pytest.fixture
+def stage() -> Callable[..., Stage]:
+    return make_stage
+
+
+@pytest.fixture
+def topology() -> Callable[..., Topology]:
+    return make_topology

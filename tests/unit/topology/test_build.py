@@ -1,0 +1,92 @@
+"""topology/build.py, internal_topics.py, nodes.py: topics, their names, signatures, layouts."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamsx.errors import NameClash, TopologyError
+from streamsx.examples.wordcount import app
+from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec, repartition_name
+from streamsx.topology.nodes import StoreNode
+
+Make = Callable[..., Any]
+
+
+def test_a_topic_that_is_sent_to_and_read_is_a_source(stage: Make, topology: Make) -> None:
+    specs = [
+        TopicSpec("words", Kind.OUTPUT),
+        TopicSpec("words", Kind.SOURCE, 4, config={"a": "1"}),
+        TopicSpec("words", Kind.OUTPUT),
+    ]
+    made = topology(stage("a", "words"), specs=specs)
+    assert made.topics == (TopicSpec("words", Kind.SOURCE, 4, config={"a": "1"}),)
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [TopicSpec("t", Kind.SOURCE), TopicSpec("t", Kind.CHANGELOG)],
+        [TopicSpec("t", Kind.REPARTITION), TopicSpec("t", Kind.OUTPUT)],
+        [TopicSpec("t", Kind.SOURCE, 2), TopicSpec("t", Kind.SOURCE, 4)],
+    ],
+)
+def test_two_topics_with_one_name_are_an_error(
+    stage: Make, topology: Make, specs: list[TopicSpec]
+) -> None:
+    with pytest.raises(NameClash, match="two topics with one name: t"):
+        topology(stage("a", "t"), specs=specs)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ö", "<lambda>", "a" * 250, "a/b"])
+def test_a_name_that_kafka_refuses_is_the_users_error(name: str) -> None:
+    with pytest.raises(TopologyError, match="not a name of a topic"):
+        TopicSpec(name, Kind.SOURCE)
+
+
+def test_internal_topics_are_kept_as_their_use_demands() -> None:
+    assert CONFIGS[Kind.CHANGELOG] == {"cleanup.policy": "compact"}
+    assert CONFIGS[Kind.REPARTITION]["retention.ms"] == "-1"
+
+
+def test_a_repartition_topic_bears_its_agent_once() -> None:
+    assert repartition_name("t", "n", agent="m.a") == "m.a-t-n-repartition"
+    assert repartition_name("app-m.a", "n") == "app-m.a-n-repartition"
+
+
+def test_signatures_differ_when_anything_of_the_sub_topology_does(
+    stage: Make, topology: Make
+) -> None:
+    variants = [
+        topology(stage("a", "one")),
+        topology(stage("b", "one")),
+        topology(stage("a", "two")),
+        topology(stage("a", "one", tables="t")),
+        topology(stage("a", "one", tables="u")),
+        topology(stage("a", "one", "out")),
+        topology(stage("a", "one", "out", loop=True)),
+    ]
+    signatures = [each.signatures for each in variants]
+    assert len(set(signatures)) == len(variants)
+    assert all(0 <= number < 1 << 32 for (number,) in signatures)
+    assert topology(stage("a", "one")).signatures == signatures[0]
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "12345"])
+def test_signatures_are_equal_in_every_process(seed: str) -> None:
+    code = "from streamsx.examples.wordcount import app; print(app.topology().signatures)"
+    environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == f"{app.topology().signatures}\n"
+
+
+def test_the_layout_of_a_store_says_what_its_rows_are() -> None:
+    node = StoreNode("t", "app-t-changelog", bytes, bytes, bytes, bytes, key_codec="raw")
+    assert node.layout(4) == (
+        '{"version":1,"store":"kv","key":"raw","value":"json","topic":"app-t-changelog",'
+        '"partitions":4}'
+    )

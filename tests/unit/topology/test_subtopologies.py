@@ -1,0 +1,82 @@
+"""topology/subtopologies.py: what lives together, and in which order."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from streamsx.errors import TopologyError
+from streamsx.topology.subtopologies import subtopologies
+
+Make = Callable[..., Any]
+
+
+def drawn(topology: Any) -> list[tuple[list[str], list[str]]]:
+    """Topics and tables of each sub-topology, in the order of their numbers."""
+    return [(list(s.topics), [store.name for store in s.stores]) for s in topology.subtopologies]
+
+
+def test_two_agents_of_one_topic_live_together(stage: Make, topology: Make) -> None:
+    made = topology(stage("b", "words"), stage("a", "words"), stage("c", "lines"))
+    assert drawn(made) == [(["lines"], []), (["words"], [])]
+    assert [agent.name for agent in made.subtopologies[1].sources[0].agents] == ["a", "b"]
+
+
+def test_two_agents_of_one_table_live_together(stage: Make, topology: Make) -> None:
+    made = topology(
+        stage("a", "orders", tables="totals"), stage("b", "users", tables="totals names")
+    )
+    assert drawn(made) == [(["orders", "users"], ["names", "totals"])]
+
+
+def test_what_binds_two_groups_makes_them_one(stage: Make, topology: Make) -> None:
+    made = topology(
+        stage("a", "one", tables="t"), stage("b", "two", tables="u"), stage("c", "one two")
+    )
+    assert drawn(made) == [(["one", "two"], ["t", "u"])]
+
+
+def test_sending_does_not_bind(stage: Make, topology: Make) -> None:
+    made = topology(stage("split", "lines", "words"), stage("count", "words", tables="counts"))
+    assert drawn(made) == [(["lines"], []), (["words"], ["counts"])]
+
+
+def test_a_sub_topology_comes_after_those_that_send_to_it(stage: Make, topology: Make) -> None:
+    made = topology(stage("a", "z", "m"), stage("b", "m", "a"), stage("c", "a"), stage("d", "b"))
+    assert [topics[0] for topics, _ in drawn(made)] == ["b", "z", "m", "a"]
+
+
+def test_in_a_circle_the_smallest_name_is_first(stage: Make, topology: Make) -> None:
+    made = topology(stage("a", "y", "x"), stage("b", "x", "y"), stage("c", "w", "w"))
+    assert [topics[0] for topics, _ in drawn(made)] == ["w", "x", "y"]
+
+
+def test_numbers_and_signatures_do_not_depend_on_the_order_of_imports(
+    stage: Make, topology: Make
+) -> None:
+    stages = [
+        stage("split", "lines", "words"),
+        stage("count", "words", "alerts", tables="counts"),
+        stage("other", "words"),
+        stage("warn", "alerts users", tables="users"),
+    ]
+    made = [topology(*order) for order in itertools.permutations(stages)]
+    assert len({str(drawn(each)) for each in made}) == 1
+    assert len({each.signatures for each in made}) == 1
+
+
+def test_loops_and_agents_of_one_topic_are_one_source(stage: Make, topology: Make) -> None:
+    made = topology(stage("a", "orders", "by-user", loop=True), stage("b", "orders"))
+    source = made.subtopologies[0].sources[0]
+    assert [step.topic for step in source.operators] == ["by-user"]
+    assert [agent.name for agent in source.agents] == ["b"]
+
+
+def test_one_topic_cannot_be_read_in_two_ways(stage: Make) -> None:
+    one = stage("a", "orders")
+    source = replace(one.sources[0], decode_value=bytes)
+    other = replace(stage("b", "orders"), sources=(source,))
+    with pytest.raises(TopologyError, match="read in two ways: orders: agent b"):
+        subtopologies([one, other], {})

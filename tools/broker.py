@@ -1,0 +1,107 @@
+"""`streamsx broker`: the embedded Kafka-protocol broker as a process.
+
+The first line on stdout is `ready HOST:PORT`; what an operator wants to know goes to stderr. All
+that is imported for it waits until the options are known to be right.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from streamsx.config import seconds, size_bytes, whole
+from streamsx.tools.cli.command import INTERRUPTED, Command, port, value
+
+DATA = "streamsx-broker"
+
+positive, duration, size = value(whole(1)), value(seconds), value(size_bytes)
+LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "connections_max": ("connections; the next one is closed", positive),
+    "connections_max_idle_s": ("how long a connection may be idle", duration),
+    "frame_bytes_max": ("size of a request", size),
+    "queued_requests_max": ("requests of a connection that wait to be served", positive),
+    "queued_bytes_max": ("size of those", size),
+    "in_flight_bytes_max": ("size of all requests that are not answered yet", size),
+    "unsent_bytes_max": (
+        "answers that a client does not take; then it is served no more",
+        size,
+    ),
+    "partitions_max": ("partitions of all topics together", positive),
+}
+
+
+def main() -> None:
+    """Serves until SIGTERM, then brings everything to the disk and exits with 0."""
+    command = Command("broker", "Run the embedded Kafka-protocol broker.")
+    add = command.add_argument
+    add("--data", default=DATA, metavar="DIR", help=f"its directory (./{DATA})")
+    add("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
+    add("--port", type=port, default=9092, help="0 picks a free one (9092)")
+    add(
+        "--topic", type=topic, action="append", default=[], metavar="NAME:PARTITIONS",
+        help="make this topic if it is not there; may be repeated",
+    )  # fmt: skip
+    add(
+        "--partitions",
+        type=positive,
+        default=1,
+        help="of a topic for which nobody says how many (1)",
+    )
+    add(
+        "--no-auto-create", action="store_true",
+        help="do not make topics because a client asks for them",
+    )  # fmt: skip
+    add("--sync", action="store_true", help="acknowledge nothing before it is on the disk")
+    add("--allow-remote", action="store_true", help="serve whoever can reach the address")
+    limits = command.add_argument_group("limits")
+    for name, (what, kind) in LIMITS.items():
+        flag = "--" + name.removesuffix("_s").replace("_", "-")
+        limits.add_argument(flag, type=kind, dest=name, metavar="N", help=what)
+    command.run(serve)
+
+
+def topic(text: str) -> tuple[str, int]:
+    """NAME:PARTITIONS; which names can be is the broker's to say."""
+    name, _, partitions = text.rpartition(":")
+    if not name or not partitions.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r}: NAME:PARTITIONS is wanted, as in orders:4")
+    return name, int(partitions)
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Runs the broker; 130 if it was interrupted from the keyboard."""
+    import asyncio
+    import logging
+    import signal
+
+    from streamsx.broker.connection import Limits
+    from streamsx.broker.server import Broker
+    from streamsx.broker.service import Options
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    given = {name: value for name in LIMITS if (value := getattr(options, name)) is not None}
+    broker = Broker(
+        options.data,
+        host=options.host,
+        port=options.port,
+        topics=dict(options.topic),
+        options=Options(options.sync, not options.no_auto_create, options.partitions),
+        limits=Limits(**given),
+        allow_remote=options.allow_remote,
+    )
+
+    async def until_told() -> int:
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        codes: list[int] = []
+
+        def end(code: int) -> None:
+            codes.append(code)
+            told.set()
+
+        loop.add_signal_handler(signal.SIGTERM, end, 0)
+        loop.add_signal_handler(signal.SIGINT, end, INTERRUPTED)
+        async with broker:
+            print(f"ready {broker.bootstrap}", flush=True)
+            await told.wait()
+        return codes[0]
+
+    return asyncio.run(until_told())

@@ -1,0 +1,1 @@
+"""How commands read their options and end: the same for all. A folder is never a command."""

@@ -1,0 +1,45 @@
+"""The log of a command: one line per decision on stderr, as text or as JSON.
+
+`2026-11-21T08:08:00.123Z INFO  promoted task=1_0 lag=12`: event first, then key=value. Libraries
+are kept at WARNING; the root logger's level is never changed, for whoever lowers it pays for every
+record that a library does not print.
+"""
+
+import json
+import logging
+import sys
+import time
+
+OURS = "streamsx"
+
+
+class TextFormatter(logging.Formatter):
+    """Times in UTC, to the millisecond."""
+
+    converter = staticmethod(time.gmtime)
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
+        text = f"{stamp}.{record.msecs:03.0f}Z {record.levelname:<5} {record.getMessage()}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line; the fields of an event stand beside its name."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {"t": round(record.created, 3), "level": record.levelname}
+        told |= getattr(record, "fields", None) or {"message": record.getMessage()}
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told)
+
+
+def set_up(level: str, form: str) -> None:
+    """`level` and `form` are the settings `log_level` and `log_format`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    for name, threshold in ((OURS, level.upper()), ("aiokafka", "WARNING"), ("asyncio", "WARNING")):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(threshold)

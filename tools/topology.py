@@ -1,0 +1,49 @@
+"""`streamsx topology`: what an app becomes, without a broker.
+
+Partition counts are those that topics would get if none of them were there.
+"""
+
+import argparse
+import json
+import sys
+
+from streamsx.tools.cli.command import Command
+
+FORMATS = ("text", "mermaid", "json")
+
+
+def main() -> None:
+    """Prints sub-topologies, tasks, stores and topics of an app."""
+    command = Command("topology", "Show what an app becomes: sub-topologies, stores, topics.")
+    add = command.add_argument
+    add("app", metavar="MODULE[:ATTR]", help="the app, as in an import")
+    add("--format", choices=FORMATS, default="text", help="how it is printed (text)")
+    add("--source", action="store_true", help="print the generated loops too")
+    add("--json", action="store_true", help="the last line is one JSON object, the rest on stderr")
+    command.run(show)
+
+
+def show(options: argparse.Namespace) -> None:
+    """Raises UsageError for what is no app, or cannot become a topology."""
+    from streamsx.app.lookup import app_named
+    from streamsx.task.compile import source_text
+    from streamsx.topology.describe import as_data, as_mermaid, as_text
+    from streamsx.topology.partitions import partitioned
+
+    app = app_named(options.app)
+    topology = app.topology()
+    partitions = partitioned(topology, {}, default=app.conf.topic_partitions, declare=True)
+    data = json.dumps(as_data(topology, partitions))
+    people = sys.stderr if options.json or options.format == "json" else sys.stdout
+    if options.format == "text":
+        print("\n".join(as_text(topology, partitions)), file=people)
+    if options.format == "mermaid":
+        print("\n".join(as_mermaid(topology)), file=people)
+    for note in (*app.settled.notes, *topology.notes):
+        print(f"note: {note}", file=sys.stderr)
+    if options.source:
+        sources = [source for each in topology.subtopologies for source in each.sources]
+        for source in (source for source in sources if source.operators):
+            print(f"\n# {source.topic}\n{source_text(source)}", end="", file=people)
+    if options.json or options.format == "json":
+        print(data)

@@ -1,0 +1,119 @@
+"""`streamsx worker`: one worker of an app, until it is told to leave.
+
+SIGTERM and SIGINT leave gracefully: others learn the tasks first, if others can take over. A second
+signal stops now.
+"""
+
+import argparse
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streamsx.tools.cli.command import Command
+
+if TYPE_CHECKING:
+    from streamsx.app.app import App
+    from streamsx.config import Config
+    from streamsx.state.directory import StateDirectory
+
+LEVELS = ("debug", "info", "warning", "error")
+NAME_DIGITS = 4
+
+
+def main() -> None:
+    """Ends with 0 after a clean leave."""
+    command = Command("worker", "Run a worker of an app.")
+    add = command.add_argument
+    add("app", metavar="MODULE[:ATTR]", help="the app, as in an import")
+    add("--bootstrap", metavar="HOST:PORT[,HOST:PORT]", help="the brokers (the app's setting)")
+    add(
+        "--state-dir", metavar="DIR",
+        help="stores and names of this worker (the first free slot of ./ID-data/)",
+    )  # fmt: skip
+    add("--instance-id", metavar="ID", help="its name for leave, status and events (kept there)")
+    add("--events", metavar="FILE", help="write what happens as JSON Lines")
+    add("-l", "--loglevel", choices=LEVELS, help="of the log on stderr (info)")
+    add("--web", metavar="HOST:PORT|off", default="off", help="only off in this version")
+    add(
+        "--without-web", action="store_const", const="off", dest="web", help="the same as --web off"
+    )
+    add("--processes", type=int, default=1, metavar="N", help="only 1 in this version")
+    command.run(work)
+
+
+def work(options: argparse.Namespace) -> int:
+    """Raises UsageError and others; see CONTRACTS of the exit codes in `tools.cli.command`."""
+    import asyncio
+
+    from streamsx.app.lookup import app_named
+    from streamsx.clock import SystemClock
+    from streamsx.engine.journal import LOG, Journal
+    from streamsx.engine.worker import Worker
+    from streamsx.tools.cli.logs import set_up
+
+    refuse_what_is_not_there(options)
+    app = configured(app_named(options.app), options)
+    config, topology = app.conf, app.topology()
+    set_up(config.log_level, config.log_format)
+    for note in (*app.settled.notes, *topology.notes):
+        LOG.warning("%s", note)
+    directory = directory_of(config)
+    clock = SystemClock()
+    events = Path(config.events_file) if config.events_file else None
+    journal = Journal(named(directory, config), clock, events)
+    worker = Worker(
+        topology,
+        config,
+        directory,
+        journal,
+        clock,
+        services=[(service.name, service.run) for service in app.services()],
+        hosted=lambda host: setattr(app, "host", host),
+    )
+    try:
+        return asyncio.run(worker.run())
+    finally:
+        journal.close()
+        directory.release()
+
+
+def refuse_what_is_not_there(options: argparse.Namespace) -> None:
+    from streamsx.errors import UsageError
+
+    if options.web != "off":
+        raise UsageError(f"no web server in this version: --web {options.web}: use --web off")
+    if options.processes != 1:
+        raise UsageError(
+            f"one process per worker in this version: --processes {options.processes}: "
+            "start more workers"
+        )
+
+
+def configured(app: "App", options: argparse.Namespace) -> "App":
+    given = {
+        "bootstrap": options.bootstrap,
+        "state_dir": options.state_dir,
+        "instance_id": options.instance_id,
+        "events_file": options.events,
+        "log_level": options.loglevel,
+    }
+    app.override(**{name: value for name, value in given.items() if value is not None})
+    return app
+
+
+def directory_of(config: "Config") -> "StateDirectory":
+    """The one that was asked for, or the first free slot beside the others of this folder."""
+    from streamsx.state.directory import StateDirectory
+
+    if config.state_dir is not None:
+        return StateDirectory(Path(config.state_dir), config.id)
+    return StateDirectory.first_free(Path(f"{config.id}-data"), config.id)
+
+
+def named(directory: "StateDirectory", config: "Config") -> str:
+    """The name given, the one kept, or host and some digits."""
+    made = f"{socket.gethostname()}-{os.urandom(NAME_DIGITS // 2).hex()}"
+    instance = config.instance_id or directory.instance_id or made
+    directory.name_instance(instance)
+    return instance
