@@ -70,14 +70,14 @@ def topic(text: str) -> tuple[str, int]:
 def serve(options: argparse.Namespace) -> int:
     """Runs the broker; 130 if it was interrupted from the keyboard."""
     import asyncio
-    import logging
     import signal
 
     from streamsx.broker.connection import Limits
     from streamsx.broker.server import Broker
     from streamsx.broker.service import Options
+    from streamsx.tools.cli.logs import set_up
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    set_up("info", "text")
     given = {name: value for name in LIMITS if (value := getattr(options, name)) is not None}
     broker = Broker(
         options.data,

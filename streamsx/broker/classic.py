@@ -45,12 +45,13 @@ from streamsx.broker.members import (
     by_id,
     check,
     holder,
+    metadata,
     rebalance_ms,
     subscriptions,
     supported,
     vote,
 )
-from streamsx.broker.records import Committed, GroupKey, GroupValue, MemberValue
+from streamsx.broker.records import Committed, GroupKey, GroupValue, MemberValue, ProtocolValue
 from streamsx.errors import InvalidTransition
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -60,6 +61,7 @@ SKIP_SINCE = 9  # the version from which a returning leader is told not to assig
 NAMES_SINCE = 5  # the version from which SyncGroup names the protocol (KIP-559)
 LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
 STORY_LINES = 200
+NOTHING: Body = {}
 
 
 class State(Enum):
@@ -90,7 +92,7 @@ TABLE: dict[Cause, tuple[str, str, str, str]] = {
     #                 EMPTY       PREPARING    COMPLETING         STABLE
     Cause.NEW:       ("prepare",  "gather",    "prepare",         "prepare"),
     Cause.CHANGED:   ("",         "gather",    "prepare",         "prepare"),
-    Cause.UNCHANGED: ("",         "gather",    "tell_or_abort",   "tell_follower"),
+    Cause.UNCHANGED: ("",         "gather",    "tell_again",      "tell_again"),
     Cause.RETURN:    ("",         "gather",    "prepare",         "return_quietly"),
     Cause.GONE:      ("",         "gather",    "prepare",         "prepare"),
     Cause.SYNC:      ("",         "refuse",    "park",            "hand_out"),
@@ -224,22 +226,18 @@ class Round:
         if self.leader not in joined:
             self.leader = joined[0]
         for m in self.members.values():
-            m.about, m.synced = replace(m.about, assignment=b""), False
+            chosen = metadata(m.about.protocols, self.protocol)
+            m.about, m.synced = replace(m.about, subscription=chosen, assignment=b""), False
         self.save("group_generation")
         self.set_deadline(rebalance_ms(self.members))
         for m in by_id(self.members):
             self.answer_join(m)
             self.turn.touch(m)
 
-    def tell_or_abort(self, member: Member, _: Request) -> None:
+    def tell_again(self, member: Member, _: Request) -> None:
         """Seed 001: nobody knows who heard of a generation that was loaded, so all join again."""
-        if self.recovered:
-            self.prepare()
-        else:
-            self.answer_join(member)
-
-    def tell_follower(self, member: Member, _: Request) -> None:
-        if member.id == self.leader:
+        leads = self.state is State.STABLE and member.id == self.leader
+        if leads or self.recovered:
             self.prepare()
         else:
             self.answer_join(member)
@@ -254,13 +252,10 @@ class Round:
             self.prepare()
             return
         self.save("static_member_returned")
-        but: Body = {}
-        if self.leader == member.id:
-            skips = request.version >= SKIP_SINCE
-            but = (
-                {"skip_assignment": True} if skips else {"leader": member.former_id, "members": []}
-            )
-        self.answer_join(member, but)
+        but: Body = {"skip_assignment": True}
+        if request.version < SKIP_SINCE:
+            but = {"leader": member.former_id, "members": []}
+        self.answer_join(member, but if self.leader == member.id else {})
 
     def live(self, member: Member, request: Request) -> None:
         self.turn.touch(member)
@@ -304,13 +299,13 @@ class Round:
 
     # What they have in common.
 
-    def answer_join(self, member: Member, but: Body | None = None) -> None:
+    def answer_join(self, member: Member, but: Body = NOTHING) -> None:
         if member.join is not None:
             leads = member.id == self.leader
-            told = subscriptions(self.members, self.protocol) if leads else []
+            told = subscriptions(self.members) if leads else []
             kind = {"protocol_type": self.protocol_type, "protocol_name": self.protocol}
             who = {"leader": self.leader, "member_id": member.id, "members": told}
-            body = {"generation_id": self.generation, **kind, **who, **(but or {})}
+            body = {"generation_id": self.generation, **kind, **who, **but}
             self.turn.reply(member.join, body)
         member.join, member.joined = None, False
 
@@ -331,7 +326,7 @@ class Round:
         self.tell(event)
         value = GroupValue(
             self.protocol_type, self.generation, self.protocol, self.leader, self.turn.wall_ms,
-            self.state is State.STABLE, tuple(m.about for m in self.members.values()),
+            tuple(m.about for m in self.members.values()), self.state is State.STABLE,
         )  # fmt: skip
         self.turn.effects.append(Persist(((GroupKey(self.turn.group_id), value),)))
 
@@ -407,11 +402,11 @@ class ClassicGroup:
                 return
         old = members.get(member_id) or holder(members, instance_id)
         patience = body.rebalance_timeout if request.version else body.session_timeout
+        offered = tuple(ProtocolValue(p.name, bytes(p.metadata)) for p in body.protocols)
         about = MemberValue(
             member_id, instance_id, peer.client_id, peer.host,
-            max(patience, self.config.rebalance_timeout_min_ms),
-            body.session_timeout, tuple((p.name, bytes(p.metadata)) for p in body.protocols),
-            old.about.assignment if old else b"",
+            max(patience, self.config.rebalance_timeout_min_ms), body.session_timeout,
+            metadata(offered, self.round.protocol), old.about.assignment if old else b"", offered,
         )  # fmt: skip
         member = Member(about, joined=True, join=request.waiter)
         cause = self._seat(member, old, body.protocol_type)
@@ -568,7 +563,7 @@ def describe(group: ClassicGroup) -> Body:
                 "group_instance_id": m.about.group_instance_id,
                 "client_id": m.about.client_id,
                 "client_host": m.about.client_host,
-                "member_metadata": m.metadata(state.protocol) if stable else b"",
+                "member_metadata": m.about.subscription if stable else b"",
                 "member_assignment": m.about.assignment if stable else b"",
             }
             for m in by_id(state.members)

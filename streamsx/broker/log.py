@@ -82,6 +82,8 @@ class Log:
         self.segments = [Segment(folder, base, descriptors) for base in bases]
         for segment in self.segments:
             self._recover(segment, last=segment is self.segments[-1], verify=not clean)
+        if self.segments and not clean:
+            self.segments[-1].flush()  # a killed broker left it to the system
         self.start = self._read_start()
         if not self.segments or self.end < self.start:  # deleted, and what follows was not flushed
             for segment in self.segments:

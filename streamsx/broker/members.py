@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamsx.broker.events import Body
-from streamsx.broker.records import MemberValue
+from streamsx.broker.records import MemberValue, ProtocolValue
 from streamsx.kafka.errors import ErrorCode
 
 
@@ -37,10 +37,6 @@ class Member:
     def parked(self) -> bool:
         """It waits for us, so its session does not run."""
         return self.join is not None or self.sync is not None
-
-    def metadata(self, protocol: str | None) -> bytes:
-        """What it sent for this protocol."""
-        return next((data for name, data in self.about.protocols if name == protocol), b"")
 
 
 Members = dict[str, Member]
@@ -70,16 +66,20 @@ def check(members: Mapping[str, Member], member_id: str, instance_id: str | None
     return ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def metadata(offered: tuple[ProtocolValue, ...], protocol: str | None) -> bytes:
+    """What was sent for this protocol."""
+    return next((p.metadata for p in offered if p.name == protocol), b"")
+
+
 def supported(members: Mapping[str, Member], names: set[str]) -> set[str]:
     """Those of these protocols that every member supports."""
-    return names.intersection(*({name for name, _ in m.about.protocols} for m in members.values()))
+    return names.intersection(*({p.name for p in m.about.protocols} for m in members.values()))
 
 
 def vote(members: Mapping[str, Member]) -> str:
     """The protocol that most members like best, of those that all support."""
-    every = {name for m in members.values() for name, _ in m.about.protocols}
-    common = supported(members, every)
-    liked = (next(n for n, _ in m.about.protocols if n in common) for m in members.values())
+    common = supported(members, {p.name for m in members.values() for p in m.about.protocols})
+    liked = (next(p.name for p in m.about.protocols if p.name in common) for m in members.values())
     return Counter(liked).most_common(1)[0][0]
 
 
@@ -88,13 +88,13 @@ def rebalance_ms(members: Mapping[str, Member]) -> int:
     return max((m.about.rebalance_timeout for m in members.values()), default=0)
 
 
-def subscriptions(members: Mapping[str, Member], protocol: str | None) -> list[Body]:
+def subscriptions(members: Mapping[str, Member]) -> list[Body]:
     """What the leader is told of everybody."""
     return [
         {
             "member_id": m.id,
             "group_instance_id": m.about.group_instance_id,
-            "metadata": m.metadata(protocol),
+            "metadata": m.about.subscription,
         }
         for m in by_id(members)
     ]

@@ -6,6 +6,7 @@ mean is `records`'s.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
@@ -16,7 +17,7 @@ from streamsx.broker.records import (
     Value,
     key_bytes,
     read_row,
-    value_bytes,
+    row_bytes,
 )
 from streamsx.errors import IncompatibleStore, StoreCorrupt
 
@@ -56,12 +57,9 @@ class Meta:
         deletes: Iterable[Key | TopicKey] = (),
     ) -> None:
         """All of it or nothing. Raises OSError."""
-        self._write(
-            [(key_bytes(key), value_bytes(value)) for key, value in puts],
-            [key_bytes(key) for key in deletes],
-        )
+        self._write([row_bytes(*row) for row in puts], [key_bytes(key) for key in deletes])
 
-    def rows(self, kinds: str) -> Iterator[tuple[Key | TopicKey, Value | TopicValue]]:
+    def rows(self, kinds: str) -> Iterator[tuple[Any, Any]]:
         """All rows of these kinds ("G", "O", "T"), in the order of their keys."""
         for kind in kinds:
             prefix = kind.encode() + b"\0"

@@ -6,14 +6,19 @@ What Kafka does not keep stands in tagged fields, which it skips. Joins under wa
 used are not here: after a crash their clients ask again.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from streamsx.errors import StoreCorrupt
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.wire import record_decoder, record_encoder
+
+OURS = 10_000
+"""The first of our tags, far from any that Kafka may still give away."""
+
+T = TypeVar("T")
 
 
 class GroupKey(NamedTuple):
@@ -36,77 +41,27 @@ class TopicKey(NamedTuple):
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemberValue:
-    """One member as its last JoinGroup described it; timeouts in ms, as on the wire."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout: int
-    session_timeout: int
-    protocols: tuple[tuple[str, bytes], ...]
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GroupValue:
-    """A generation, and with `synced` also what its leader assigned; members as they joined."""
-
-    protocol_type: str
-    generation: int
-    protocol: str | None
-    leader: str | None
-    state_timestamp: int
-    synced: bool
-    members: tuple[MemberValue, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetValue:
-    """Where to read on; `commit_timestamp` in unix ms."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicValue:
-    """A topic; `configs` are those that were set."""
-
-    topic_id: bytes
-    partitions: int
-    configs: Mapping[str, str]
-
-
-Key = GroupKey | OffsetKey
-Value = GroupValue | OffsetValue
-Committed = dict[tuple[str, int], OffsetValue]
-"""What one group committed, by topic and partition."""
-
-
-# How they travel: dataclasses in the style of kio's.
-
-OURS = 10_000
-"""The first of our tags, far from any that Kafka may still give away."""
-
-
 def _is(kind: str, tag: int | None = None) -> Any:
+    """How a field travels, said as kio says it; nothing of an array of structs."""
     return field(metadata={"kafka_type": kind} | ({} if tag is None else {"tag": tag}))
 
 
-@dataclass
-class _Protocol:
+@dataclass(frozen=True, slots=True)
+class ProtocolValue:
+    """A protocol that a member supports, and what it told of itself for it."""
+
     __flexible__: ClassVar[bool] = True
     name: str = _is("string")
     metadata: bytes = _is("bytes")
 
 
-@dataclass
-class _Member:
+@dataclass(frozen=True, slots=True)
+class MemberValue:
+    """One member as its last JoinGroup described it; timeouts in ms, as on the wire.
+
+    `subscription` is its metadata for the protocol that was chosen; Kafka keeps no other.
+    """
+
     __flexible__: ClassVar[bool] = True
     member_id: str = _is("string")
     group_instance_id: str | None = _is("string")
@@ -116,23 +71,27 @@ class _Member:
     session_timeout: int = _is("int32")
     subscription: bytes = _is("bytes")
     assignment: bytes = _is("bytes")
-    protocols: tuple[_Protocol, ...] = _is("", OURS)
+    protocols: tuple[ProtocolValue, ...] = _is("", OURS)
 
 
-@dataclass
-class _Group:
+@dataclass(frozen=True, slots=True)
+class GroupValue:
+    """A generation, and with `synced` also what its leader assigned; members as they joined."""
+
     __flexible__: ClassVar[bool] = True
     protocol_type: str = _is("string")
     generation: int = _is("int32")
     protocol: str | None = _is("string")
     leader: str | None = _is("string")
     state_timestamp: int = _is("int64")
-    members: tuple[_Member, ...] = _is("")
-    synced: int = _is("int8", OURS)
+    members: tuple[MemberValue, ...] = _is("")
+    synced: bool = _is("bool", OURS)
 
 
-@dataclass
-class _Offset:
+@dataclass(frozen=True, slots=True)
+class OffsetValue:
+    """Where to read on; `commit_timestamp` in unix ms."""
+
     __flexible__: ClassVar[bool] = False
     offset: int = _is("int64")
     leader_epoch: int = _is("int32")
@@ -140,94 +99,84 @@ class _Offset:
     commit_timestamp: int = _is("int64")
 
 
-@dataclass
-class _Config:
+@dataclass(frozen=True, slots=True)
+class ConfigValue:
+    """One configuration of a topic that was set."""
+
     __flexible__: ClassVar[bool] = True
     name: str = _is("string")
     value: str = _is("string")
 
 
-@dataclass
-class _Topic:
+@dataclass(frozen=True, slots=True)
+class TopicValue:
+    """A topic."""
+
     __flexible__: ClassVar[bool] = True
     topic_id: bytes = _is("uuid")
     partitions: int = _is("int32")
-    configs: tuple[_Config, ...] = _is("")
+    configs: tuple[ConfigValue, ...] = _is("")
 
 
-SCHEMAS = {b"G": (_Group, 4), b"O": (_Offset, 3), b"T": (_Topic, 0)}
-"""By the first byte of the key: the schema of the value, and its version."""
+Key = GroupKey | OffsetKey
+Value = GroupValue | OffsetValue
+Committed = dict[tuple[str, int], OffsetValue]
+"""What one group committed, by topic and partition."""
+
+VALUES: dict[str, tuple[type[Any], int]] = {
+    "G": (GroupValue, 4),
+    "O": (OffsetValue, 3),
+    "T": (TopicValue, 0),
+}
+"""By the first letter of the key: the value, and its version."""
+STRUCTS = {"members": MemberValue, "protocols": ProtocolValue, "configs": ConfigValue}
+
+
+def row_bytes(key: Key | TopicKey, value: Value | TopicValue) -> tuple[bytes, bytes]:
+    """As they are stored."""
+    return key_bytes(key), _encoder(kind_of(key))(asdict(value))
+
+
+def kind_of(key: Key | TopicKey) -> str:
+    """Its first letter."""
+    return {GroupKey: "G", OffsetKey: "O", TopicKey: "T"}[type(key)]
 
 
 def key_bytes(key: Key | TopicKey) -> bytes:
     """Parts behind NULs: topics have none in their names, so it can be read from the end."""
-    kind = {GroupKey: "G", OffsetKey: "O", TopicKey: "T"}[type(key)]
-    return "\0".join([kind, *map(str, key)]).encode()
+    return "\0".join([kind_of(key), *map(str, key)]).encode()
 
 
-def value_bytes(value: Value | TopicValue) -> bytes:
-    """A version, and what it says."""
-    match value:
-        case GroupValue():
-            members = [_member_body(member, value.protocol) for member in value.members]
-            return _encoder(b"G")(_fields(value) | {"members": members})
-        case OffsetValue():
-            return _encoder(b"O")(_fields(value))
-        case TopicValue():
-            configs = [{"name": name, "value": v} for name, v in sorted(value.configs.items())]
-            return _encoder(b"T")(_fields(value) | {"configs": configs})
-
-
-def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Value | TopicValue]:
-    """What key_bytes and value_bytes wrote. Raises StoreCorrupt for anything else."""
+def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Any]:
+    """What `row_bytes` wrote. Raises StoreCorrupt for anything else."""
     try:
-        kind, _, rest = key.partition(b"\0")
-        found = _decoder(kind)(data)
-        text = rest.decode()
-        if kind == b"G":
-            return GroupKey(text), _group(found)
-        if kind == b"O":
-            group, topic, partition = text.rsplit("\0", 2)
-            at = OffsetKey(group, topic, int(partition))
-            note, time = found.metadata, found.commit_timestamp
-            return at, OffsetValue(found.offset, found.leader_epoch, note, time)
-        configs = {config.name: config.value for config in found.configs}
-        return TopicKey(text), TopicValue(found.topic_id, found.partitions, configs)
+        kind, _, rest = key.decode().partition("\0")
+        value = _value(VALUES[kind][0], _decoder(kind)(data))
+        if kind == "O":
+            group, topic, partition = rest.rsplit("\0", 2)
+            return OffsetKey(group, topic, int(partition)), value
+        return (GroupKey if kind == "G" else TopicKey)(rest), value
     except (KeyError, ValueError, Malformed) as error:
         raise StoreCorrupt(f"row {key!r} of the broker's metadata: {error}: not ours?") from error
 
 
-def _fields(value: Value | TopicValue | MemberValue) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in fields(value)}
+def _value(kind: type[T], message: Any) -> T:
+    """A decoded message as one of our values."""
 
+    def plain(name: str, content: Any) -> Any:
+        is_array = isinstance(content, list | tuple)
+        return tuple(_value(STRUCTS[name], each) for each in content) if is_array else content
 
-def _member_body(member: MemberValue, protocol: str | None) -> dict[str, Any]:
-    offered = [{"name": name, "metadata": data} for name, data in member.protocols]
-    subscription = dict(member.protocols).get(protocol or "", b"")
-    return _fields(member) | {"subscription": subscription, "protocols": offered}
-
-
-def _group(found: Any) -> GroupValue:
-    members = tuple(
-        MemberValue(
-            m.member_id, m.group_instance_id, m.client_id, m.client_host, m.rebalance_timeout,
-            m.session_timeout, tuple((p.name, p.metadata) for p in m.protocols), m.assignment,
-        )
-        for m in found.members
-    )  # fmt: skip
-    return GroupValue(
-        found.protocol_type, found.generation, found.protocol, found.leader, found.state_timestamp,
-        bool(found.synced), members,
-    )  # fmt: skip
+    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]  # a dataclass, each of them
+    return kind(**{name: plain(name, getattr(message, name)) for name in names})
 
 
 @cache
-def _encoder(kind: bytes) -> Callable[[dict[str, Any]], bytes]:
-    schema, version = SCHEMAS[kind]
-    return record_encoder(schema, version)
+def _encoder(kind: str) -> Callable[[dict[str, Any]], bytes]:
+    return record_encoder(*VALUES[kind])
 
 
 @cache
-def _decoder(kind: bytes) -> Callable[[bytes], Any]:
-    schema, version = SCHEMAS[kind]
-    return record_decoder({version: schema})
+def _decoder(kind: str) -> Callable[[bytes], Any]:
+    value, version = VALUES[kind]
+    return record_decoder({version: value})

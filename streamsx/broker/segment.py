@@ -44,11 +44,6 @@ class Descriptors:
         if (fd := self._open.pop(path, None)) is not None:
             os.close(fd)
 
-    def close_all(self) -> None:
-        """At the end."""
-        while self._open:
-            os.close(self._open.popitem()[1])
-
 
 class Segment:
     """Whole batches from offset `base` to before offset `next`; a file of `size` bytes."""

@@ -112,6 +112,8 @@ class Broker:
             self.port = self._server.sockets[0].getsockname()[1]
             self._sweep()
             self._closing = undo.pop_all()
+        topics = len(self._service.topics.by_name)
+        logger.info("broker_started at=%s data=%s topics=%d", self.bootstrap, self._folder, topics)
 
     async def close(self) -> None:
         """Hangs up, brings everything to the disk, lets go of the directory. Raises OSError."""

@@ -30,7 +30,6 @@ from streamsx.broker.events import (
     Wake,
 )
 from streamsx.broker.meta import Meta
-from streamsx.broker.records import TopicKey, TopicValue
 from streamsx.clock import Clock
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -56,6 +55,7 @@ class Groups:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._queue: deque[Event] = deque()
         self._busy = False
+        self._machine: Coordinator | None = None
         self._load()
 
     def ask(self, call: Call) -> None:
@@ -96,15 +96,19 @@ class Groups:
             self._busy = False
 
     def _take(self, event: Event) -> None:
+        machine = self._machine or self._load()
         try:
-            for effect in self._machine.step(self._clock.now(), event):
-                self._perform(effect)
+            self._step(machine, event)
         except OSError as error:
             logger.error("group_write_failed error=%r: loaded again from disk", str(error))
-            self._start_over()
+            self._start_over(machine)
         except Exception:
-            self._start_over()
+            self._start_over(machine)
             raise
+
+    def _step(self, machine: Coordinator, event: Event) -> None:
+        for effect in machine.step(self._clock.now(), event):
+            self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -136,21 +140,18 @@ class Groups:
     def _wall_ms(self) -> int:
         return int(self._clock.wall() * 1000)
 
-    def _load(self) -> None:
-        self._machine = Coordinator(self._config)
-        rows = tuple(
-            (key, value)
-            for key, value in self._meta.rows("GO")
-            if not isinstance(key, TopicKey) and not isinstance(value, TopicValue)
-        )
-        for event in (Load(rows), Topics(self._catalog())):
-            for effect in self._machine.step(self._clock.now(), event):
-                self._perform(effect)
+    def _load(self) -> Coordinator:
+        """Raises OSError and StoreCorrupt; then the next event tries again."""
+        machine = Coordinator(self._config)
+        self._step(machine, Load(tuple(self._meta.rows("GO"))))
+        self._step(machine, Topics(self._catalog()))
+        self._machine = machine
+        return machine
 
-    def _start_over(self) -> None:
-        machine, waiting = self._machine, list(self._open.values())
+    def _start_over(self, machine: Coordinator) -> None:
+        self._machine, waiting = None, list(self._open.values())
         self._open.clear()
         self.close()
-        self._load()
         for request, call in waiting:
             call.reply(machine.refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE).body)
+        self._load()

@@ -13,7 +13,7 @@ from pathlib import Path
 from streamsx.broker.configs import CONFIGS
 from streamsx.broker.log import Log
 from streamsx.broker.meta import Meta
-from streamsx.broker.records import TopicKey, TopicValue
+from streamsx.broker.records import ConfigValue, TopicKey, TopicValue
 from streamsx.broker.segment import Descriptors
 
 logger = logging.getLogger(__name__)
@@ -51,9 +51,8 @@ class TopicStore:
         self._folder, self._meta, self._sync = folder, meta, sync
         self._descriptors = Descriptors()
         for key, value in meta.rows("T"):
-            assert isinstance(key, TopicKey)
-            assert isinstance(value, TopicValue)
-            topic = Topic(key.topic, value.topic_id, value.configs)
+            configs = {config.name: config.value for config in value.configs}
+            topic = Topic(key.topic, value.topic_id, configs)
             self._open(topic, value.partitions, clean=clean)
 
     def catalog(self) -> dict[str, tuple[bytes, int]]:
@@ -69,12 +68,18 @@ class TopicStore:
     ) -> Topic:
         """A new topic; the caller has looked at everything. Raises OSError."""
         topic = Topic(name, topic_id, configs)
-        self._grow(topic, partitions)
+        self.grow(topic, partitions)
         return topic
 
     def grow(self, topic: Topic, partitions: int) -> None:
         """To so many partitions. Raises OSError."""
-        self._grow(topic, partitions)
+        self._save(topic, partitions, topic.configs)
+        for partition in range(len(topic.logs), partitions):
+            shutil.rmtree(self._folder / f"{topic.name}-{partition}", ignore_errors=True)
+        event = "partitions_added" if topic.logs else "topic_created"
+        self._open(topic, partitions, clean=True)
+        logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
+        self.changed()
 
     def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """In place of all that was set. Raises OSError."""
@@ -108,16 +113,8 @@ class TopicStore:
                 log.close()
 
     def _save(self, topic: Topic, partitions: int, configs: Mapping[str, str]) -> None:
-        self._meta.write([(TopicKey(topic.name), TopicValue(topic.id, partitions, dict(configs)))])
-
-    def _grow(self, topic: Topic, partitions: int) -> None:
-        self._save(topic, partitions, topic.configs)
-        for partition in range(len(topic.logs), partitions):
-            shutil.rmtree(self._folder / f"{topic.name}-{partition}", ignore_errors=True)
-        event = "partitions_added" if topic.logs else "topic_created"
-        self._open(topic, partitions, clean=True)
-        logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
-        self.changed()
+        given = tuple(ConfigValue(name, value) for name, value in sorted(configs.items()))
+        self._meta.write([(TopicKey(topic.name), TopicValue(topic.id, partitions, given))])
 
     def _open(self, topic: Topic, partitions: int, *, clean: bool) -> None:
         self.partitions += partitions - len(topic.logs)

@@ -189,9 +189,10 @@ class DataLoop:
                 if batch is None:
                     break
                 active.task.offer(batch)
+                if batch.timestamps:
+                    age_s = self._clock.wall() - batch.timestamps[0] / 1000
+                    active.gap.waits(self._clock.now(), age_s)
             more = more or self._fetcher.waiting(tp)
-        if more or any(active.task.waiting(tp.topic) for tp in active.sources()):
-            active.gap.waits(self._clock.now())
         return more
 
     def _preload(self, active: Active) -> None:

@@ -245,7 +245,11 @@ class Tasks:
                 self._closing[task].task.aborted()
 
     def _moved(self, moved: reconcile.Moved) -> None:
-        told = {"role": moved.role.value, "from": moved.old.value, "to": moved.new.value}
+        told: dict[str, object] = {
+            "role": moved.role.value, "from": moved.old.value, "to": moved.new.value,
+        }  # fmt: skip
+        if moved.new is State.SUSPENDED:
+            told["last_record"] = self.actives[moved.task].gap.last
         self._parts.journal("task", task=str(moved.task), **told)
         if moved.new is State.RUNNING and moved.task in self._promoting:
             self._promoting[moved.task].running_at = self._parts.clock.now()
@@ -305,7 +309,7 @@ class Tasks:
         metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
         pump = LoopPump(parts.clock, parts.arrived.set)
         made = Task(plan, task.partition, stores, parts.producer, pump, parts.policy, metadata)
-        active = self.actives[task] = Active(made, pump, self._gaps.add(task))
+        active = self.actives[task] = Active(made, pump, self._gaps.add(task, parts.clock.now()))
         for tp in active.sources():
             self._fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()

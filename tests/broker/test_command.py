@@ -73,9 +73,9 @@ WRONG = {
     "a limit of nothing": (["--connections-max", "0"], "not a whole number from 1 on: '0'"),
     "a bad duration": (
         ["--connections-max-idle", "3x"],
-        "not a duration: '3x': write 500ms, 60s or 10m",
+        "'3x': a duration is written 500ms, 60s or 10m",
     ),
-    "a bad size": (["--frame-bytes-max", "3MB"], "not a size: '3MB': write a number of bytes"),
+    "a bad size": (["--frame-bytes-max", "3MB"], "'3MB': a size is written 512, 64KiB or 8MiB"),
     "a port that cannot be": (["--port", "65536"], "'65536': a port is a number up to 65535"),
     "a word too many": (["please"], "unrecognized arguments: please"),
 }

@@ -61,8 +61,8 @@ def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> Non
         for api, (_, (oldest, newest)) in server.handlers().items():
             for version in {oldest, *range(newest, oldest, -2)}:
                 body = {
-                    "group_id": "g", "session_timeout": 10_000, "protocol_type": "c", "acks": 1,
-                    "protocols": [{"name": "p"}], "coordinator_keys": ["g"], "topics": [],
+                    "group_id": f"g{version}", "session_timeout": 10_000, "protocol_type": "c",
+                    "acks": 1, "protocols": [{"name": "p"}], "coordinator_keys": ["g"], "topics": [],
                     "groups": [{"group_id": "g"}] if api is Api.OFFSET_FETCH else ["g"],
                     "members": [{"member_id": "m"}], "endpoint_type": 1,
                 }  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from streamsx.broker.log import Log
 from streamsx.broker.producer_state import Refused
-from streamsx.broker.segment import Descriptors
+from streamsx.broker.segment import Descriptors, Segment
 from streamsx.kafka.batch import Builder, columns, scan
 from streamsx.kafka.errors import ErrorCode
 
@@ -169,6 +169,19 @@ def test_after_a_clean_end_checksums_are_taken_on_trust(opens: Opens) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert opens(clean=True).end == 1
     assert opens(clean=False).end == 0
+
+
+def test_what_a_killed_broker_left_is_brought_to_the_disk(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opens()
+    append(log, b"a")
+    flushed: list[Path] = []
+    monkeypatch.setattr(Segment, "flush", lambda segment: flushed.append(segment.path))
+    opens(clean=True)
+    assert flushed == []
+    opens(clean=False)
+    assert flushed == [log.segments[0].path]
 
 
 def test_a_damaged_segment_that_is_not_the_last_is_skipped_from_there_on(
@@ -338,4 +351,6 @@ def test_descriptors_are_closed_and_opened_again_as_needed(tmp_path: Path) -> No
             assert append(log, b"%d" % turn) == turn
     assert all(values(log) == [b"0", b"1", b"2"] for log in logs)
     assert len(descriptors._open) == 3
-    descriptors.close_all()
+    for log in logs:
+        log.close()
+    assert not descriptors._open

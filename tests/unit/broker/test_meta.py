@@ -6,6 +6,7 @@ import pytest
 
 from streamsx.broker.meta import PRODUCER_IDS_AT_ONCE, Meta
 from streamsx.broker.records import (
+    ConfigValue,
     GroupKey,
     GroupValue,
     OffsetKey,
@@ -15,9 +16,9 @@ from streamsx.broker.records import (
 )
 from streamsx.errors import IncompatibleStore, StoreCorrupt
 
-GROUP = (GroupKey("g"), GroupValue("consumer", 1, None, None, 0, True, ()))
+GROUP = (GroupKey("g"), GroupValue("consumer", 1, None, None, 0, (), True))
 OFFSETS = [(OffsetKey("g", "t", p), OffsetValue(p, -1, "", 0)) for p in range(3)]
-TOPIC = (TopicKey("t"), TopicValue(b"i" * 16, 3, {"segment.bytes": "1000"}))
+TOPIC = (TopicKey("t"), TopicValue(b"i" * 16, 3, (ConfigValue("segment.bytes", "1000"),)))
 
 
 def test_rows_come_back_by_kind_and_key(tmp_path: Path) -> None:

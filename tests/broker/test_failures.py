@@ -1,0 +1,167 @@
+"""The disk fails, or we do: who asked is told, what was stored stays, and the broker goes on."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.broker.coordinator import Coordinator
+from streamsx.broker.meta import Meta
+from streamsx.broker.segment import Segment
+from streamsx.broker.service import Options
+from streamsx.kafka import wire
+from streamsx.kafka.batch import Builder
+from streamsx.kafka.errors import ErrorCode as E
+from streamsx.kafka.wire import Api
+from streamsx.testing.apache_kafka import converse
+from streamsx.testing.embedded_broker import BrokerThread
+
+GROUP = {"group_id": "g", "session_timeout": 60_000, "rebalance_timeout": 60_000}
+JOIN = GROUP | {"protocol_type": "test", "protocols": [{"name": "p", "metadata": b""}]}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerThread]:
+    with BrokerThread(tmp_path / "data", topics={"t": 1}) as broker:
+        yield broker
+
+
+def dial(broker: BrokerThread) -> socket.socket:
+    host, _, port = broker.bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def answer(sock: socket.socket, api: Api, version: int) -> Any:
+    with sock.makefile("rb") as stream:
+        frame = stream.read(int.from_bytes(stream.read(4)))
+    return wire.response_decoder(api, version)(frame)
+
+
+def produce(sock: socket.socket, value: bytes, **idempotent: int) -> tuple[int, int]:
+    builder = Builder(1 << 20)
+    builder.append(1, None, value)
+    data = [{"index": 0, "records": builder.close(**idempotent)}]
+    body = {"acks": -1, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": data}]}
+    found = converse(sock, Api.PRODUCE, 9, body).responses[0].partition_responses[0]
+    return found.error_code, found.base_offset
+
+
+def commit(sock: socket.socket, offset: int) -> int:
+    partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+    body = {"group_id": "alone", "topics": [{"name": "t", "partitions": [partition]}]}
+    alone = {"generation_id_or_member_epoch": -1, "member_id": ""}
+    return int(
+        converse(sock, Api.OFFSET_COMMIT, 3, {**body, **alone}).topics[0].partitions[0].error_code
+    )
+
+
+def committed(sock: socket.socket) -> int:
+    body = {"group_id": "alone", "topics": None}
+    (topic,) = converse(sock, Api.OFFSET_FETCH, 5, body).topics
+    return int(topic.partitions[0].committed_offset)
+
+
+def stable_with_a_parked_join(sock: socket.socket, parked: socket.socket) -> str:
+    """A group at generation 1 with one member, which waits for a second one that is to come."""
+    member_id = str(converse(sock, Api.JOIN_GROUP, 3, {**JOIN, "member_id": ""}).member_id)
+    about = {**GROUP, "member_id": member_id, "generation_id": 1, "assignments": []}
+    converse(sock, Api.SYNC_GROUP, 3, about)
+    converse(sock, Api.JOIN_GROUP, 5, {**JOIN, "member_id": ""})
+    parked.sendall(wire.request_encoder(Api.JOIN_GROUP, 3)(1, "", {**JOIN, "member_id": member_id}))
+    while converse(sock, Api.HEARTBEAT, 3, about).error_code != E.REBALANCE_IN_PROGRESS:
+        pass
+    return member_id
+
+
+def test_a_write_that_fails_sends_everybody_to_the_group_as_it_is_on_disk(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with dial(broker) as sock, dial(broker) as parked:
+        assert commit(sock, 5) == E.NONE
+        member_id = stable_with_a_parked_join(sock, parked)
+        with monkeypatch.context() as broken:
+            broken.setattr(Meta, "write", failing)
+            assert commit(sock, 6) == E.COORDINATOR_NOT_AVAILABLE
+        assert answer(parked, Api.JOIN_GROUP, 3).error_code == E.COORDINATOR_NOT_AVAILABLE
+        about = {**GROUP, "member_id": member_id, "generation_id": 1}
+        assert converse(sock, Api.HEARTBEAT, 3, about).error_code == E.NONE
+        assert committed(sock) == 5
+        assert commit(sock, 7) == E.NONE
+        assert committed(sock) == 7
+    assert "group_write_failed error='No space left on device'" in caplog.text
+
+
+def test_a_group_that_cannot_be_loaded_again_is_loaded_for_the_next_request(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dial(broker) as sock:
+        assert commit(sock, 5) == E.NONE
+        with monkeypatch.context() as broken:
+            broken.setattr(Meta, "write", failing)
+            broken.setattr(Meta, "rows", failing)
+            assert commit(sock, 6) == E.COORDINATOR_NOT_AVAILABLE
+    with dial(broker) as sock:
+        assert committed(sock) == 5
+
+
+def fails_once(real: Any) -> Any:
+    attempts = iter([True])
+    return lambda *about: 1 // 0 if next(attempts, False) else real(*about)
+
+
+def failing(*_: object, **__: object) -> None:
+    raise OSError("No space left on device")
+
+
+def test_a_machine_that_fails_is_replaced_and_its_story_told(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with dial(broker) as sock, dial(broker) as parked, dial(broker) as other:
+        stable_with_a_parked_join(sock, parked)
+        with monkeypatch.context() as broken:
+            broken.setattr(Coordinator, "step", fails_once(Coordinator.step))
+            assert commit(sock, 1) == E.COORDINATOR_NOT_AVAILABLE
+        assert answer(parked, Api.JOIN_GROUP, 3).error_code == E.COORDINATOR_NOT_AVAILABLE
+        assert commit(other, 2) == E.NONE
+    assert [r.message for r in caplog.records if r.exc_info] == ["request_failed api=OFFSET_COMMIT"]
+
+
+def test_a_full_disk_refuses_batches_and_leaves_none_behind(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+    with dial(broker) as sock:
+        assert produce(sock, b"a") == (E.NONE, 0)
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[:30], at))
+            assert produce(sock, b"b") == (E.KAFKA_STORAGE_ERROR, -1)
+        assert produce(sock, b"c") == (E.NONE, 1)
+
+
+def test_a_batch_that_did_not_reach_the_disk_is_not_acknowledged_but_recognised_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    options = Options(sync=True)
+    with (
+        BrokerThread(tmp_path / "data", topics={"t": 1}, options=options) as broker,
+        dial(broker) as sock,
+    ):
+        with monkeypatch.context() as broken:
+            broken.setattr(Segment, "flush", failing)
+            assert produce(sock, b"a", **mine) == (E.KAFKA_STORAGE_ERROR, -1)
+        assert produce(sock, b"a", **mine) == (E.NONE, 0)
+        assert produce(sock, b"b", **mine | {"base_sequence": 1}) == (E.NONE, 1)
+
+
+def test_an_append_is_flushed_within_the_interval(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = broker.broker._service.topics.by_name["t"].logs[0]
+    with dial(broker) as sock:
+        produce(sock, b"a")
+        while log.flushed < 1:
+            assert produce(sock, b"more")[0] == E.NONE
