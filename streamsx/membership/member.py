@@ -262,7 +262,8 @@ class Member:
         self._beat()
         if self.leader:
             self._plan = self._box.number()
-            self._box.emit(e.Assign(self._plan, body.members))
+            who = (self.member_id, self.generation)
+            self._box.emit(e.Assign(self._plan, *who, body.members))
         else:
             self._sync(())
 
