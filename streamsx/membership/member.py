@@ -17,8 +17,8 @@ STABLE   The assignment is known; what is new runs, what is not in it any more i
 GONE     Left, or dead by a fatal error. At most the answer to our LeaveGroup is awaited.
 
 Claims. "m1 claims p in a JoinGroup; before the answer m1 releases p, as the round before wanted;
-the leader still sees the claim and withholds p from everybody": whoever finds, after an
-assignment, that it claimed what it neither owns nor was given, joins once more.
+the leader still sees the claim and withholds p from everybody": a release is a wish, and a wish
+that comes during a round makes the next one.
 
 Fences. A member that is told that the group went on has lost everything: it lets go without a
 commit and joins claiming nothing, with generation -1, so that an old claim is never a zombie's
@@ -310,8 +310,6 @@ class Member:
         if self.leaving.halting:
             body = replace(body, partitions=NONE)
         self._mine.apply(self.generation, body)
-        if self._claimed - self.claims.owned - body.partitions:
-            self._wish("released while the leader was planning")
         self._lease.hurry(hurries=body.more)
         self._wish(self.leaving.heed(body.mark))
         if body.no_takers and self.leaving.draining:
