@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamsx.config import seconds
 from streamsx.model import Headers
-from streamsx.serde.codec import RAW, Codec, Encode, topic_codec
+from streamsx.serde.codec import Codec, Encode, Encoders, topic_codec
 from streamsx.task.stream import DONE, RUNNING, Done
 from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec
 
@@ -78,7 +78,7 @@ class Topic:
     @cached_property
     def encode_key(self) -> Encode:
         """A key as it is sent; a record without one has none, whatever the serializer."""
-        return _key_encoder(self.key_codec)
+        return self.key_codec.encoders.or_none().encode
 
     @cached_property
     def encode_value(self) -> Encode:
@@ -87,9 +87,9 @@ class Topic:
     # -- sending
 
     @cached_property
-    def _outgoing(self) -> tuple[str, Encode, Encode]:
+    def _outgoing(self) -> tuple[str, Encoders, Encoders]:
         """What each record that is sent needs, in one look."""
-        return self.name, self.encode_key, self.encode_value
+        return self.name, self.key_codec.encoders.or_none(), self.value_codec.encoders
 
     def send(
         self,
@@ -112,11 +112,11 @@ class Topic:
         Raises TypeError for what the serializer cannot write, UsageError while no worker runs,
         ValueError for a topic with several names.
         """
-        name, encode_key, encode_value = self._outgoing
+        name, keys, values = self._outgoing
         if key_serializer is not None:
-            encode_key = _key_encoder(topic_codec(self.key_type, key_serializer, None))
+            keys = topic_codec(self.key_type, key_serializer, None).encoders.or_none()
         if value_serializer is not None:
-            encode_value = topic_codec(self.value_type, value_serializer, None).encode
+            values = topic_codec(self.value_type, value_serializer, None).encoders
         task = RUNNING.get(None)
         if task is None:
             host = self._app.running_host()
@@ -130,7 +130,7 @@ class Topic:
         elif at_ms < 0:  # in a body, before its first record
             at_ms = self._app.now_ms()
         extra = None if headers is None else _headers(headers)
-        send(encode_key(key), encode_value(value), at_ms, extra)
+        send(keys[type(key)](key), values[type(value)](value), at_ms, extra)
         return DONE
 
     send_soon = send
@@ -174,11 +174,6 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic: {self}>"
-
-
-def _key_encoder(codec: Codec) -> Encode:
-    encode = codec.encode
-    return encode if codec.name == RAW else lambda key: None if key is None else encode(key)
 
 
 def _headers(headers: HeadersArg) -> Headers:

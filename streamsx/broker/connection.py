@@ -107,10 +107,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._traffic.connections.discard(self)
         self._traffic.in_flight_bytes -= self._counted
-        self._queue.clear()
-        call, self.call = self.call, None
-        if call is not None and call.gone is not None:
-            call.gone()
+        self._forget()
 
     def get_buffer(self, _: int) -> memoryview:
         return self._frames.buffer()
@@ -122,11 +119,9 @@ class Connection(asyncio.BufferedProtocol):
         except Malformed as error:
             self.close(str(error))
             return
-        if frames:
-            self._queue.extend(frames)
-            self._queued += sum(map(len, frames))
-            self._pump()
-        self._count()
+        self._queue.extend(frames)
+        self._queued += sum(map(len, frames))
+        self._pump()
 
     def eof_received(self) -> None:
         """Nothing more to answer: None closes."""
@@ -149,7 +144,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(frame)
         if not self._pumping:
             self._pump()
-            self._count()
 
     def close(self, why: str) -> None:
         """For good, with what is on its way; one line says why."""
@@ -157,9 +151,15 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def abort(self) -> None:
-        """Without a word."""
-        self._queue.clear()
+        """Without a word, and now: nothing of it is left to wait for."""
+        self._forget()
         self._transport.abort()
+
+    def _forget(self) -> None:
+        self._queue.clear()
+        call, self.call = self.call, None
+        if call is not None and call.gone is not None:
+            call.gone()
 
     def _open(self) -> bool:
         return not self._transport.is_closing()
@@ -173,6 +173,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._serve(self, frame)
         finally:
             self._pumping = False
+        self._count()
 
     def _count(self) -> None:
         """Looks at the limits of what was received and not yet answered."""

@@ -17,9 +17,10 @@ from pathlib import Path
 from streamsx.broker.producer_state import ProducerState, Refused
 from streamsx.broker.segment import Descriptors, Segment
 from streamsx.errors import CorruptRecord
-from streamsx.kafka.batch import Header, columns, place, scan
+from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, MAGIC, Header, columns, place, scan
 from streamsx.kafka.errors import ErrorCode
 
+MAGIC_AT = 16
 LEADER_EPOCH = 0
 """There is one broker, and it leads for ever."""
 
@@ -35,18 +36,17 @@ def check_batch(records: memoryview, bytes_max: int) -> Header:
     Raises Refused: 87 for anything that is no such batch, 10 for a long one, 2 if its checksum
     is wrong.
     """
-    if len(records) > bytes_max:
+    size = int.from_bytes(records[LENGTH_END - 4 : LENGTH_END], signed=True) + LENGTH_END
+    if len(records) < HEADER_BYTES or size != len(records) or records[MAGIC_AT] != MAGIC:
+        raise Refused(ErrorCode.INVALID_RECORD)
+    if size > bytes_max:
         raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
     try:
-        _, size, header = next(scan(records, check=False), (0, 0, None))
-    except CorruptRecord:
-        raise Refused(ErrorCode.INVALID_RECORD) from None
-    if header is None or size != len(records) or not sound(header):
-        raise Refused(ErrorCode.INVALID_RECORD)
-    try:
-        next(scan(records, check=True))
+        _, _, header = next(scan(records, check=True))
     except CorruptRecord:
         raise Refused(ErrorCode.CORRUPT_MESSAGE) from None
+    if not sound(header):
+        raise Refused(ErrorCode.INVALID_RECORD)
     if header.transactional:
         raise Refused(ErrorCode.INVALID_TXN_STATE)
     return header

@@ -45,11 +45,11 @@ Handler = Callable[[Service, Call], Body | None]
 
 
 @cache
-def handlers() -> dict[Api, tuple[Handler, tuple[int, int]]]:
+def handlers() -> dict[int, tuple[Handler, tuple[int, int]]]:
     """By key, who answers, and the versions served. A file in api/ is called kNN_name."""
     names = [found.name for found in pkgutil.iter_modules(api.__path__)]
     modules = {int(n[1:3]): importlib.import_module(f"{api.__name__}.{n}") for n in names}
-    return {Api(key): (module.answer, module.VERSIONS) for key, module in modules.items()}
+    return {key: (module.answer, module.VERSIONS) for key, module in modules.items()}
 
 
 class Broker:
@@ -188,8 +188,7 @@ class Broker:
             return
         connection.call = call
         try:
-            answer, _ = handlers()[call.api]
-            body = answer(self._service, call)
+            body = handlers()[call.api][0](self._service, call)
         except Exception as error:
             self._failed(call, error)
             return
@@ -198,19 +197,19 @@ class Broker:
 
     def _decode(self, connection: Connection, frame: bytearray) -> Call:
         head = request_head(frame)
-        name = f"{Api(head.api).name if head.api in handlers() else head.api} v{head.version}"
         if head.api not in handlers():
-            raise Malformed(f"{name}: no such request is served")
-        _, (oldest, newest) = handlers()[Api(head.api)]
+            raise Malformed(f"request {head.api}: it is not served")
+        _, (oldest, newest) = handlers()[head.api]
         if not oldest <= head.version <= newest:
             if head.api != Api.API_VERSIONS:
-                raise Malformed(f"{name}: served are {oldest} to {newest}")
+                name = Api(head.api).name
+                raise Malformed(f"{name} v{head.version}: served are {oldest} to {newest}")
             # KIP-511: this one is answered, in the oldest form, so that the client learns.
             return Call(connection, head._replace(version=0), "", None, self._respond)
         try:
             client_id, body = request_decoder(head.api, head.version)(frame)
         except Malformed as error:
-            raise Malformed(f"{name}: {error}") from None
+            raise Malformed(f"{Api(head.api).name} v{head.version}: {error}") from None
         return Call(connection, head, client_id or "", body, self._respond)
 
     def _respond(self, call: Call, body: Body | None) -> None:

@@ -9,7 +9,6 @@ from streamsx.broker.flusher import Flusher
 from streamsx.broker.meta import Meta
 from streamsx.broker.shell import Groups
 from streamsx.broker.topics import TopicStore
-from streamsx.kafka.wire import Api
 
 NODE_ID = 0
 CLUSTER_ID = "streamsx"
@@ -39,5 +38,5 @@ class Service:
     groups: Groups
     flusher: Flusher
     fresh_id: Callable[[], UUID]
-    versions: Mapping[Api, tuple[int, int]]
+    versions: Mapping[int, tuple[int, int]]
     """Of each request that is served: the oldest and the newest."""

@@ -42,6 +42,8 @@ REQUEST_TIMEOUT_S = 30.0
 BACKOFF_S = 0.1
 TELL_EVERY_S = 5.0
 SEQUENCES = 1 << 31
+REMEMBERED_KEYS = 1 << 16
+"""Per topic, with their partitions: 30 ns instead of 0.9 us, and up to 10 MB."""
 RECORDS_AT: Final = slice(57, 61)
 
 RETRIED: Final = frozenset(
@@ -76,7 +78,6 @@ class Partition:
 
     __slots__ = (
         "_opened",
-        "append",
         "builder",
         "closed",
         "end",
@@ -100,12 +101,11 @@ class Partition:
         self.flying = False
         self.epoch, self.sequence, self.end = 0, 0, -1
         self.since = 0.0
-        self.append: Callable[..., bool] = self._first
 
-    def _first(
+    def open(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> bool:
-        """Opens a batch; a record over the limit is refused here, where its sender hears of it."""
+    ) -> None:
+        """A batch with one record; one over the limit is refused here, where its sender hears."""
         builder = self.make()
         builder.append(timestamp, key, value, headers)
         if builder.size > BATCH_BYTES_MAX:
@@ -113,9 +113,8 @@ class Partition:
                 f"record too large: {self.tp.topic}: {builder.size} bytes, the limit is "
                 f"{BATCH_BYTES_MAX}: split it"
             )
-        self.builder, self.append = builder, builder.append
+        self.builder = builder
         self._opened(self)
-        return True
 
     @property
     def acknowledged(self) -> int:
@@ -130,7 +129,7 @@ class Partition:
         self.sequence = (self.sequence + count) % SEQUENCES
         self.queue.append(Closed(data, count))
         self.closed += 1
-        self.builder, self.append = None, self._first
+        self.builder = None
         return len(data)
 
     def renumber(self, producer_id: int) -> None:
@@ -160,6 +159,8 @@ class Producer:
         self._make = lambda: Builder(BATCH_BYTES_MAX, compression=compression)
         self._id = -1
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._known: dict[tuple[str, int], dict[bytes | None, Partition]] = {}
+        """Keys that were sent to a topic of so many partitions; one memory for all tasks."""
         self._waiting: dict[TopicPartition, Partition] = {}
         """With something to send and nothing in flight."""
         self._connections: dict[int, Connection] = {}
@@ -190,23 +191,30 @@ class Producer:
     def to(self, topic: str, partition: int | None = None) -> Send:
         """Raises NotFound for a topic that the metadata do not have."""
         lanes = self._lanes(topic)
-        count = len(lanes)
         if partition is not None:
-            lanes, count = [lanes[partition]], 1
-        close = self._close
+            lanes = [lanes[partition]]
+        known = self._known.setdefault((topic, len(lanes)), {}) if partition is None else {}
+
+        def lane_of(key: bytes | None) -> Partition:
+            if key is None:
+                return lanes[self._sticky(lanes)]
+            if len(known) >= REMEMBERED_KEYS:
+                known.clear()
+            known[key] = lane = lanes[partition_of(key, len(lanes))]
+            return lane
 
         def send(
             key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None
         ) -> None:
-            if count == 1:
-                lane = lanes[0]
-            elif key is None:
-                lane = lanes[self._sticky(lanes)]
-            else:
-                lane = lanes[partition_of(key, count)]
-            if not lane.append(timestamp, key, value, headers or NO_HEADERS):
-                close(lane)
-                lane.append(timestamp, key, value, headers or NO_HEADERS)
+            lane = known.get(key) or lane_of(key)
+            builder = lane.builder
+            if builder is not None:
+                count = builder.count
+                if builder.add(count, timestamp, key, value, headers or NO_HEADERS) is not None:
+                    builder.count = count + 1
+                    return
+                self._close(lane)
+            lane.open(timestamp, key, value, headers or NO_HEADERS)
 
         return send
 
@@ -217,7 +225,7 @@ class Producer:
             done = 0
             while done < len(keys):
                 if lane.builder is None:
-                    lane.append(timestamp, keys[done], values[done], NO_HEADERS)
+                    lane.open(timestamp, keys[done], values[done], NO_HEADERS)
                     done += 1
                 assert lane.builder is not None, "a first record opens a batch"
                 done = lane.builder.extend(timestamp, keys, values, done)

@@ -7,7 +7,7 @@ which of them may be read is decided elsewhere, except that aborted transactions
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -298,13 +298,16 @@ class Builder:
     always fits, so a record over the topic's limit shows as a `size` over it.
     """
 
-    __slots__ = ("_append", "_batch", "count")
+    __slots__ = ("_batch", "add", "count")
 
     def __init__(self, limit: int, *, compression: str = "none", transactional: bool = False):
         self._batch = DefaultRecordBatchBuilder(
             MAGIC, CODECS[compression], transactional, -1, -1, -1, limit
         )
-        self._append = self._batch.append
+        self.add: Callable[..., object | None] = self._batch.append
+        """For the record path, where the frame of `append` would be a third of its time: takes
+        `count`, timestamp, key, value and headers; None when it no longer fitted, else the caller
+        adds one to `count`. 90 ns."""
         self.count = 0
 
     @property
@@ -317,7 +320,7 @@ class Builder:
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers = NO_HEADERS
     ) -> bool:
         """Whether it still fitted. 130 ns for 100 bytes."""
-        if self._append(self.count, timestamp, key, value, headers) is None:
+        if self.add(self.count, timestamp, key, value, headers) is None:
             return False
         self.count += 1
         return True
@@ -332,7 +335,7 @@ class Builder:
         """Append rows from index `first` on: the index of the one that no longer fitted, or the
         number of rows. 100 ns per row of 100 bytes.
         """
-        append, offset = self._append, self.count
+        append, offset = self.add, self.count
         for row in range(first, len(keys)):
             if append(offset, timestamp, keys[row], values[row], NO_HEADERS) is None:
                 break

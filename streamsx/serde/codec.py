@@ -42,8 +42,12 @@ class Codec(NamedTuple):
     """`name`: of the serializer, as a store's layout has it."""
 
     name: str
-    encode: Encode
+    encoders: "Encoders"
     decode: Decode
+
+    @property
+    def encode(self) -> Encode:
+        return self.encoders.encode
 
 
 def serializer_of(kind: Any) -> Any:
@@ -71,25 +75,34 @@ def codec(kind: Any, serializer: Any, empty: bool = False) -> Codec:
     if _is_struct(kind):
         return _struct_codec(kind, serializer)
     dumps, loads = _serializer(serializer)
-    encoders = _ByType(serializer, dumps)
     name = serializer if isinstance(serializer, str) else type(serializer).__name__
-
-    def encode(value: Any) -> bytes | None:
-        return encoders[type(value)](value)
-
     required = is_model(kind) and not empty
-    return Codec(name, encode, _decoder(kind, loads, raw=serializer == RAW, required=required))
+    decode = _decoder(kind, loads, raw=serializer == RAW, required=required)
+    return Codec(name, Encoders(serializer, dumps), decode)
 
 
 # -- writing
 
 
-class _ByType(dict[type, Encode]):
-    """How values of each type are written by one serializer; chosen when the first one comes."""
+class Encoders(dict[type, Encode]):
+    """How values of each type are written by one serializer; chosen when the first one comes.
+
+    `encode` is what most callers want. The record path looks up and calls what it finds, and spares
+    a frame: 40 ns of 100.
+    """
 
     def __init__(self, serializer: Any, dumps: Encode) -> None:
         super().__init__()
         self._serializer, self._dumps = serializer, dumps
+
+    def encode(self, value: Any) -> bytes | None:
+        return self[type(value)](value)
+
+    def or_none(self) -> "Encoders":
+        """The same, and None is no bytes: as keys are written, whatever the serializer."""
+        made = Encoders(self._serializer, self._dumps)
+        made[type(None)] = _as_it_is
+        return made
 
     def __missing__(self, kind: type) -> Encode:
         self[kind] = chosen = self._choose(kind)
@@ -99,7 +112,7 @@ class _ByType(dict[type, Encode]):
         if issubclass(kind, bytes):
             return _as_it_is
         if _is_struct(kind) and self._serializer == JSON:
-            return _struct_codec(kind, JSON).encode
+            return _struct_encoder()
         if not is_model(kind):
             return str.encode if self._serializer == RAW and kind is str else self._dumps
         own = serializer_of(kind)
@@ -231,9 +244,11 @@ def _struct_codec(kind: Any, serializer: Any) -> Codec:
         raise TopologyError(f"unknown serializer: {serializer!r}: {kind.__name__} is read as json")
     import msgspec.json
 
-    decode, dumps = msgspec.json.Decoder(kind).decode, msgspec.json.Encoder().encode
-    return Codec(
-        JSON,
-        lambda value: value if type(value) is bytes else dumps(value),
-        lambda data: None if data is None else decode(data),
-    )
+    decode = msgspec.json.Decoder(kind).decode
+    return Codec(JSON, Encoders(JSON, to_json), lambda data: None if data is None else decode(data))
+
+
+def _struct_encoder() -> Encode:
+    import msgspec.json
+
+    return msgspec.json.Encoder().encode

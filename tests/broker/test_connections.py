@@ -1,10 +1,12 @@
 """What clients may do to a connection, rightly and wrongly; the others never notice."""
 
+import asyncio
 import logging
+import os
 import random
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from streamsx.broker import server
 from streamsx.broker.connection import Limits
+from streamsx.broker.server import Broker
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.wire import Api
@@ -62,8 +65,9 @@ def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> Non
             for version in {oldest, *range(newest, oldest, -2)}:
                 body = {
                     "group_id": f"g{version}", "session_timeout": 10_000, "protocol_type": "c",
-                    "acks": 1, "protocols": [{"name": "p"}], "coordinator_keys": ["g"], "topics": [],
-                    "groups": [{"group_id": "g"}] if api is Api.OFFSET_FETCH else ["g"],
+                    "acks": 1, "protocols": [{"name": "p"}], "coordinator_keys": ["g"],
+                    "topics": [],
+                    "groups": [{"group_id": "g"}] if api == Api.OFFSET_FETCH else ["g"],
                     "members": [{"member_id": "m"}], "endpoint_type": 1,
                 }  # fmt: skip
                 with dial(broker) as sock:
@@ -130,6 +134,34 @@ def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
             sock.close()
             while log.waiters:
                 converse(other, Api.API_VERSIONS, 3, VERSIONS)
+
+
+def test_a_broker_that_ends_leaves_nothing_that_waits(tmp_path: Path) -> None:
+    async def story() -> None:
+        before = len(os.listdir("/dev/fd"))
+        broker = Broker(tmp_path, topics={"t": 1})
+        await broker.start()
+        group = {"group_id": "g", "session_timeout": 50, "rebalance_timeout": 50}
+        kind = {"protocol_type": "x", "protocols": [{"name": "p", "metadata": b""}]}
+        joins = [frame(Api.JOIN_GROUP, 3, i, **group, **kind, member_id="") for i in (1, 2)]
+        readers, writers = [], []
+        for request in (fetch(1, 10_000), *joins):
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            writer.write(request)
+            readers.append(reader)
+            writers.append(writer)
+        await readers[1].readexactly(4)
+        assert broker._service.groups._timers
+        await broker.close()
+        assert not broker._service.groups._timers
+        assert not broker._service.topics.by_name["t"].logs[0].waiters
+        for writer in writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        assert len(os.listdir("/dev/fd")) == before
+
+    asyncio.run(story())
 
 
 def test_who_wants_no_answer_to_a_produce_gets_none(tmp_path: Path) -> None:
@@ -262,7 +294,7 @@ def test_a_connection_that_waits_is_read_no_further_than_its_limit(
 
 
 def test_a_client_that_does_not_read_is_served_no_further(tmp_path: Path) -> None:
-    asked = 60
+    asked = 300
     with serving(tmp_path, unsent_bytes_max=1 << 16) as broker, dial(broker) as other:
         other.sendall(produce(1, bytes(500_000)))
         received(other)
@@ -273,3 +305,4 @@ def test_a_client_that_does_not_read_is_served_no_further(tmp_path: Path) -> Non
             assert stalled[0]._transport.get_write_buffer_size() < 1_000_000
             assert stalled[0]._queue
             assert [int.from_bytes(received(sock)[:4]) for _ in range(asked)] == list(range(asked))
+            assert converse(sock, Api.API_VERSIONS, 3, VERSIONS).api_keys, "and then it goes on"

@@ -1,0 +1,69 @@
+"""What requests cost the broker, in CPU time of its process: three times their price at most."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamsx.kafka import wire
+from streamsx.kafka.batch import Builder
+from streamsx.kafka.wire import Api
+from streamsx.testing.apache_kafka import converse
+from streamsx.testing.embedded_broker import EmbeddedBroker
+
+REQUESTS, ROUNDS = 2000, 3
+HEARTBEAT_US, PRODUCE_US, FETCH_US = 38, 24, 90
+"""On a quiet machine; Apache Kafka takes 100, 90 and 160."""
+
+Request = tuple[Api, int, wire.Body]
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def produce(records: int, size: int) -> Request:
+    builder = Builder(1 << 20)
+    for _ in range(records):
+        builder.append(1, None, bytes(size))
+    data = [{"name": "t", "partition_data": [{"index": 0, "records": builder.close()}]}]
+    return Api.PRODUCE, 9, {"acks": 1, "timeout": 1000, "topic_data": data}
+
+
+def cost_us(pid: int, sock: socket.socket, request: Request) -> float:
+    """Of one request, in the best of some rounds."""
+    frame = bytes(wire.request_encoder(request[0], request[1])(1, "budget", request[2]))
+    rounds = []
+    for _ in range(ROUNDS):
+        before = cpu_s(pid)
+        for _ in range(REQUESTS):
+            sock.sendall(frame)
+            data = sock.recv(1 << 20)
+            while len(data) < 4 + int.from_bytes(data[:4]):
+                data += sock.recv(1 << 20)
+        rounds.append((cpu_s(pid) - before) / REQUESTS * 1e6)
+    return min(rounds)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="CPU time of another process: /proc")
+def test_requests_cost_what_they_should(tmp_path: Path) -> None:
+    group = {"group_id": "g", "session_timeout": 60_000, "rebalance_timeout": 60_000}
+    kind = {"protocol_type": "x", "protocols": [{"name": "p", "metadata": b""}], "member_id": ""}
+    with EmbeddedBroker(tmp_path / "data", "--topic", "t:1") as broker:
+        host, _, port = broker.bootstrap.rpartition(":")
+        pid = broker.pid or 0
+        with socket.create_connection((host, int(port))) as sock:
+            member_id = converse(sock, Api.JOIN_GROUP, 3, {**group, **kind}).member_id
+            beat = {**group, "generation_id": 1, "member_id": member_id}
+            assert cost_us(pid, sock, (Api.HEARTBEAT, 3, beat)) < 3 * HEARTBEAT_US
+            assert cost_us(pid, sock, produce(1, 100)) < 3 * PRODUCE_US
+            for _ in range(8):
+                converse(sock, *produce(16, 1000))
+            at = REQUESTS * ROUNDS
+            part = {"partition": 0, "fetch_offset": at, "partition_max_bytes": 1 << 16}
+            fetch = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 16}
+            asked = {**fetch, "topics": [{"topic": "t", "partitions": [part]}]}
+            assert cost_us(pid, sock, (Api.FETCH, 11, asked)) < 3 * FETCH_US
