@@ -5,6 +5,7 @@ Each check is a small class with its reason; what is wrong it returns in a sente
 truth, of all processes at once, which no process knows.
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from streamsx.assignor.partition_assignor import Outcome
@@ -184,16 +185,15 @@ class RestoredBeforeItRuns(Check):
         for host, start in self.writes.get(log, ()):
             if start >= cell.end and host != worker.life.name:
                 return f"{who} up to {cell.end}, {host} has written at {start}"
-        lacks = self._lacks(cell)
-        return f"{who} from {cell.committed}, record {lacks} is not in its store" if lacks else None
+        lacks = [] if log in self.spoiled else list(lacking(cell))
+        return f"{who} from {cell.committed}, its store lacks {lacks}" if lacks else None
 
-    def _lacks(self, cell: Cell) -> int | None:
-        if changelog(cell.task) in self.spoiled:
-            return None
-        for number in range(max(0, cell.committed - KEYS), cell.committed):
-            if counted(cell.store.rows.get(key_of(number)))[1] < number:
-                return number
-        return None
+
+def lacking(cell: Cell) -> Iterator[int]:
+    """Records before the committed offset that its store has not seen, of the last of each key."""
+    for number in range(max(0, cell.committed - KEYS), cell.committed):
+        if counted(cell.store.rows.get(key_of(number)))[1] < number:
+            yield number
 
 
 class LegalPlans(Check):
