@@ -34,7 +34,7 @@ class Told:
 
 
 def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end() -> None:
-    """It went on following for ever, and the task ran nowhere (seed 2964)."""
+    """It went on following for ever, and the task ran nowhere."""
     clock, reading, told = SystemClock(), Reading(), Told()
     fetcher: Any = reading
     restorer = Restorer(clock, fetcher, Journal("w1", clock), told, limit=20)
