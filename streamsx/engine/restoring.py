@@ -95,7 +95,10 @@ class Restorer:
         self._by_changelog[tp] = restoring, store
 
     def ends(self, task: TaskId, role: Role, bounds: dict[TopicPartition, Bounds]) -> bool:
-        """The ends of its changelogs as of now; whether something is left to restore."""
+        """The ends of its changelogs as of now; whether something is left to restore.
+
+        A learner may be made active while its first ends are being read: then these are the first.
+        """
         restoring = self._tasks[task]
         restoring.role = role
         for store in restoring.stores:
@@ -104,7 +107,7 @@ class Restorer:
                 rows = store.rows
                 opened = restore.Opened(rows.position(), holds_rows(rows), start, end)
                 self._step(restoring, store, opened)
-            elif role is Role.ACTIVE:
+            if role is Role.ACTIVE and store.machine.follows:
                 self._step(restoring, store, restore.Promoted(end))
         return not restoring.done
 

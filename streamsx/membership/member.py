@@ -17,8 +17,8 @@ STABLE   The assignment is known; what is new runs, what is not in it any more i
 GONE     Left, or dead by a fatal error. At most the answer to our LeaveGroup is awaited.
 
 Claims. "m1 claims p in a JoinGroup; before the answer m1 releases p, as the round before wanted;
-the leader still sees the claim and withholds p from everybody": whoever finds, after an
-assignment, that it claimed what it neither owns nor was given, joins once more.
+the leader still sees the claim and withholds p from everybody": a release is a wish, and a wish
+that comes during a round makes the next one.
 
 Fences. A member that is told that the group went on has lost everything: it lets go without a
 commit and joins claiming nothing, with generation -1, so that an old claim is never a zombie's
@@ -40,8 +40,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from streamsx.errors import InvalidTransition
+from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.membership import events as e
-from streamsx.membership.answers import REBALANCE_IN_PROGRESS, Verdict, name_of, verdict
+from streamsx.membership.answers import Verdict, verdict
 from streamsx.membership.claims import NONE
 from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
@@ -264,7 +265,8 @@ class Member:
         self._beat()
         if self.leader:
             self._plan = self._box.number()
-            self._box.emit(e.Assign(self._plan, body.members))
+            who = (self.member_id, self.generation)
+            self._box.emit(e.Assign(self._plan, *who, body.members))
         else:
             self._sync(())
 
@@ -311,8 +313,6 @@ class Member:
         if self.leaving.halting:
             body = replace(body, partitions=NONE)
         self._mine.apply(self.generation, body)
-        if self._claimed - self.claims.owned - body.partitions:
-            self._wish("released while the leader was planning")
         self._lease.hurry(hurries=body.more)
         self._wish(self.leaving.heed(body.mark))
         if body.no_takers and self.leaving.draining:
@@ -336,7 +336,7 @@ class Member:
         what = verdict(body, event.error, stayed=stable and flight.stable)
         if what is Verdict.GOOD:
             self._lease.contact(flight.at)
-        if stable and event.error == REBALANCE_IN_PROGRESS:
+        if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             self._wish("the group is rebalancing")
         if isinstance(body, e.OffsetCommit):
             self._mine.committed(what, event)

@@ -207,8 +207,8 @@ class Session:
                 self._begin(self._find(), name="find coordinator")
             case e.Close(lane):
                 self._lanes[lane].close()
-            case e.Assign(request, members):
-                self._begin(self._assign(request, members), name="assign")
+            case e.Assign():
+                self._begin(self._assign(effect), name="assign")
             case e.OnAssignment():
                 self._planned(effect)
             case e.Remember(member_id):
@@ -323,10 +323,10 @@ class Session:
             deadline = said.deadline_ms / 1000 - self._clock.wall() + self._clock.now()
         return e.Mark(said.state is MarkState.LEAVING, deadline, said.epoch_ms)
 
-    async def _assign(self, request: int, members: tuple[e.JoinedMember, ...]) -> None:
-        outcome = await self._leading.plan(members)
+    async def _assign(self, assign: e.Assign) -> None:
+        outcome = await self._leading.plan(assign)
         error = outcome.error.name if outcome.error else None
-        self._feed(e.Planned(request, tuple(outcome.assignments.items()), error))
+        self._feed(e.Planned(assign.request, tuple(outcome.assignments.items()), error))
 
     # -- positions
 

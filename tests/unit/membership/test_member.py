@@ -55,6 +55,15 @@ def test_the_leader_plans_before_it_syncs(play: Plays) -> None:
     assert group.last(e.SyncGroup).body.assignments == (("m1", b"all"),)
 
 
+def test_a_plan_is_asked_for_by_who_leads_now(play: Plays) -> None:
+    """Fresh metadata may take 2 s; fenced meanwhile, the member has no id to plan under."""
+    group = play()
+    group.begin()
+    assign = only(group.joined(7, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    assert (assign.member_id, assign.generation) == ("m1", 7)
+
+
 def test_join_and_sync_wait_longer_than_the_slowest_member(play: Plays) -> None:
     """With 2 s everybody joined again, for ever, before the slowest member had come (seed 82)."""
     group = play(rebalance_timeout_s=60.0)
