@@ -23,7 +23,8 @@ def start(
     folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """It reads nothing, and writes to `out` and `err`. On Linux the kernel kills it when this
-    process ends, even by SIGKILL; elsewhere only who started it does.
+    process ends, even by SIGKILL; elsewhere only who started it does. It is in a process group of
+    its own: Ctrl-C reaches this process alone, which then ends its children in order.
     """
 
     def begin() -> subprocess.Popen[bytes]:
@@ -34,6 +35,7 @@ def start(
             stderr=err,
             env=env,
             cwd=folder,
+            process_group=0,
             preexec_fn=_die_with_parent(),  # noqa: PLW1509  # all it does is call prctl
         )
 

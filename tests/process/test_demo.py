@@ -1,0 +1,186 @@
+"""`streamsx demo` as CONTRACTS has it, on the embedded broker: small, interrupted, robbed."""
+
+import argparse
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event as Moment
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+from streamsx.errors import BrokerUnreachable
+from streamsx.tools import demo
+from streamsx.tools.demonstration import story
+
+HURRIED = {**os.environ, "STREAMSX_HEARTBEAT_INTERVAL": "500ms"}
+FIELDS = [
+    "ok", "records", "distinct", "mismatches", "workers", "rebalances", "promotions", "leave",
+    "calm_gap_ms_max", "staying_gap_ms_max", "moving_gap_ms_max", "records_per_s",
+    "records_per_cpu_s", "seconds",
+]  # fmt: skip
+WAIT_S = 20.0
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "streamsx", "demo", *options]
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*options), check=False, capture_output=True, text=True, env=HURRIED
+    )
+
+
+def children(pid: int) -> dict[str, int]:
+    """What a demo has started: pids by the names of its logs. Only Linux knows."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    found = {}
+    for child in " ".join(file.read_text() for file in threads).split():
+        words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        named = "--instance-id" in words
+        found[words[words.index("--instance-id") + 1] if named else words[3]] = int(child)
+    return found
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", dict[str, int]]]:
+    """A demo whose workers have joined, and its processes."""
+    with subprocess.Popen(
+        command("--json", "--dir", str(folder)),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=HURRIED,
+    ) as process:  # fmt: skip
+        until = perf_counter() + WAIT_S
+        while len(told := [f for f in folder.glob("*/w?.jsonl") if f.stat().st_size]) < 2:
+            assert perf_counter() < until, told
+            Moment().wait(0.05)
+        try:
+            yield process, children(process.pid)
+        finally:
+            process.kill()
+
+
+def ended(pids: Iterator[int]) -> bool:
+    """Whether all of them are gone, or are soon."""
+    for pid in pids:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        readable, _, _ = select.select([handle], [], [], WAIT_S)  # once it has ended
+        os.close(handle)
+        if not readable:
+            return False
+    return True
+
+
+def result_of(stdout: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(stdout.splitlines()[-1])
+    return found
+
+
+def test_a_small_demo_shows_it_all_and_leaves_its_files(tmp_path: Path) -> None:
+    done = run("--json", "--records", "4000", "--dir", str(tmp_path))
+    result = result_of(done.stdout)
+
+    assert done.returncode == 0, done.stderr
+    assert list(result)[: len(FIELDS)] == FIELDS
+    assert (result["ok"], result["records"], result["mismatches"]) == (True, 4000, 0)
+    assert result["workers"] == ["w1", "w2", "w3"]
+    assert any(promotion["to"] == "w3" for promotion in result["promotions"])
+    assert (result["leave"]["instance"], result["leave"]["exit_code"]) == ("w1", 0)
+    assert done.stdout.count("\n") == 1
+    assert not re.search(r"[^\n\x20-\x7e]", done.stdout + done.stderr)
+    assert "streamsx demo: ok" in done.stderr
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "w3.jsonl").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists children")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
+)
+def test_however_it_ends_nothing_is_left_running(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    with running(tmp_path) as (process, found):
+        assert sorted(found) == ["broker", "w1", "w2"]
+        process.send_signal(number)
+        assert process.wait(WAIT_S) == code
+        assert ended(iter(found.values()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists children")
+@pytest.mark.parametrize("name", ["broker", "w2"])
+def test_who_dies_is_named_with_the_end_of_its_log(tmp_path: Path, name: str) -> None:
+    with running(tmp_path) as (process, found):
+        os.kill(found[name], signal.SIGKILL)
+        stdout, stderr = process.communicate(timeout=WAIT_S)
+        assert ended(iter(found.values()))
+    (log,) = tmp_path.glob(f"*/{name}.log")
+    result = result_of(stdout)
+
+    assert process.returncode == 1
+    assert (result["ok"], result["mismatches"]) == (False, None)
+    assert result["why"] == f"{name} ended unexpectedly, killed by SIGKILL: see {log}"
+    assert log.read_text().splitlines()[-1] in stderr
+
+
+def test_what_takes_too_long_fails_and_says_at_what_it_was(tmp_path: Path) -> None:
+    done = run("--seconds-limit", "2", "--json", "--dir", str(tmp_path))
+    assert done.returncode == 1
+    assert "not done in 2 s" in result_of(done.stdout)["why"]
+    assert "it was at 'start': allow more with --seconds-limit" in result_of(done.stdout)["why"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--unknown"], "unrecognized arguments: --unknown"),
+        (["--records", "0"], "not a whole number from 1 on"),
+        (["--records", "many"], "--records"),
+        (["--workers", "0"], "--workers"),
+        (["--workers", "8"], "--workers"),
+        (["--seconds-limit", "soon"], "a duration is written"),
+        (["--bootstrap", "nowhere"], "write HOST:PORT"),
+        (["--dir", __file__], "Not a directory: give --dir one that can be written"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(options: list[str], said: str) -> None:
+    done = run(*options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_cluster_that_does_not_answer_ends_it_in_less_than_30_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert story.START_TIMEOUT_S < 30
+    assert BrokerUnreachable.exit_code == 4
+    monkeypatch.setattr(story, "START_TIMEOUT_S", 0.3)
+    for name in (*story.SETTINGS, "WORDCOUNT_NAME"):
+        monkeypatch.setenv(name, "put back behind the test")
+    options = argparse.Namespace(
+        records=1, workers=1, bootstrap="127.0.0.1:1", dir=str(tmp_path), keep=False,
+        seconds_limit=10.0, json=True,
+    )  # fmt: skip
+    with pytest.raises(BrokerUnreachable, match=r"no Kafka broker in 0.3 s: 127.0.0.1:1"):
+        demo.show(options)
+
+
+def test_help_needs_nothing_that_is_slow_to_import() -> None:
+    code = "import sys, streamsx.tools.demo; print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert not {"asyncio", "aiokafka", "faust", "rich"} & set(modules)

@@ -1,0 +1,85 @@
+"""What the demo reads off the workers' events: who holds what, and when nothing moves."""
+
+import json
+
+from streamsx.tools.demonstration.group import Event, Group, events_of, group_of
+
+
+def event(mono: float, instance: str, name: str, **fields: object) -> Event:
+    return {"t": 0.0, "mono": mono, "instance": instance, "event": name, **fields}
+
+
+def assigned(mono: float, instance: str, generation: int) -> Event:
+    return event(mono, instance, "assigned", generation=generation, active=[], learner=[])
+
+
+def task(mono: float, instance: str, name: str, to: str, role: str = "active") -> Event:
+    return event(mono, instance, "task", task=name, role=role, **{"from": "?", "to": to})
+
+
+def group(*events: Event) -> Group:
+    return group_of(events)
+
+
+SHARED = (
+    assigned(1.0, "w1", 7), task(1.1, "w1", "0_0", "running"),
+    assigned(1.0, "w2", 7), task(1.2, "w2", "0_1", "running"),
+)  # fmt: skip
+
+
+def test_a_torn_last_line_waits_for_its_end() -> None:
+    line = json.dumps(event(1.0, "w1", "left")).encode()
+    events, size = events_of(line + b"\n" + line[:20])
+    assert [each["event"] for each in events] == ["left"]
+    assert size == len(line) + 1
+    assert events_of(line[:20]) == ([], 0)
+    assert events_of(b"") == ([], 0)
+
+
+def test_workers_that_share_all_tasks_are_at_rest() -> None:
+    assert group(*SHARED).at_rest(("w1", "w2"), 2)
+    assert group(*SHARED).moved_at == 1.2
+
+
+def test_nothing_rests_while_a_worker_has_no_assignment() -> None:
+    assert not group().at_rest(("w1",), 0)
+    assert not group(*SHARED).at_rest(("w1", "w2", "w3"), 2)
+    joins = event(2.0, "w1", "rebalance_started", generation=7, reason="joins")
+    assert not group(*SHARED, joins).at_rest(("w1", "w2"), 2)
+
+
+def test_nothing_rests_while_workers_have_different_generations() -> None:
+    assert not group(*SHARED, assigned(2.0, "w2", 8)).at_rest(("w1", "w2"), 2)
+
+
+def test_nothing_rests_while_a_task_is_missing_twice_there_or_learned() -> None:
+    both = ("w1", "w2")
+    assert not group(*SHARED).at_rest(both, 3)
+    assert not group(*SHARED, task(2.0, "w1", "0_1", "running")).at_rest(both, 3)
+    assert not group(*SHARED, task(2.0, "w1", "0_2", "restoring")).at_rest(both, 3)
+    learns = task(2.0, "w1", "0_2", "tailing", role="learner")
+    assert not group(*SHARED, learns).at_rest(both, 3)
+
+
+def test_who_has_left_holds_nothing() -> None:
+    seen = group(
+        *SHARED, event(2.0, "w1", "leaving", deadline=None), assigned(2.1, "w1", 8),
+        task(2.2, "w1", "0_0", "closing"), task(2.3, "w1", "0_0", "closed"),
+    )  # fmt: skip
+    assert (seen.workers["w1"].doing, seen.workers["w1"].tasks) == ("leaves", {})
+    assert group(*SHARED, event(3.0, "w1", "left")).workers["w1"].doing == "has left"
+
+
+def test_a_learner_shows_how_far_it_is_and_commits_are_counted() -> None:
+    seen = group(
+        task(1.0, "w1", "1_0", "restoring", role="learner"),
+        event(1.1, "w1", "restore_progress", task="1_0", role="learner", restored=3, end=9),
+        event(1.2, "w1", "restore_progress", task="1_9", role="learner", restored=1, end=1),
+        event(1.3, "w1", "commit", tasks=1, records=5, ms=1.0),
+        event(1.4, "w1", "commit", tasks=1, records=6, ms=1.0),
+        event(1.5, "w1", "an event of a later version"),
+    )  # fmt: skip
+    worker = seen.workers["w1"]
+    held = worker.learns()["1_0"]
+    assert (held.restored, held.end, set(worker.tasks)) == (3, 9, {"1_0"})
+    assert (worker.commits, worker.records) == (2, 11)

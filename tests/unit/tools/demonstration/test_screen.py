@@ -1,0 +1,163 @@
+"""What people see of a demo: on a terminal, in a file, at the end."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from streamsx.clock import Clock
+from streamsx.tools.demonstration.group import Group, Held, Worker
+from streamsx.tools.demonstration.screen import Screen, Stage, View, picture, summary
+from streamsx.tools.demonstration.verdict import Facts, Result, verdict
+
+WORKERS = tuple(f"w{number}" for number in range(1, 9))
+FACTS = Facts(records=10**9, workers=WORKERS, stateful=frozenset({1}))
+RESULT: Result = {
+    **verdict((), FACTS),
+    "ok": True,
+    "distinct": 8831,
+    "mismatches": 0,
+    "rebalances": 7,
+    "promotions": [
+        {"task": f"1_{n}", "from": "w1", "to": "w3", "learn_ms": 90.4 + n, "handover_ms": 9_999.4}
+        for n in range(8)
+    ],
+    "leave": {"instance": "w1", "tasks_moved": 5, "ms": 1700.2, "exit_code": 0},
+    "calm_gap_ms_max": 22.2,
+    "staying_gap_ms_max": 48.4,
+    "moving_gap_ms_max": 155.0,
+    "records_per_cpu_s": 10_000.4,
+    "why": "",
+}
+
+
+class Now(Clock):
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def wall(self) -> float:
+        return self.seconds
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def view(stage: Stage = Stage.JOIN) -> View:
+    """As wide and as high as it gets."""
+    tasks = {f"{number}_{n}": Held("active", "running") for number in (0, 1) for n in range(4)}
+    tasks |= {f"1_{n}": Held("learner", "tailing", 10**6, 10**6) for n in (4, 5, 6, 7)}
+    tasks |= {"0_7": Held("active", "opening")}
+    group = Group({name: Worker("has left", tasks, commits=10**6) for name in WORKERS})
+    return View(stage, 12345.6, 12345.6, 10**9, 10**9, group, RESULT, frozenset({1}))
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_nothing_is_wider_than_80_columns(stage: Stage) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    with console.capture() as drawn:
+        console.print(picture(view(stage)))
+    assert max(len(line.rstrip()) for line in drawn.get().splitlines()) <= 80
+
+
+def test_in_80_columns_nothing_wraps() -> None:
+    heights = []
+    for width in (80, 200):
+        console = Console(file=io.StringIO(), width=width)
+        with console.capture() as drawn:
+            console.print(picture(view()))
+        heights.append(drawn.get().count("\n"))
+    assert heights[0] == heights[1]
+
+
+def test_tasks_are_drawn_by_what_they_do() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as drawn:
+        console.print(picture(view()))
+    row = next(line for line in drawn.get().splitlines() if line.startswith(" w1  "))
+    assert row.split() == ["w1", *"████···░", *"████▒▒▒▒", "learns", "1,000,000"]
+    assert "1_4" in drawn.get()
+    assert "w1 → w3" in drawn.get()
+
+
+def test_in_a_file_there_is_a_plain_line_every_5_s() -> None:
+    file, clock = io.StringIO(), Now()
+    with Screen(file, clock) as screen:
+        for _ in range(100):
+            clock.seconds += 0.1
+            screen.show(view())
+        screen.tell(RESULT, ["Its files: [bold]/tmp/x[/]"])
+    told = file.getvalue()
+    assert told.count("join: 1,000,000,000 lines, 81,001/s") == 2
+    assert told.endswith("Its files: [bold]/tmp/x[/]\n")
+    assert not re.search(r"[^\n\x20-\x7e]", told)
+
+
+def test_on_a_terminal_it_is_redrawn_5_times_a_second_and_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal, clock = Terminal(), Now()
+    with Screen(terminal, clock) as screen:
+        for _ in range(100):
+            clock.seconds += 0.01
+            screen.show(view())
+    drawn = terminal.getvalue()
+    assert drawn.count("streamsx demo") <= 6
+    assert drawn.index("\x1b[?1049h") < drawn.index("\x1b[?1049l")  # the other screen, and back
+    assert drawn.index("\x1b[?25l") < drawn.rindex("\x1b[?25h")  # no cursor, and a cursor
+
+
+def test_the_terminal_is_restored_behind_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+
+    def crash() -> None:
+        with Screen(terminal, Now()) as screen:
+            screen.show(view())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        crash()
+    assert terminal.getvalue().endswith("\x1b[?25h\x1b[?1049l")
+
+
+def test_without_colours_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal()
+    with Screen(terminal, Now()) as screen:
+        screen.show(view())
+        screen.tell(RESULT, [])
+    styles = re.findall(r"\x1b\[([\d;]*)m", terminal.getvalue())
+    assert styles
+    assert not {part for style in styles for part in style.split(";")} & {"31", "32", "33", "38"}
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = Terminal()
+    with Screen(terminal, Now()) as screen:
+        screen.show(view())
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_the_summary_says_what_was_proven() -> None:
+    told = "\n".join(summary(RESULT))
+    assert "0 counts differ" in told
+    assert "8 tasks with state were learned" in told
+    assert "in 97 ms" in told
+    assert "w1 was asked to leave: 5 tasks moved" in told
+    assert "48 ms at most" in told
+    assert max(map(len, told.splitlines())) <= 80
+
+
+def test_the_summary_leaves_out_what_was_not_reached() -> None:
+    assert list(summary(verdict((), FACTS))) == []

@@ -1,0 +1,1 @@
+"""What `streamsx demo` shows: its processes, its lines, its screen, its verdict. No command."""

@@ -1,0 +1,98 @@
+"""The group as its workers tell it: who holds what, and whether anything is on the move.
+
+Read off the events that workers write (`worker --events`): of all of them, in the order of their
+monotonic times. Not here: what came of a move (`verdict`), how it is drawn (`screen`).
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = Mapping[str, Any]
+"""A line of an events file."""
+
+MOVES = frozenset({"rebalance_started", "assigned", "task"})
+LEARNER, TAILING, RUNNING, CLOSED = "learner", "tailing", "running", "closed"
+
+
+def events_of(data: bytes) -> tuple[list[Event], int]:
+    """The whole lines of a file, and how many bytes they are: the last one may be torn."""
+    whole = data[: data.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()], len(whole)
+
+
+@dataclass(slots=True)
+class Held:
+    """A task on one worker, with `role` and `state` as in the event `task`; rows to learn."""
+
+    role: str = ""
+    state: str = ""
+    restored: int = 0
+    end: int = 0
+
+
+@dataclass(slots=True)
+class Worker:
+    """`doing`: in a word. `settled`: it has an assignment, and no rebalance has begun since."""
+
+    doing: str = "starts"
+    tasks: dict[str, Held] = field(default_factory=dict)
+    generation: int = -1
+    settled: bool = False
+    commits: int = 0
+    records: int = 0
+
+    def learns(self) -> dict[str, Held]:
+        return {task: held for task, held in self.tasks.items() if held.role == LEARNER}
+
+    def hear(self, event: Event) -> None:
+        match event["event"]:
+            case "rebalance_started":
+                self.settled = False
+            case "assigned":
+                self.settled, self.generation = True, event["generation"]
+                self.doing = self.doing.replace("starts", "runs")
+            case "task" if event["to"] == CLOSED:
+                self.tasks.pop(event["task"], None)
+            case "task":
+                held = self.tasks.setdefault(event["task"], Held())
+                held.role, held.state = event["role"], event["to"]
+            case "restore_progress" if event["task"] in self.tasks:
+                held = self.tasks[event["task"]]
+                held.restored, held.end = event["restored"], event["end"]
+            case "commit":
+                self.commits, self.records = self.commits + 1, self.records + event["records"]
+            case "leaving":
+                self.doing = "leaves"
+            case "left":
+                self.doing = "has left"
+
+
+@dataclass(slots=True)
+class Group:
+    """Workers by name. `moved_at`: monotonic seconds, when something last changed."""
+
+    workers: dict[str, Worker] = field(default_factory=dict)
+    moved_at: float = 0.0
+
+    def at_rest(self, names: Sequence[str], tasks: int) -> bool:
+        """These workers share all the tasks, each running once, and nobody learns any more."""
+        members = [self.workers.get(name, Worker()) for name in names]
+        held = [(task, each.state) for member in members for task, each in member.tasks.items()]
+        return (
+            all(member.settled for member in members)
+            and len({member.generation for member in members}) == 1
+            and all(state == RUNNING for _, state in held)
+            and len({task for task, _ in held}) == len(held) == tasks
+        )
+
+
+def group_of(events: Iterable[Event]) -> Group:
+    """As it stands after these events."""
+    group = Group()
+    for event in events:
+        group.workers.setdefault(event["instance"], Worker()).hear(event)
+        if event["event"] in MOVES:
+            group.moved_at = event["mono"]
+    return group

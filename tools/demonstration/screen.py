@@ -1,0 +1,253 @@
+"""What people see: one live screen on a terminal, a line now and then elsewhere, and a summary.
+
+Nothing is wider than 80 columns, without a terminal there are no control characters, and the
+terminal is as it was when the `with` ends. Not here: what there is to see (`story`), what was
+proven (`verdict`).
+"""
+
+import os
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import IO, Self
+
+from rich.console import Console, RenderableType
+from rich.console import Group as Stack
+from rich.constrain import Constrain
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from streamsx.clock import Clock
+from streamsx.tools.demonstration.group import LEARNER, RUNNING, TAILING, Group, Held, Worker
+from streamsx.tools.demonstration.verdict import Result
+
+WIDTH = 80
+REDRAW_EVERY_S = 0.2
+LINE_EVERY_S = 5.0
+MOVES_SHOWN = 6
+LEARNERS_SHOWN = 6
+PARTITIONS = 8
+GAPS = {"calm": "calm", "staying": "of tasks that stay", "moving": "of tasks that move"}
+
+
+class Stage(Enum):
+    """What goes on, in plain words."""
+
+    START = """Workers start and share the word count. Tasks 0_* cut lines into words and
+        keep nothing; tasks 1_* count each word and keep the counts."""
+    CALM = """Nothing changes for a while. The longest pause that a task makes now is what
+        all pauses that follow are compared with."""
+    JOIN = """One worker more. Tasks without state move at once. The others run on where they
+        are until the new worker has learned them."""
+    LEAVE = """The first worker was told to leave. It runs on until others have learned its
+        tasks, hands them over, and ends by itself."""
+    DRAIN = "All of it was shown. The other lines follow, to the last one."
+    COMPARE = "The workers stop. Each count is held against a plain count."
+
+    @property
+    def title(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All there is to see. `result`: as far as it is known; `left`: records not committed yet;
+    `feeds_s`: for how long; `stateful`: numbers of sub-topologies.
+    """
+
+    stage: Stage
+    seconds: float
+    feeds_s: float
+    sent: int
+    left: int
+    group: Group
+    result: Result
+    stateful: frozenset[int]
+
+
+class Screen:
+    """On a terminal or a file. A context manager."""
+
+    def __init__(self, file: IO[str], clock: Clock) -> None:
+        self._clock, self._shown_at = clock, 0.0
+        tty = file.isatty() and os.environ.get("TERM") != "dumb"
+        width = None if tty else WIDTH
+        self._console = Console(file=file, force_terminal=tty, highlight=False, width=width)
+        self._live = Live(console=self._console, screen=True, auto_refresh=False) if tty else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, view: View) -> None:
+        """Not each time: see the constants."""
+        now = self._clock.now()
+        if now - self._shown_at < (REDRAW_EVERY_S if self._live else LINE_EVERY_S):
+            return
+        self._shown_at = now
+        if self._live:
+            self._live.update(picture(view), refresh=True)
+        else:
+            self._say(line(view))
+
+    def tell(self, result: Result, notes: Iterable[str]) -> None:
+        """What it was all about, behind the live screen."""
+        word, style = ("ok", "green") if result["ok"] else (f"failed: {result['why']}", "red")
+        self._say(textwrap.fill(f"streamsx demo: {word}", WIDTH), f"bold {style}")
+        for text in (*summary(result), *notes):
+            self._say(text)
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._console.print(text, style=style, markup=False, soft_wrap=True)
+
+
+# -- the live screen
+
+
+def picture(view: View) -> RenderableType:
+    """All of it, at most 80 columns wide."""
+    words = textwrap.wrap(" ".join(view.stage.value.split()), WIDTH - 2)
+    parts = (
+        heading(view), Text("\n".join([*words, ""][:2]), "italic"), traffic(view), workers(view),
+        learners(view.group), promoted(view.result),
+    )  # fmt: skip
+    spaced = (Constrain(Padding(part, (0, 1, 1, 1)), WIDTH) for part in parts)
+    return Padding(Stack(*spaced), (1, 0, 0, 0))
+
+
+def columns(widths: Sequence[int], *rows: Sequence[RenderableType]) -> Table:
+    table = Table.grid()
+    for width in widths:
+        table.add_column(width=width, no_wrap=True, overflow="crop")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def heading(view: View) -> Table:
+    steps = Text()
+    for stage in Stage:
+        style = "bold reverse" if stage is view.stage else "dim"
+        steps.append(f" {stage.title} ", style).append(" ")
+    return columns([15, 57, 6], ["[bold]streamsx demo", steps, f"[dim]{view.seconds:.0f} s"])
+
+
+def traffic(view: View) -> RenderableType:
+    records = view.result["records"]
+    bar = ProgressBar(records, view.sent, width=38, complete_style="cyan", finished_style="cyan")
+    done = sum(worker.records for worker in view.group.workers.values())
+    gaps = ((words, view.result[f"{name}_gap_ms_max"]) for name, words in GAPS.items())
+    pauses = ", ".join(f"{words} {ms:.0f} ms" for words, ms in gaps if ms is not None)
+    return Stack(
+        columns([9, 40, 29], ["lines", bar, f"{view.sent:,} of {records:,}"]),
+        f"in       {per_s(view.sent, view)}",
+        f"done     {per_s(done, view)}, lines and words; {view.left:,} not committed",
+        f"pauses   {pauses or 'not measured yet'}",
+    )
+
+
+def per_s(count: int, view: View) -> str:
+    """Since the first line."""
+    return f"{count / max(1.0, view.feeds_s):,.0f}/s"
+
+
+def workers(view: View) -> RenderableType:
+    """A row for each, a cell for each task: one sees them move."""
+    numbers = sorted({int(t[0]) for each in view.group.workers.values() for t in each.tasks})
+    kinds = ["with state" if number in view.stateful else "no state" for number in numbers]
+    digits = " ".join(map(str, range(PARTITIONS)))
+    heads = (f"[dim]{number}_{digits}" for number in numbers)
+    rows: list[list[RenderableType]] = [["", *kinds, "", "commits"], ["tasks", *heads, "", ""]]
+    for name, worker in sorted(view.group.workers.items()):
+        cells = [cells_of(worker, number, number in view.stateful) for number in numbers]
+        doing = "[yellow]learns" if worker.learns() else worker.doing
+        rows.append([f"[bold]{name}", *cells, doing, f"{worker.commits:7,}"])
+    legend = Text("           █ runs   ▒ learns   ░ opens, closes", "dim")
+    return Stack(columns([9, *[21 for _ in numbers], 11, 9], *rows), legend)
+
+
+def cells_of(worker: Worker, number: int, stateful: bool) -> Text:
+    text = Text("  ")
+    for partition in range(PARTITIONS):
+        text.append(*sign_of(worker.tasks.get(f"{number}_{partition}"), stateful)).append(" ")
+    return text
+
+
+def sign_of(held: Held | None, stateful: bool) -> tuple[str, str]:
+    """And its style."""
+    if held is None:
+        return "·", "dim"
+    if held.role == LEARNER:
+        return "▒", "yellow"
+    return ("█" if held.state == RUNNING else "░"), ("green" if stateful else "blue")
+
+
+def learners(group: Group) -> Table:
+    rows: list[list[RenderableType]] = []
+    for name, worker in sorted(group.workers.items()):
+        for task, held in sorted(worker.learns().items()):
+            bar = ProgressBar(max(1, held.end), held.restored, width=18, finished_style="yellow")
+            how = f"{held.restored:,} of {held.end:,} rows"
+            ready = "[yellow]follows" if held.state == TAILING else ""
+            rows.append([f"[bold]{task}", f"{name} learns", bar, how, ready])
+    return columns([9, 13, 20, 28, 8], *rows[:LEARNERS_SHOWN])
+
+
+def promoted(result: Result) -> Table:
+    rows = [
+        (
+            f"[bold]{each['task']}",
+            f"{each['from']} → {each['to']}",
+            f"handed over in {each['handover_ms']:.0f} ms, learned in {each['learn_ms']:.0f} ms",
+        )
+        for each in reversed(result["promotions"][-MOVES_SHOWN:])
+    ]
+    return columns([9, 13, 56], *rows)
+
+
+# -- words
+
+
+def line(view: View) -> str:
+    """What goes on, for whoever has no terminal."""
+    held = ", ".join(
+        f"{name} {len(worker.tasks) - len(worker.learns())}+{len(worker.learns())}"
+        for name, worker in sorted(view.group.workers.items())
+    )
+    told = f"{view.seconds:3.0f} s  {view.stage.title}: {view.sent:,} lines"
+    return f"{told}, {per_s(view.sent, view)}; tasks+learners: {held}"
+
+
+TOLD = {
+    "counted": "{records:,} lines, {distinct:,} different words: {mismatches:,} counts differ from "
+    "a plain count of the same lines.",
+    "learned": "{learned} tasks with state were learned while they ran on elsewhere, in "
+    "{learn_ms:.0f} ms or less, and then handed over in {handover_ms:.0f} ms or less.",
+    "left": "{instance} was asked to leave: {tasks_moved} tasks moved, and it ended by itself "
+    "after {ms:,.0f} ms with exit code {exit_code:d}.",
+    "stayed": "Tasks that stayed where they were paused for {staying_gap_ms_max:.0f} ms at most "
+    "during {rebalances} rebalances; without any it had been {calm_gap_ms_max:.0f} ms.",
+    "moved": "Tasks that moved paused for {moving_gap_ms_max:.0f} ms at most.",
+    "cost": "{records_per_cpu_s:,.0f} lines per CPU second of the workers.",
+}
+
+
+def summary(result: Result) -> Iterator[str]:
+    """What was proven, in words; nothing about what was not reached."""
+    known = {**result, **result["leave"], "learned": len(result["promotions"]) or None}
+    for name in ("learn_ms", "handover_ms"):
+        known[name] = max((each[name] for each in result["promotions"]), default=None)
+    for name, text in TOLD.items():
+        with suppress(TypeError):  # None has no such format
+            told = f"{name:>9}  {text.format_map(known)}"
+            yield textwrap.fill(told, WIDTH, subsequent_indent=" " * 11)

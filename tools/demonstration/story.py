@@ -1,0 +1,297 @@
+"""The demo from its first process to its last: what is done, in which order, when to go on.
+
+Everything that is waited for is read off the workers' events and the group's offsets, a few times
+per second, and never longer than the limit. Whatever happens, the processes end, and what was made
+on somebody's cluster is deleted. Not here: what it proves (`verdict`), how it looks (`screen`).
+"""
+
+import asyncio
+import re
+import signal
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from streamsx.clock import Clock
+from streamsx.errors import StreamsxError, WorldError, first_of
+from streamsx.kafka import admin
+from streamsx.kafka.cluster import Cluster
+from streamsx.membership.departures import State
+from streamsx.membership.marking import leave
+from streamsx.tools.demonstration.group import Event, Worker, events_of, group_of
+from streamsx.tools.demonstration.processes import Child, Died, Processes
+from streamsx.tools.demonstration.screen import PARTITIONS, Stage, View
+from streamsx.tools.demonstration.traffic import Feed, counts, left_of
+from streamsx.tools.demonstration.verdict import CALM_S, Facts, Result, verdict
+from streamsx.topology.build import Topology
+from streamsx.topology.internal_topics import Kind
+
+APP = "streamsx.examples.wordcount"
+SETTINGS = {
+    "STREAMSX_TOPIC_PARTITIONS": str(PARTITIONS),
+    "STREAMSX_ACCEPTABLE_RECOVERY_LAG": "100",
+}
+"""Of the workers. By default a learner that is 10,000 records behind is near enough, and would not
+have to learn."""
+
+START_TIMEOUT_S = 25.0
+STOP_TIMEOUT_S = 15.0
+LOOK_EVERY_S = 0.1
+ASK_EVERY_S = 1.0
+CALM_MORE_S = 2.0
+"""Beside the calm that is measured: a worker's begins half a second behind its assignment."""
+SETTLE_S = 2.5
+"""Behind a change: until the gaps that it made are told, and for whoever watches."""
+
+
+class Story:
+    """One run. `options`: of the command; `show` is told what there is to see, now and then."""
+
+    def __init__(
+        self,
+        options: Namespace,
+        topology: Topology,
+        folder: Path,
+        processes: Processes,
+        clock: Clock,
+        show: Callable[[View], None],
+    ) -> None:
+        self._options, self._folder, self._processes = options, folder, processes
+        self._clock, self._show, self._began = clock, show, clock.now()
+        self._app, plans = topology.app_id, topology.subtopologies
+        self._topics = [spec.name for spec in topology.topics]
+        self._sources = [topic for plan in plans for topic in plan.topics]
+        (self._changelog,) = (t.name for t in topology.topics if t.kind is Kind.CHANGELOG)
+        self._tasks = PARTITIONS * len(plans)
+        self._facts = Facts(
+            records=options.records,
+            workers=tuple(f"w{number}" for number in range(1, options.workers + 2)),
+            stateful=frozenset(plan.number for plan in plans if plan.stateful),
+        )
+        self._feed = Feed(clock, self._sources[0], options.records)
+        self._bootstrap: str = options.bootstrap or ""
+        self._cluster: Cluster
+        self._connected = self._drained = False
+        self._left = 0
+        self._ending: set[str] = set()
+        """Who may end."""
+        self._read: dict[str, int] = {}
+        """Bytes of each worker's events."""
+        self._events: list[Event] = []
+        self._group, self._result = group_of(()), verdict((), self._facts)
+        self._stage = Stage.START
+        self._looked = asyncio.Event()
+        self.notes: list[str] = []
+        """What else there is to say at the end."""
+
+    async def run(self) -> Result:
+        """Raises BrokerUnreachable and UsageError for a cluster that cannot be used."""
+        me = asyncio.current_task()
+        assert me is not None, "called in a task"
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, me.cancel)
+        try:
+            self._bootstrap = self._bootstrap or await self._broker()
+            self._cluster = Cluster(self._bootstrap)
+            await self._cluster.start(START_TIMEOUT_S)
+            self._connected = True
+            await self._play()
+        except Died as error:
+            self._facts.failure, self.notes = str(error), error.tail
+        except StreamsxError as error:
+            if not self._connected:
+                raise
+            self._facts.failure = str(error)
+        except asyncio.CancelledError:
+            self._facts.failure = "interrupted"
+            raise
+        finally:
+            await self._clean_up()
+        self._facts.cpu_s = sum(worker.cpu_s for worker in self._workers())
+        self._facts.seconds = self._clock.now() - self._began
+        return verdict(self._events, self._facts)
+
+    # -- the story
+
+    async def _play(self) -> None:
+        limit_s, records = self._options.seconds_limit, self._options.records
+        try:
+            async with asyncio.timeout(limit_s - (self._clock.now() - self._began)):
+                await self._together()
+        except TimeoutError:
+            raise StreamsxError(
+                f"not done in {limit_s:g} s: {self._feed.sent:,} of {records:,} lines were sent, "
+                f"and it was at {self._stage.title!r}: allow more with --seconds-limit"
+            ) from None
+        self._stage = Stage.COMPARE
+        await self._stop(self._workers())
+        for worker in self._workers():
+            if worker.code:
+                raise Died(worker)
+        got = await counts(self._cluster, self._clock, self._changelog)
+        want, facts = self._feed.words, self._facts
+        wrong = sorted(word for word in want.keys() | got if want[word] != got.get(word, 0))
+        facts.distinct, facts.mismatches = len(want), len(wrong)
+        told = (f"{word!r} is {got.get(word, 0)} and should be {want[word]}" for word in wrong)
+        facts.wrong = next(told, "")
+
+    async def _together(self) -> None:
+        """The acts, and what goes on beside them."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                beside = [tasks.create_task(self._look_on(), name="look on")]
+                for name in self._facts.workers[:-1]:
+                    self._work(name)
+                await self._until(lambda: self._group.moved_at > 0)  # the topics are there
+                await self._cluster.follow(self._sources)
+                feed = self._feed.run(self._cluster, tasks.create_task)
+                beside.append(tasks.create_task(feed, name="feed"))
+                beside.append(tasks.create_task(self._ask_on(), name="offsets"))
+                await self._acts()
+                for task in beside:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None
+
+    async def _acts(self) -> None:
+        facts, clock = self._facts, self._clock
+        first, added, leaver = facts.workers[:-1], facts.workers[-1], facts.leaver
+        await self._at_rest(first, 0.0)
+
+        self._stage, facts.fed_at = Stage.CALM, self._feed.begun_at
+        await self._at_rest(first, CALM_S + CALM_MORE_S)
+
+        self._stage, facts.added_at = Stage.JOIN, clock.now()
+        self._work(added)
+        await self._at_rest(facts.workers, SETTLE_S)
+
+        self._stage, facts.marked_at = Stage.LEAVE, clock.now()
+        self._ending.add(leaver)
+        gone = await leave(self._cluster, clock, self._app, [leaver])
+        facts.forced = gone[leaver].state is not State.LEFT
+        await self._until(lambda: self._processes[leaver].code is not None)
+        facts.exit_code = self._processes[leaver].code
+        await self._at_rest(facts.workers[1:], SETTLE_S)
+
+        self._stage, facts.shown_at = Stage.DRAIN, clock.now()
+        self._feed.shown = True
+        await self._until(lambda: self._drained)
+        facts.drained_at = clock.now()
+
+    async def _at_rest(self, names: Sequence[str], seconds: float) -> None:
+        """These share the tasks, and have done so for a while, with lines coming."""
+
+        def rests() -> bool:
+            since = max(self._group.moved_at, self._feed.begun_at)
+            return self._clock.now() - since >= seconds and self._group.at_rest(names, self._tasks)
+
+        await self._until(rests)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._looked.clear()
+            await self._looked.wait()
+
+    # -- what goes on beside
+
+    async def _look_on(self) -> None:
+        while True:
+            self._look()
+            for name, child in self._processes.items():
+                if child.poll() is not None and (child.code or name not in self._ending):
+                    raise Died(child)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _look(self) -> None:
+        """At what the workers have written since the last look."""
+        before = len(self._events)
+        for name in self._facts.workers:
+            with suppress(FileNotFoundError), self._told(name).open("rb") as file:
+                file.seek(self._read.get(name, 0))
+                events, size = events_of(file.read())
+                self._read[name] = self._read.get(name, 0) + size
+                self._events += events
+        if len(self._events) > before:
+            self._events.sort(key=lambda event: event["mono"])
+            self._group, self._result = group_of(self._events), verdict(self._events, self._facts)
+        for worker in self._workers():
+            self._group.workers.setdefault(worker.name, Worker())
+        self._looked.set()
+        now = self._clock.now()
+        self._show(
+            View(
+                stage=self._stage,
+                seconds=now - self._began,
+                feeds_s=now - self._feed.begun_at,
+                sent=self._feed.sent,
+                left=self._left,
+                group=self._group,
+                result=self._result,
+                stateful=self._facts.stateful,
+            )
+        )
+
+    async def _ask_on(self) -> None:
+        """How much is left. What cannot be asked now is asked again."""
+        while True:
+            fed = self._feed.done
+            with suppress(WorldError):
+                self._left = await left_of(self._cluster, self._app, self._sources)
+                self._drained = fed and not self._left
+            await asyncio.sleep(ASK_EVERY_S)
+
+    # -- processes
+
+    def _workers(self) -> list[Child]:
+        return [self._processes[n] for n in self._facts.workers if n in self._processes]
+
+    def _told(self, name: str) -> Path:
+        return self._folder / f"{name}.jsonl"
+
+    def _start(self, name: str, *arguments: str) -> Child:
+        self._processes[name] = child = Child(name, self._folder / f"{name}.log", *arguments)
+        return child
+
+    def _work(self, name: str) -> None:
+        self._start(
+            name, "worker", APP, "--bootstrap", self._bootstrap, "--instance-id", name,
+            "--state-dir", str(self._folder / name), "--events", str(self._told(name)),
+        )  # fmt: skip
+
+    async def _broker(self) -> str:
+        """Start one. Its address. Raises Died."""
+        data = str(self._folder / "data")
+        broker = self._start("broker", "broker", "--data", data, "--port", "0")
+        give_up_at = self._clock.now() + START_TIMEOUT_S
+        while broker.poll() is None and self._clock.now() < give_up_at:
+            if ready := re.search(r"^ready (\S+)\n", broker.log.read_text(), re.MULTILINE):
+                return ready[1]
+            await asyncio.sleep(LOOK_EVERY_S)
+        broker.kill()
+        raise Died(broker)
+
+    async def _stop(self, children: Sequence[Child]) -> None:
+        """All at once; by force who takes too long."""
+        for child in children:
+            child.send(signal.SIGTERM)
+        give_up_at = self._clock.now() + STOP_TIMEOUT_S
+        while any(child.poll() is None for child in children) and self._clock.now() < give_up_at:
+            self._look()
+            await asyncio.sleep(LOOK_EVERY_S)
+        for child in children:
+            child.kill()
+
+    async def _clean_up(self) -> None:
+        """What failed on a broker of its own is killed with it: nobody needs it any more."""
+        if self._options.bootstrap or not self._facts.failure:
+            await self._stop(self._workers())
+            await self._stop(list(self._processes.values()))
+        if not self._connected:
+            return
+        if self._options.bootstrap and not self._options.keep:
+            try:
+                await admin.delete_topics(self._cluster, self._topics)
+            except StreamsxError as error:
+                self.notes.append(f"delete these topics: {', '.join(self._topics)}: {error}")
+        await self._cluster.stop()

@@ -1,0 +1,139 @@
+"""What goes in and what comes out: lines at a pace, what is left of them, the counts at the end.
+
+The lines are the help texts of the standard library, again and again; what must come of them is
+counted as they are sent. Not here: the workers between the two ends.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice
+from math import inf
+
+from streamsx.clock import Clock
+from streamsx.engine.fetch import Fetcher, Limits
+from streamsx.engine.produce import Producer
+from streamsx.errors import TopicGone, WorldError, first_of
+from streamsx.kafka import admin
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.wire import Api
+from streamsx.membership import requests
+from streamsx.model import TopicPartition
+from streamsx.testing.wordcount import text
+
+PACE_MAX = 5_000.0
+"""Lines per second. At full speed two workers drain the default before anything can be shown."""
+SHOW_S = 40.0
+RESERVE_S = 10.0
+TICK_S = 0.01
+TICK_MAX_S = 0.1
+"""What a feed that was held up for longer has missed is not made up for."""
+BUFFER_BYTES = 4 << 20
+OFFSETS_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 60.0
+"""Of a whole changelog."""
+
+
+def pace(records: int, left: int, *, shown: bool) -> float:
+    """Lines per second, so that there are some for as long as there is something to show.
+
+    All would last for 40 s; the last 10 s of them become ever slower, and never run out. Once
+    everything was shown the rest goes at full pace.
+    """
+    return PACE_MAX if shown else min(PACE_MAX, records / SHOW_S, left / RESERVE_S)
+
+
+class Feed:
+    """Sends lines to all partitions of a topic in turn."""
+
+    def __init__(self, clock: Clock, topic: str, records: int) -> None:
+        self._clock, self._topic, self._records = clock, topic, records
+        self._lines = text()
+        self._failed: Exception | None = None
+        self.begun_at = inf
+        self.sent = 0
+        self.words: Counter[str] = Counter()
+        self.shown = self.done = False
+        """`shown`: there is nothing more to show. `done`: all lines are acknowledged."""
+
+    async def run(self, cluster: Cluster, spawn: Callable[..., object]) -> None:
+        """Until it is done. Raises what the broker refuses for good."""
+        producer = Producer(
+            cluster, self._clock, spawn, lambda error: setattr(self, "_failed", error),
+            linger_s=0.0, buffer_bytes=BUFFER_BYTES, compression="none",
+        )  # fmt: skip
+        await producer.start()
+        producer.lease(held=True)
+        partitions = range(cluster.partitions(self._topic))
+        sends = [producer.to(self._topic, partition) for partition in partitions]
+        self.begun_at = then = self._clock.now()
+        due = 1.0
+        while self.sent < self._records:
+            await asyncio.sleep(TICK_S)
+            now, left = self._clock.now(), self._records - self.sent
+            if self._failed is not None:
+                raise self._failed
+            if not producer.full():
+                due += pace(self._records, left, shown=self.shown) * min(now - then, TICK_MAX_S)
+                stamp = int(self._clock.wall() * 1000)
+                for line in islice(self._lines, min(int(due), left)):
+                    sends[self.sent % len(sends)](None, line.encode(), stamp, None)
+                    self.words.update(line.split())
+                    self.sent += 1
+                due %= 1
+            then = now
+        await producer.flush()
+        self.done = True
+
+
+async def left_of(cluster: Cluster, group: str, topics: Sequence[str]) -> int:
+    """How many records of these topics the group has not committed yet. Raises WorldError.
+
+    What is committed is asked before what there is: words are there when the lines they come from
+    are committed. So where nothing is left of either, nothing more can come.
+    """
+    tps = [TopicPartition(topic, n) for topic in topics for n in range(cluster.partitions(topic))]
+    connection = await cluster.open(await cluster.coordinator(group), "offsets")
+    body = requests.offsets_wanted(group, tuple(tps))
+    reply = await connection.ask(Api.OFFSET_FETCH, body, OFFSETS_TIMEOUT_S)
+    committed = requests.offsets_found(reply)
+    bounds = await admin.bounds(cluster, tps)
+    return sum(bounds[tp].high_watermark - max(0, committed[tp][0]) for tp in tps)
+
+
+async def counts(cluster: Cluster, clock: Clock, changelog: str) -> dict[str, int]:
+    """The newest value of each key. Raises WorldError."""
+    arrived = asyncio.Event()
+
+    def gone(tp: TopicPartition, offset: int) -> None:
+        raise TopicGone(f"the changelog was cut: {tp}: no offset {offset}: start again")
+
+    await cluster.follow([changelog])
+    tps = [TopicPartition(changelog, number) for number in range(cluster.partitions(changelog))]
+    ends = {
+        tp: each for tp, each in (await admin.bounds(cluster, tps)).items() if each[0] < each[1]
+    }
+    fetcher = Fetcher(cluster, clock, "counts", Limits(), arrived.set, gone)
+    for tp, bounds in ends.items():
+        fetcher.add(tp, bounds.start)
+    newest: dict[bytes | None, bytes | None] = {}
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S), asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(fetcher.run(), name="read counts")
+            while ends:
+                await arrived.wait()
+                arrived.clear()
+                for tp in list(ends):
+                    while batch := fetcher.take(tp):
+                        newest.update(zip(batch.keys, batch.values, strict=True))
+                        if batch.next_offset >= ends[tp].high_watermark:
+                            del ends[tp]
+                            break
+            reading.cancel()
+    except TimeoutError:
+        limit = f"not in {READ_TIMEOUT_S:g} s"
+        raise WorldError(f"the counts cannot be read: {changelog}: {limit}: try again") from None
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
+    return {json.loads(key): json.loads(value) for key, value in newest.items() if key and value}

@@ -1,0 +1,225 @@
+"""What was shown: hand-overs and gaps out of the workers' events, and whether all of it held.
+
+A task is handed over from its release by the worker that ran it to its first record at the next
+one (to `running` where no input waits), whoever else was to have it in between.
+
+A gap is the longest time between two processed records of a task while input for it is waiting.
+*Calm*: in a stretch of at least 5 s under load before the first change of membership, the floor to
+compare with. *Staying*: of tasks that stayed where they were during a rebalance. *Moving*: from the
+last record at the old owner to the first at the new one; an upper bound, where input pauses.
+
+Rebalances, promotions and gaps are those from the first change until all was shown: not those of
+the start and the end. Not here: where events come from, how the verdict is told.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from streamsx.tools.demonstration.group import LEARNER, RUNNING, Event
+
+CALM_S = 5.0
+ACTIVE, SUSPENDED, CLOSING = "active", "suspended", "closing"
+
+Result = dict[str, Any]
+"""The object of `--json`. None: what was not reached. `why`: what did not hold, if not `ok`."""
+
+
+@dataclass(slots=True)
+class HandOver:
+    """A task on its way from one worker to another; monotonic seconds.
+
+    `learn_s`: how long the learner took to be ready; None if nobody learned the task.
+    """
+
+    task: str
+    source: str
+    last_record: float
+    released: float
+    target: str = ""
+    begun: float = inf
+    learn_s: float | None = None
+
+    @property
+    def handover_ms(self) -> float:
+        return round((self.begun - self.released) * 1000, 1)
+
+    @property
+    def gap_ms(self) -> float:
+        return round((self.begun - self.last_record) * 1000, 1)
+
+
+@dataclass(slots=True)
+class _Learning:
+    since: float
+    ready: float | None = None
+
+
+@dataclass(slots=True)
+class _Moves:
+    """`away`, `newest`: by task. `learning`, `last_records`: by (instance, task)."""
+
+    done: list[HandOver] = field(default_factory=list)
+    away: dict[str, HandOver] = field(default_factory=dict)
+    newest: dict[str, HandOver] = field(default_factory=dict)
+    learning: dict[tuple[str, str], _Learning] = field(default_factory=dict)
+    last_records: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def hear(self, event: Event) -> None:
+        instance, task = event["instance"], event.get("task", "")
+        match event["event"]:
+            case "assigned":
+                self._assigned(instance, event)
+            case "learner_ready" if learning := self.learning.get((instance, task)):
+                learning.ready = learning.ready or event["mono"]
+            case "task" if event["to"] == SUSPENDED:
+                self.last_records[instance, task] = event["last_record"]
+            case "task" if event["to"] == CLOSING and event["from"] in (RUNNING, SUSPENDED):
+                last = self.last_records.pop((instance, task), event["mono"])
+                self.away[task] = HandOver(task, instance, last, event["mono"])
+            case "first_record":
+                self._begun(instance, task, event["mono"])
+            case "promoted":  # right behind the first record; alone where no input waits
+                self._begun(instance, task, event["at"])
+                self._promoted(instance, task)
+
+    def _assigned(self, instance: str, event: Event) -> None:
+        """A learner that an assignment leaves out was dropped, and begins anew next time."""
+        for key in [key for key in self.learning if key[0] == instance]:
+            if key[1] not in event[LEARNER] + event[ACTIVE]:
+                del self.learning[key]
+        for task in event[LEARNER]:
+            self.learning.setdefault((instance, task), _Learning(event["mono"]))
+
+    def _begun(self, target: str, task: str, at: float) -> None:
+        if move := self.away.pop(task, None):  # none: its first owner
+            move.target, move.begun = target, at
+            self.newest[task] = move
+            self.done.append(move)
+
+    def _promoted(self, target: str, task: str) -> None:
+        learning, move = self.learning.pop((target, task), None), self.newest.get(task)
+        if learning and learning.ready and move and move.target == target:
+            move.learn_s = learning.ready - learning.since
+
+
+def hand_overs(events: Iterable[Event]) -> list[HandOver]:
+    """Of events in the order of their times: those that were done, in that order."""
+    moves = _Moves()
+    for event in events:
+        moves.hear(event)
+    return moves.done
+
+
+# -- the verdict
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """What the events do not tell. Monotonic seconds; `inf`: it was not reached.
+
+    `workers`: in the order of their start, the added one last. `failure`: what ended the story.
+    `mismatches`: None if the counts could not be compared; `wrong`: one of them, in words.
+    """
+
+    records: int
+    workers: tuple[str, ...]
+    stateful: frozenset[int]
+    fed_at: float = inf
+    added_at: float = inf
+    marked_at: float = inf
+    shown_at: float = inf
+    drained_at: float = inf
+    exit_code: int | None = None
+    forced: bool = False
+    distinct: int = 0
+    mismatches: int | None = None
+    wrong: str = ""
+    cpu_s: float = 0.0
+    seconds: float = 0.0
+    failure: str = ""
+
+    @property
+    def leaver(self) -> str:
+        return self.workers[0]
+
+
+def verdict(events: Sequence[Event], facts: Facts) -> Result:
+    """`events`: of all workers, in the order of their times."""
+    shown = [event for event in events if facts.added_at < event["mono"] < facts.shown_at]
+    moves = [m for m in hand_overs(events) if facts.added_at < m.begun < facts.shown_at]
+    moved = [m for m in moves if m.source == facts.leaver and m.released > facts.marked_at]
+    why = facts.failure or _why(facts, moves, moved)
+    ends = (e["mono"] for e in shown if (e["event"], e["instance"]) == ("left", facts.leaver))
+    left_s = next(ends, inf) - facts.marked_at
+    return {
+        "ok": not why,
+        "records": facts.records,
+        "distinct": facts.distinct,
+        "mismatches": facts.mismatches,
+        "workers": list(facts.workers),
+        "rebalances": len({e["generation"] for e in shown if e["event"] == "assigned"}),
+        "promotions": [_promotion(m, m.learn_s) for m in moves if m.learn_s is not None],
+        "leave": {
+            "instance": facts.leaver,
+            "tasks_moved": len(moved),
+            "ms": round(left_s * 1000, 1) if 0 < left_s < inf else None,
+            "exit_code": facts.exit_code,
+        },
+        "calm_gap_ms_max": _calm_gap(shown, facts),
+        "staying_gap_ms_max": max((e["ms"] for e in shown if e["event"] == "gap"), default=None),
+        "moving_gap_ms_max": max((move.gap_ms for move in moves), default=None),
+        "records_per_s": _ratio(facts.records, facts.drained_at - facts.fed_at),
+        "records_per_cpu_s": _ratio(facts.records, facts.cpu_s),
+        "seconds": round(facts.seconds, 1),
+        "why": why,
+    }
+
+
+def _promotion(move: HandOver, learn_s: float) -> dict[str, Any]:
+    learned = {"learn_ms": round(learn_s * 1000, 1), "handover_ms": move.handover_ms}
+    return {"task": move.task, "from": move.source, "to": move.target, **learned}
+
+
+def _why(facts: Facts, moves: Sequence[HandOver], moved: Sequence[HandOver]) -> str:
+    """What did not hold, the worst first; empty if all did."""
+    added, leaver = facts.workers[-1], facts.leaver
+    learned = [move for move in moves if move.learn_s is not None]
+    cold = [m for m in moves if m not in learned and int(m.task.split("_")[0]) in facts.stateful]
+    found = {
+        "the counts were not compared": facts.mismatches is None,
+        f"{facts.mismatches} of {facts.distinct} counts are wrong: {facts.wrong}": facts.mismatches,
+        f"no learner of the added worker {added} was promoted": all(
+            move.target != added for move in learned
+        ),
+        f"{leaver} was forced out: nobody had learned its tasks in time": facts.forced,
+        f"tasks with state went where nobody had learned them: {_named(cold)}": cold,
+        f"{leaver} left, and nobody took over a task of it": not moved,
+        f"{leaver} left with exit code {facts.exit_code}": facts.exit_code != 0,
+    }
+    return next((why for why, holds in found.items() if holds), "")
+
+
+def _named(moves: Iterable[HandOver]) -> str:
+    return ", ".join(f"{move.task} to {move.target}" for move in moves)
+
+
+def _calm_gap(shown: Iterable[Event], facts: Facts) -> float | None:
+    """Of the stretch that the first change ended at each worker, where it was long enough."""
+    first: dict[tuple[str, str], Event] = {}
+    for event in shown:
+        if event["event"] == "calm_gap" and event["mono"] < facts.marked_at:
+            first.setdefault((event["instance"], event["task"]), event)
+    return max(
+        (
+            event["ms"]
+            for event in first.values()
+            if min(event["seconds"], event["mono"] - facts.fed_at) >= CALM_S
+        ),
+        default=None,
+    )
+
+
+def _ratio(records: int, seconds: float) -> float | None:
+    return round(records / seconds, 1) if 0 < seconds < inf else None
