@@ -21,6 +21,7 @@ from streamsx.engine.group import GroupLink
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.loop import DataLoop
 from streamsx.engine.produce import Producer
+from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
 from streamsx.engine.tasks import Parts, Tasks
@@ -33,6 +34,7 @@ from streamsx.state.directory import StateDirectory
 from streamsx.state.rocks import RocksMemory
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.build import Topology
+from streamsx.topology.internal_topics import Kind
 
 EXECUTOR_THREADS = 2
 CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE, HELD_SHARE = 0.40, 0.20, 0.15, 0.10
@@ -65,6 +67,7 @@ class Machinery:
     stores: Stores
     tasks: Tasks
     loop: DataLoop
+    purging: Purging
     arrived: asyncio.Event
     """Something is there to do."""
     executor: ThreadPoolExecutor
@@ -103,10 +106,12 @@ def assemble(given: Given) -> Machinery:
     fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut)
     changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut)
     restorer = Restorer(clock, changelogs, given.journal, tasks, limit=given.limit)
+    purging = purging_of(given)
     committing = Committing(
         clock,
         producer,
         link.commit,
+        purging.committed,
         given.journal,
         given.owner.spawn,
         tasks,
@@ -128,7 +133,17 @@ def assemble(given: Given) -> Machinery:
     tasks.connect(fetcher, committing, restorer)
     link.connect(session, tasks, committing, (fetcher, changelogs))
     return Machinery(
-        session, link, fetcher, changelogs, producer, stores, tasks, loop, arrived, executor
+        session,
+        link,
+        fetcher,
+        changelogs,
+        producer,
+        stores,
+        tasks,
+        loop,
+        purging,
+        arrived,
+        executor,
     )
 
 
@@ -180,6 +195,11 @@ def parts_of(
         fatal=given.owner.fail,
         cache_bytes=int(config.memory_budget_bytes * CACHE_SHARE),
     )
+
+
+def purging_of(given: Given) -> Purging:
+    topics = given.topology.topics
+    return Purging(given.cluster, [spec.name for spec in topics if spec.kind is Kind.REPARTITION])
 
 
 def layouts_of(topology: Topology, partitions: Mapping[str, int]) -> dict[str, str]:

@@ -215,6 +215,7 @@ class Worker:
             "fetch changelogs": made.changelogs.run(),
             "watch what is on the disk": made.tasks.dormant.watch(),
             "clean up": self._clean_up(made),
+            "purge": made.purging.run(),
             "services": self._serve(made),
         }
         for name, job in background.items():
