@@ -1,9 +1,8 @@
 """Makes the parts of a worker and joins them: who is handed what stands here and nowhere else."""
 
 import asyncio
-import math
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -20,7 +19,7 @@ from streamsx.engine.gaps import Gaps
 from streamsx.engine.group import GroupLink
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.loop import DataLoop
-from streamsx.engine.produce import Producer
+from streamsx.engine.produce import Producer, always
 from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
@@ -100,7 +99,7 @@ def assemble(given: Given) -> Machinery:
     assignor = assignor_of(given)
     link = GroupLink(clock, given.journal, assignor, gaps, given.owner.ended, limit=given.limit)
     session = session_of(given, assignor, link)
-    producer = producer_of(given)
+    producer = producer_of(given, lease_of(given, session, link))
     tasks = Tasks(parts_of(given, stores, producer, link, arrived), gaps)
     data, log = limits_of(config)
     fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut)
@@ -127,7 +126,6 @@ def assemble(given: Given) -> Machinery:
         producer,
         arrived,
         slice_s=config.restore_slice_s,
-        lease=(lambda: session.lease) if given.topology.subtopologies else (lambda: math.inf),
         report=link.publish,
     )
     tasks.connect(fetcher, committing, restorer)
@@ -163,16 +161,29 @@ def stores_of(given: Given, executor: ThreadPoolExecutor) -> Stores:
     )
 
 
-def producer_of(given: Given) -> Producer:
+def producer_of(given: Given, held: Callable[[], bool]) -> Producer:
     return Producer(
         given.cluster,
         given.clock,
         given.owner.spawn,
         given.owner.fail,
+        held,
         linger_s=given.config.producer_linger_s,
         buffer_bytes=given.config.produce_buffer_bytes,
         compression=given.config.producer_compression_type or "none",
     )
+
+
+def lease_of(given: Given, session: Session, link: GroupLink) -> Callable[[], bool]:
+    """The group counts this worker in as of now, and all it has ever taken away has been heard of.
+
+    The race: user code holds the data loop for a second; its member is fenced, joins again and has
+    a lease; the data loop goes on, and what it has in its hand is from before.
+    """
+    if not given.topology.subtopologies:
+        return always
+    now = given.clock.now
+    return lambda: session.losses == link.losses and now() < session.lease
 
 
 def parts_of(
