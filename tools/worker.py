@@ -6,7 +6,9 @@ signal stops now.
 
 import argparse
 import os
+import signal
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,8 @@ def main() -> None:
 
 def work(options: argparse.Namespace) -> int:
     """Raises UsageError and others; see CONTRACTS of the exit codes in `tools.cli.command`."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until there is something to leave
+
     import asyncio
 
     from streamsx.app.lookup import app_named
@@ -74,6 +78,7 @@ def work(options: argparse.Namespace) -> int:
     try:
         return asyncio.run(worker.run())
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended, whoever asks again
         journal.close()
         directory.release()
 

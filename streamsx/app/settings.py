@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from streamsx.config import SETTINGS, Config, contradictions, takes_none
+from streamsx.engine import faults
 from streamsx.errors import SettingError
 
 PREFIX = "STREAMSX_"
@@ -87,7 +88,7 @@ def _from_faust(environment: Mapping[str, str]) -> Iterator[_Given]:
 def _from_environment(environment: Mapping[str, str], notes: list[str]) -> Iterator[_Given]:
     for variable, value in sorted(environment.items()):
         name = variable.removeprefix(PREFIX).lower()
-        if not variable.startswith(PREFIX):
+        if not variable.startswith(PREFIX) or variable == faults.VARIABLE:
             continue
         if name in SETTINGS:
             yield _Given(name, value, variable)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from streamsx.clock import Clock
+from streamsx.engine import faults
 from streamsx.engine.active import Active, Stage
 from streamsx.engine.journal import Journal
 from streamsx.engine.produce import Producer
@@ -30,6 +31,12 @@ class Offsets(Protocol):
     def __call__(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None: ...
 
 
+class Taken(Protocol):
+    """Who deletes what nobody reads again: hears of each task's offsets that Kafka has."""
+
+    def __call__(self, task: TaskId, positions: Mapping[str, int]) -> None: ...
+
+
 class Outcome(Protocol):
     """The tasks, as their commits see them."""
 
@@ -45,6 +52,7 @@ class Committing:
         clock: Clock,
         producer: Producer,
         offsets: Offsets,
+        taken: Taken,
         journal: Journal,
         spawn: Callable[..., object],
         tasks: Outcome,
@@ -52,7 +60,7 @@ class Committing:
         interval_s: float,
         dirty_bytes_max: int,
     ) -> None:
-        self._clock, self._producer, self._offsets = clock, producer, offsets
+        self._clock, self._producer, self._offsets, self._taken = clock, producer, offsets, taken
         self._journal, self._spawn, self._tasks = journal, spawn, tasks
         self._interval_s, self._dirty_bytes_max = interval_s, dirty_bytes_max
         self._machine = Commits()
@@ -125,10 +133,13 @@ class Committing:
         """Committed rows into the stores, until the time is over."""
         while self._writing and self._clock.now() < until:
             active = self._writing[0]
-            if active.task.write_some(WRITE_ROWS):
-                self._writing.popleft()
-                active.stage = Stage.FREE
-                self._step(commit.TaskWritten(active.id))
+            if not active.task.write_some(WRITE_ROWS):
+                faults.point("during_write")
+                continue
+            self._writing.popleft()
+            active.stage = Stage.FREE
+            self._step(commit.TaskWritten(active.id))
+            faults.point("after_write")
 
     # -- answers
 
@@ -136,9 +147,12 @@ class Committing:
         """The member: Kafka has the offsets of this number, but for what is no longer ours."""
         if number != self._number:
             return
-        done = [sealed for task, sealed in self._sealed.items() if task not in dropped]
+        faults.point("before_adopt")
+        done = {task: sealed for task, sealed in self._sealed.items() if task not in dropped}
+        for task, sealed in done.items():
+            self._taken(task, sealed.positions)
         took = round((self._clock.now() - self._began) * 1000, 1)
-        records = sum(sealed.records for sealed in done)
+        records = sum(sealed.records for sealed in done.values())
         self._journal("commit", tasks=len(done), records=records, ms=took)
         self._number, self._sealed = self._number + 1, {}
         self._step(commit.Committed(dropped))
@@ -149,6 +163,7 @@ class Committing:
 
     async def _flush(self) -> None:
         ends = await self._producer.flush()
+        faults.point("after_flush")
         self._step(commit.Flushed(ends))
 
     # -- effects
@@ -161,6 +176,7 @@ class Committing:
                     self._in_cycle[task].stage = Stage.SEALING
                     self._sealing.append(self._in_cycle[task])
                 case commit.Flush():
+                    faults.point("after_seal")
                     self._spawn(self._flush(), name="flush")
                 case commit.CommitOffsets(sealed):
                     self._sealed = sealed

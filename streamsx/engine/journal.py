@@ -7,7 +7,9 @@ Nothing is written per record.
 
 import json
 import logging
+import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -23,12 +25,13 @@ class Journal:
     """Both threads write to it. Raises UsageError when the file cannot be opened."""
 
     def __init__(self, instance: str, clock: Clock, path: Path | None = None) -> None:
-        self.instance, self._clock = instance, clock
+        self.instance, self._clock, self._path = instance, clock, path
         self._lock = threading.Lock()
         self._file: IO[str] | None = None
         if path is not None:
             try:
                 self._file = path.open("a")
+                self._file.write(_end_of_torn_line(path))
             except OSError as error:
                 raise UsageError(
                     f"events file: {path}: {error.strerror}: give --events a file in a folder "
@@ -46,12 +49,24 @@ class Journal:
             stamp = {"t": self._clock.wall(), "mono": self._clock.now()}
             told = {**stamp, "instance": self.instance, "event": event, **fields}
             with self._lock:
-                self._file.write(json.dumps(told) + "\n")
-                self._file.flush()
+                self._write(json.dumps(told) + "\n")
+
+    def _write(self, text: str) -> None:
+        """A file that can be written no more ends itself, not the worker."""
+        if self._file is None:
+            return  # the other thread has found that out
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError as error:
+            LOG.error("events file: %s: %s: no more events are written", self._path, error.strerror)
+            self.close()
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what it could not write it cannot write now
+                self._file.close()
+            self._file = None
 
 
 def line(event: str, fields: dict[str, object]) -> str:
@@ -62,3 +77,14 @@ def line(event: str, fields: dict[str, object]) -> str:
 def _quoted(value: object) -> str:
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     return json.dumps(text) if not text or any(c in text for c in ' "=\n') else text
+
+
+def _end_of_torn_line(path: Path) -> str:
+    """What was being written when its process was killed must not swallow the next line."""
+    if not path.is_file():
+        return ""  # a pipe, a terminal
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return ""
+        file.seek(-1, os.SEEK_END)
+        return "" if file.read(1) == b"\n" else "\n"

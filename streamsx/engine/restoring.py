@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Protocol
 
 from streamsx.clock import Clock
+from streamsx.engine import faults
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.journal import Journal
 from streamsx.kafka.admin import Bounds
@@ -94,7 +95,10 @@ class Restorer:
         self._by_changelog[tp] = restoring, store
 
     def ends(self, task: TaskId, role: Role, bounds: dict[TopicPartition, Bounds]) -> bool:
-        """The ends of its changelogs as of now; whether something is left to restore."""
+        """The ends of its changelogs as of now; whether something is left to restore.
+
+        A learner may be made active while its first ends are being read: then these are the first.
+        """
         restoring = self._tasks[task]
         restoring.role = role
         for store in restoring.stores:
@@ -103,7 +107,7 @@ class Restorer:
                 rows = store.rows
                 opened = restore.Opened(rows.position(), holds_rows(rows), start, end)
                 self._step(restoring, store, opened)
-            elif role is Role.ACTIVE:
+            if role is Role.ACTIVE and store.machine.follows:
                 self._step(restoring, store, restore.Promoted(end))
         return not restoring.done
 
@@ -181,6 +185,7 @@ class Restorer:
         if last := len(part) < WRITE_ROWS:
             store.writes = None
         store.rows.write(part, store.position if last else None)
+        faults.point("during_restore")
         if last:
             self._step(restoring, store, restore.Written())
 
@@ -203,6 +208,7 @@ class Restorer:
     def _wipe(self, restoring: Restoring, store: Store, why: str) -> None:
         store.writes = None
         store.rows.wipe()
+        faults.point("during_wipe")
         where = f"store {store.name} of task {restoring.task}, {store.changelog}"
         what = f"{why}: restoring it from the start; nothing to do"
         self._journal("error", what=what, where=where)

@@ -8,7 +8,7 @@ Not here: what a store's position means, when a task wants its stores.
 
 import asyncio
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
@@ -111,8 +111,13 @@ class Stores:
             rows.close()
             yield Leftover(task, TopicPartition(node.changelog, partition), position)
 
-    async def clean_up(self, held: Holdings, plans: Iterable[SubTopology]) -> None:
-        """Delete stores that have been unwanted for the whole delay, one by one, off the loop."""
+    async def clean_up(
+        self, held: Holdings, plans: Iterable[SubTopology], gone: Callable[[TaskId], None]
+    ) -> None:
+        """Delete stores that have been unwanted for the whole delay, one by one, off the loop.
+
+        `gone` is told of their tasks.
+        """
         now, there = self._clock.now(), set(self._directory.stores())
         numbers = {node.name: plan.number for plan in plans for node in plan.stores}
         unwanted = {
@@ -123,8 +128,11 @@ class Stores:
         self._unwanted = {key: self._unwanted.get(key, now) for key in unwanted}
         loop = asyncio.get_running_loop()
         for (name, partition), since in sorted(self._unwanted.items()):
-            if now - since >= self._cleanup_delay_s:
-                kept = self._directory.discard(self._directory.store(name, partition))
-                LOG.info("store_wiped store=%s partition=%d: nobody wanted it", name, partition)
-                await loop.run_in_executor(self._executor, shutil.rmtree, kept)
-                del self._unwanted[name, partition]
+            task = TaskId(numbers[name], partition)
+            if now - since < self._cleanup_delay_s or task in held:
+                continue  # it may have been assigned while the one before was being deleted
+            kept = self._directory.discard(self._directory.store(name, partition))
+            gone(task)
+            LOG.info("store_wiped store=%s partition=%d: nobody wanted it", name, partition)
+            await loop.run_in_executor(self._executor, shutil.rmtree, kept)
+            del self._unwanted[name, partition]

@@ -15,17 +15,18 @@ from typing import Any, Protocol
 from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.engine.active import Active
+from streamsx.engine.bounds import LogBounds
 from streamsx.engine.committing import Committing
+from streamsx.engine.dormant import Dormant, Positions
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.produce import Producer
+from streamsx.engine.promotions import Promotions
 from streamsx.engine.pump import LoopPump
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
-from streamsx.errors import StreamsxError, WorldError
-from streamsx.kafka import admin
-from streamsx.kafka.admin import Bounds
+from streamsx.errors import StreamsxError
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle import commit, reconcile
 from streamsx.lifecycle.reconcile import Holdings
@@ -38,7 +39,6 @@ from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
 WRITE_ROWS = 1000
-BOUNDS_RETRY_S = 0.1
 
 OffsetAndMetadata = tuple[int, str]
 
@@ -70,15 +70,6 @@ class Parts:
     cache_bytes: int
 
 
-@dataclass(slots=True)
-class Promoting:
-    """A learner that becomes active; monotonic seconds."""
-
-    granted_at: float
-    lag: int
-    running_at: float = 0.0
-
-
 class Tasks:
     """All tasks of one worker. `feed` is the door for everything that happens to them."""
 
@@ -89,15 +80,15 @@ class Tasks:
         self._restorer: Restorer
         self.holdings = Holdings()
         self.actives: dict[TaskId, Active] = {}
-        self.dormant: dict[TaskId, int | None] = {}
-        """Lag of stores that are on the disk and belong to no task held here."""
+        self.dormant = Dormant(parts.cluster, self._changed)
         self.changed = False
         """Since the last report."""
         self._positions: dict[TaskId, Mapping[str, OffsetAndMetadata]] = {}
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
         self._jobs: dict[TaskId, asyncio.Task[None]] = {}
-        self._promoting: dict[TaskId, Promoting] = {}
+        self._promotions = Promotions(parts.journal)
+        self._bounds = LogBounds(parts.cluster, parts.config)
         self._events: deque[reconcile.Event] = deque()
         self._feeding = False
 
@@ -140,7 +131,7 @@ class Tasks:
         now = self._parts.clock.now()
         for task in tasks:
             if task in self.holdings and self.holdings.of(task).role is Role.LEARNER:
-                self._promoting[task] = Promoting(now, self._restorer.lag(task) or 0)
+                self._promotions.begin(task, self._restorer.lag(task) or 0, now)
 
     def processed(self, active: Active, records: int, now: float, *, more: bool) -> None:
         """The loop has handed records of a task on."""
@@ -149,7 +140,7 @@ class Tasks:
         if active.first:
             active.first = False
             self._parts.journal("first_record", task=str(active.id))
-            self._promoted(active.id, now)
+            self._promotions.done(active.id, now)
 
     def lag(self, task: TaskId) -> int | None:
         """Records behind; None when it is not being restored, or nobody knows yet."""
@@ -164,18 +155,12 @@ class Tasks:
         self.feed(reconcile.Failed(task))
 
     def handed_over(self) -> None:
-        """A promoted task that finds no input is handed over since it runs."""
-        for task, promoting in list(self._promoting.items()):
-            active = self.actives.get(task)
-            if active is not None and all(map(self._fetcher.caught_up, active.sources())):
-                self._promoted(task, promoting.running_at)
+        """Looked at now and then, for tasks that were promoted and find no input."""
 
-    def _promoted(self, task: TaskId, at: float) -> None:
-        if (promoting := self._promoting.pop(task, None)) is not None:
-            ms = round((at - promoting.granted_at) * 1000, 1)
-            self._parts.journal(
-                "promoted", task=str(task), lag=promoting.lag, handover_ms=ms, at=at
-            )
+        def no_input(task: TaskId) -> bool:
+            return all(map(self._fetcher.caught_up, self.actives[task].sources()))
+
+        self._promotions.idle(self.actives, no_input)
 
     # -- logs that were cut
 
@@ -187,8 +172,7 @@ class Tasks:
         self._spawn(self._read_bounds(tp), f"bounds of {tp}")
 
     async def _read_from(self, tp: TopicPartition, offset: int) -> None:
-        bounds = (await self._bounds([tp]))[tp]
-        start = self._reset_to(bounds)
+        start = (await self._bounds.begin([tp]))[tp]
         LOG.warning("fetch_reset partition=%s from=%d to=%d", tp, offset, start)
         for active in self.actives.values():
             if tp in active.sources():
@@ -196,11 +180,7 @@ class Tasks:
                 self._fetcher.add(tp, start)
 
     async def _read_bounds(self, tp: TopicPartition) -> None:
-        self._restorer.out_of_range(tp, (await self._bounds([tp]))[tp])
-
-    def _reset_to(self, bounds: Bounds) -> int:
-        latest = self._parts.config.consumer_auto_offset_reset == "latest"
-        return bounds.high_watermark if latest else bounds.start
+        self._restorer.out_of_range(tp, (await self._bounds.of([tp]))[tp])
 
     def _spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
         """For what ends by itself; the worker's group owns it."""
@@ -242,6 +222,7 @@ class Tasks:
             case reconcile.Forget(task):
                 self._committing.lose(task)
                 self._stop(task)
+                self._parts.producer.drop(self._changelogs(task))
                 self._closing[task].task.aborted()
 
     def _moved(self, moved: reconcile.Moved) -> None:
@@ -251,8 +232,8 @@ class Tasks:
         if moved.new is State.SUSPENDED:
             told["last_record"] = self.actives[moved.task].gap.last
         self._parts.journal("task", task=str(moved.task), **told)
-        if moved.new is State.RUNNING and moved.task in self._promoting:
-            self._promoting[moved.task].running_at = self._parts.clock.now()
+        if moved.new is State.RUNNING:
+            self._promotions.running(moved.task, self._parts.clock.now())
 
     def _start(self, task: TaskId, job: Coroutine[Any, Any, None], what: str) -> None:
         if (old := self._jobs.pop(task, None)) is not None:
@@ -267,7 +248,7 @@ class Tasks:
     async def _open(self, task: TaskId, role: Role) -> None:
         plan = self._parts.plans[task.subtopology]
         rows = self._rows[task] = dict[str, Rows]()
-        self.dormant.pop(task, None)
+        self.dormant.remove(task)
         try:
             for node in plan.stores:
                 rows[node.name] = await self._parts.stores.open(task, node)
@@ -283,20 +264,11 @@ class Tasks:
         behind = False
         if self._rows[task]:
             tps = self._restorer.changelogs(task)
-            bounds = await self._bounds(tps)
+            bounds = await self._bounds.of(tps)
             behind = self._restorer.ends(task, role, bounds)
         self.feed(reconcile.EndsKnown(task, role, behind=behind))
         if self._rows[task]:
             self.feed(reconcile.Restored(task, role, done=not behind))
-
-    async def _bounds(self, tps: list[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Until there is an answer: a task that waits for it is closed by its group."""
-        while True:
-            try:
-                return await admin.bounds(self._parts.cluster, tps)
-            except WorldError as error:
-                LOG.warning("offsets: %s", error)
-                await asyncio.sleep(BOUNDS_RETRY_S)
 
     def _run(self, task: TaskId) -> None:
         parts = self._parts
@@ -342,11 +314,38 @@ class Tasks:
             lag = 0
         rows = self._rows.pop(task, {})
         if rows:
-            self.dormant[task] = lag
+            self.dormant.add(task, self._kept(task, rows), lag)
         self._positions.pop(task, None)
-        self._promoting.pop(task, None)
+        self._promotions.drop(task)
         await self._parts.stores.close(task, rows)
         self.feed(reconcile.Closed(task))
+
+    def _changelogs(self, task: TaskId) -> list[TopicPartition]:
+        stores = self._parts.plans[task.subtopology].stores
+        return [TopicPartition(node.changelog, task.partition) for node in stores]
+
+    def _kept(self, task: TaskId, rows: Mapping[str, Rows]) -> Positions:
+        """What is left of its stores when they are closed."""
+        return {
+            TopicPartition(node.changelog, task.partition): (
+                rows[node.name].position() if node.persistent and node.name in rows else None
+            )
+            for node in self._parts.plans[task.subtopology].stores
+        }
+
+    async def find_leftovers(self) -> None:
+        """What earlier processes left on the disk, and how far behind it is. Raises WorldError."""
+        found: dict[TaskId, dict[TopicPartition, int | None]] = {}
+        for task, changelog, position in self._parts.stores.leftovers(self._parts.plans):
+            of_task = found.setdefault(task, dict(self._kept(task, {})))
+            of_task[changelog] = position
+        for task, positions in found.items():
+            self.dormant.add(task, positions, None)
+        if found:
+            await self.dormant.look()
+
+    def _changed(self) -> None:
+        self.changed = True
 
     async def _write_out(self, task: Task) -> None:
         """What Kafka has of it, in slices."""
@@ -362,11 +361,8 @@ class Tasks:
         missing = [
             TopicPartition(t, task.partition) for t, (offset, _) in found.items() if offset < 0
         ]
-        bounds = await self._bounds(missing)
-        latest = self._parts.config.consumer_auto_offset_reset == "latest"
-        starts = {
-            tp.topic: bounds[tp].high_watermark if latest else bounds[tp].start for tp in missing
-        }
+        begin = await self._bounds.begin(missing)
+        starts = {tp.topic: offset for tp, offset in begin.items()}
         whole = {t: (starts.get(t, offset), text) for t, (offset, text) in found.items()}
         self._known(task, number, whole)
 

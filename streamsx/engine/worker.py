@@ -2,19 +2,21 @@
 
 The main thread is the data loop: tasks, stores, fetching, producing, user code. The control thread
 is the group: heartbeats, commits of offsets, plans. Messages cross in both directions, in order;
-two values are read across without one: the lease, and what the data loop has published of its
-tasks.
+three values are read across without one: the lease, how often something was lost, and what the
+data loop has published of its tasks.
 
 Not here: what the parts do (`assemble` makes them).
 """
 
 import asyncio
 import gc
+import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from streamsx import __version__
 from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.engine.assemble import Given, Machinery, assemble, security_of
@@ -63,10 +65,14 @@ class Worker:
         self._topology, self._config, self._directory = topology, config, directory
         self._journal, self._clock = journal, clock
         self._services, self._hosted = services, hosted
+        self._starting: asyncio.Task[Any] | None = None
         self._error: Exception | None = None
         self._out_at: float | None = None
         """Since when this worker is out of the group for good."""
         self._stopping = False
+        self._begun = False
+        """It may be in the group: to end is to leave."""
+        self._jobs: set[asyncio.Task[None]] = set()
         self._alone = not topology.subtopologies
         """Timers only: there is no group to be in."""
 
@@ -75,30 +81,45 @@ class Worker:
 
         Raises BrokerUnreachable, UsageError and others before anything has begun.
         """
-        cluster = self.connect()
-        await cluster.start(START_TIMEOUT_S)
+        self._journal("worker_started", pid=os.getpid(), version=__version__)
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.stop)
+        self._starting = asyncio.current_task()
         try:
+            await self._run()
+        except asyncio.CancelledError:
+            if self._begun or not self._stopping:
+                raise
+            return 0  # told to stop before there was anything to leave
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None
+        if self._error is not None:
+            raise self._error
+        return 1 if self._made.link.lost_leaving else 0
+
+    async def _run(self) -> None:
+        cluster = self.connect()
+        try:
+            await cluster.start(START_TIMEOUT_S)
             partitions = await self._declare(cluster)
             async with asyncio.TaskGroup() as self._group:
-                self._loop = asyncio.get_running_loop()
                 given = Given(
                     self, self._topology, self._config, self._directory, self._journal,
                     self._clock, cluster, partitions,
                 )  # fmt: skip
                 self._made = assemble(given)
-                await self._work(self._made, cluster)
-        except BaseExceptionGroup as group:
-            raise first_of(group) from None
+                await self._work(self._made)
         finally:
             await cluster.stop()
-        if self._error is not None:
-            raise self._error
-        return 1 if self._made.link.lost_leaving else 0
 
     def stop(self) -> None:
         """Leave as soon as others have taken over, within `shutdown_timeout`; again: now."""
         now = self._clock.now()
-        if self._alone:
+        if not self._begun:
+            assert self._starting is not None
+            self._starting.cancel()
+        elif self._alone:
             self.ended(None)
         elif self._stopping:
             self._made.session.post(e.Stop(now + STOP_NOW_S))
@@ -121,7 +142,10 @@ class Worker:
     # -- what the parts call
 
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        return self._group.create_task(job, name=name)
+        made = self._group.create_task(job, name=name)
+        self._jobs.add(made)
+        made.add_done_callback(self._jobs.discard)
+        return made
 
     def deliver(self, message: Message) -> None:
         """From the control thread."""
@@ -180,37 +204,26 @@ class Worker:
                     "--add-config cleanup.policy=compact"
                 )
 
-    async def _find_leftovers(self, made: Machinery, cluster: Cluster) -> None:
-        """What earlier processes left on the disk, and how far behind it is."""
-        plans = {plan.number: plan for plan in self._topology.subtopologies}
-        left = list(made.stores.leftovers(plans))
-        if not left:
-            return
-        bounds = await admin.bounds(cluster, [store.changelog for store in left])
-        for store in left:
-            start, end = bounds[store.changelog]
-            usable = store.position is not None and start <= store.position <= end
-            lag = end - store.position if usable and store.position is not None else end - start
-            before = made.tasks.dormant.get(store.task)
-            made.tasks.dormant[store.task] = max(lag, before or 0)
-
     # -- at work
 
-    async def _work(self, made: Machinery, cluster: Cluster) -> None:
+    async def _work(self, made: Machinery) -> None:
         await made.producer.start()
-        await self._find_leftovers(made, cluster)
+        await made.tasks.find_leftovers()
         made.link.publish()
-        background = [
-            self.spawn(made.fetcher.run(), name="fetch data"),
-            self.spawn(made.changelogs.run(), name="fetch changelogs"),
-            self.spawn(self._clean_up(made), name="clean up"),
-            self.spawn(self._serve(made), name="services"),
-        ]
+        background = {
+            "fetch data": made.fetcher.run(),
+            "fetch changelogs": made.changelogs.run(),
+            "watch what is on the disk": made.tasks.dormant.watch(),
+            "clean up": self._clean_up(made),
+            "purge": made.purging.run(),
+            "services": self._serve(made),
+        }
+        for name, job in background.items():
+            _ = self.spawn(job, name=name)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self.stop)
+        self._begun = True
         try:
             if self._alone:
                 made.link.restored.set()
@@ -220,9 +233,10 @@ class Worker:
             if self._error is None and not made.link.lost_leaving:
                 await self._last_flush(made)
         finally:
-            for task in background:
-                task.cancel()
-            await asyncio.get_running_loop().run_in_executor(None, made.session.join)
+            made.session.post(e.Silent("its data loop has ended"))  # nothing to one that has left
+            for left in self._jobs:
+                left.cancel()
+            await self._loop.run_in_executor(None, made.session.join)
             made.executor.shutdown()
 
     def _over(self) -> bool:
@@ -234,7 +248,7 @@ class Worker:
 
     async def _last_flush(self, made: Machinery) -> None:
         """What timers have sent; there is no task any more whose rows could come too late."""
-        made.producer.lease(held=True)
+        made.producer.free()
         try:
             async with asyncio.timeout(LAST_FLUSH_S):
                 await made.producer.flush()
@@ -257,4 +271,5 @@ class Worker:
         """Stores that no task here has had for a while."""
         while True:
             await asyncio.sleep(CLEANUP_EVERY_S)
-            await made.stores.clean_up(made.tasks.holdings, self._topology.subtopologies)
+            plans, tasks = self._topology.subtopologies, made.tasks
+            await made.stores.clean_up(tasks.holdings, plans, tasks.dormant.remove)

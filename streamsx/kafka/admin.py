@@ -1,7 +1,7 @@
 """What is asked of a cluster beside records: topics, configs, bounds, groups.
 
-Functions over a Cluster, each with its own limit in time. Nothing is altered but by `create_topics`
-and `delete_records`; committed offsets are the member's.
+Functions over a Cluster, each with its own limit in time. Nothing is altered but by
+`create_topics`, `delete_topics` and `delete_records`; committed offsets are the member's.
 """
 
 import asyncio
@@ -113,6 +113,30 @@ async def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> None:
     if left:
         await _persist(cluster, attempt)
         await _until_known(cluster, names)
+
+
+async def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
+    """Delete those that exist, with their records and the offsets that groups committed for them.
+
+    Raises SettingError with the broker's words for a topic that it refuses to delete, WorldError.
+    """
+    left = set(topics)
+
+    async def attempt() -> None:
+        connection = await cluster.controller(LANE)
+        body = {"topic_names": sorted(left), "timeout": CHANGE_TIMEOUT_MS}
+        told = await connection.ask(Api.DELETE_TOPICS, body)
+        for topic in told.responses:
+            if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                left.discard(topic.name)
+        _check(
+            (t.error_code, f"topic {t.name}", t.error_message)
+            for t in told.responses
+            if t.name in left
+        )
+
+    if left:
+        await _persist(cluster, attempt)
 
 
 async def partition_counts(cluster: Cluster, topics: Iterable[str]) -> dict[str, int]:

@@ -52,6 +52,7 @@ NEWEST: dict[int, int] = {
     Api.DESCRIBE_GROUPS: 4,
     Api.LIST_GROUPS: 4,
     Api.CREATE_TOPICS: 4,
+    Api.DELETE_TOPICS: 5,
     Api.DELETE_RECORDS: 1,
     Api.INIT_PRODUCER_ID: 4,
     Api.OFFSET_FOR_LEADER_EPOCH: 3,

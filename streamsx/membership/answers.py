@@ -5,6 +5,7 @@ Not here: what follows from a verdict (member.py, commits.py).
 
 from enum import Enum
 
+from streamsx.kafka.errors import RETRIABLE, ErrorCode
 from streamsx.membership.events import Heartbeat, JoinGroup, OffsetCommit, Request, SyncGroup
 
 
@@ -29,27 +30,27 @@ GOOD, FIND, PAUSE, FULL, REJOIN, IDENTIFY, MOVED, FENCE, FORGET, FATAL, REFUSE, 
 IMPOSSIBLE = None
 
 COLUMNS: tuple[type[Request], ...] = (JoinGroup, SyncGroup, Heartbeat, OffsetCommit)
-TABLE: dict[int, tuple[str, tuple[Verdict | None, ...]]] = {
-    0: ("NONE", (GOOD, GOOD, GOOD, GOOD)),
-    7: ("REQUEST_TIMED_OUT", (FIND, FIND, FIND, FIND)),
-    14: ("COORDINATOR_LOAD_IN_PROGRESS", (FIND, FIND, FIND, FIND)),
-    15: ("COORDINATOR_NOT_AVAILABLE", (FIND, FIND, FIND, FIND)),
-    16: ("NOT_COORDINATOR", (FIND, FIND, FIND, FIND)),
-    22: ("ILLEGAL_GENERATION", (PAUSE, REJOIN, FENCE, FENCE)),
-    23: ("INCONSISTENT_GROUP_PROTOCOL", (FATAL, FATAL, IMPOSSIBLE, IMPOSSIBLE)),
-    24: ("INVALID_GROUP_ID", (FATAL, FATAL, FATAL, REFUSE)),
-    25: ("UNKNOWN_MEMBER_ID", (FORGET, FORGET, FORGET, FORGET)),
-    26: ("INVALID_SESSION_TIMEOUT", (FATAL, FATAL, FATAL, REFUSE)),
-    27: ("REBALANCE_IN_PROGRESS", (PAUSE, REJOIN, GOOD, MOVED)),
-    29: ("TOPIC_AUTHORIZATION_FAILED", (FATAL, FATAL, FATAL, REFUSE)),
-    30: ("GROUP_AUTHORIZATION_FAILED", (FATAL, FATAL, FATAL, FATAL)),
-    79: ("MEMBER_ID_REQUIRED", (IDENTIFY, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE)),
-    81: ("GROUP_MAX_SIZE_REACHED", (FULL, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE)),
-    82: ("FENCED_INSTANCE_ID", (FATAL, FATAL, FATAL, FATAL)),
+TABLE: dict[int, tuple[Verdict | None, ...]] = {
+    ErrorCode.NONE: (GOOD, GOOD, GOOD, GOOD),
+    ErrorCode.REQUEST_TIMED_OUT: (FIND, FIND, FIND, FIND),
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: (FIND, FIND, FIND, FIND),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (FIND, FIND, FIND, FIND),
+    ErrorCode.NOT_COORDINATOR: (FIND, FIND, FIND, FIND),
+    ErrorCode.ILLEGAL_GENERATION: (PAUSE, REJOIN, FENCE, FENCE),
+    ErrorCode.UNKNOWN_MEMBER_ID: (FORGET, FORGET, FORGET, FORGET),
+    ErrorCode.REBALANCE_IN_PROGRESS: (PAUSE, REJOIN, GOOD, MOVED),
+    ErrorCode.MEMBER_ID_REQUIRED: (IDENTIFY, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (FULL, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE),
+    ErrorCode.INVALID_GROUP_ID: (FATAL, FATAL, FATAL, REFUSE),
+    ErrorCode.INVALID_SESSION_TIMEOUT: (FATAL, FATAL, FATAL, REFUSE),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (FATAL, FATAL, FATAL, REFUSE),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (FATAL, FATAL, FATAL, FATAL),
+    ErrorCode.FENCED_INSTANCE_ID: (FATAL, FATAL, FATAL, FATAL),
 }
 OTHERWISE = (FATAL, FATAL, IGNORE, REFUSE)
-"""For what is impossible, and for codes that are not in the table."""
-REBALANCE_IN_PROGRESS = 27
+"""For what is impossible, INCONSISTENT_GROUP_PROTOCOL, and codes that nobody knows."""
+PATIENCE = (PAUSE, PAUSE, IGNORE, FIND)
+"""For what is not in the table and may go away by itself."""
 
 MOVING = {
     (Heartbeat, FENCE): IGNORE,
@@ -64,11 +65,6 @@ def verdict(request: Request, code: int, *, stayed: bool = True) -> Verdict:
     """Of Kafka's error code in the answer to this request."""
     kind = type(request)
     column = COLUMNS.index(kind)
-    cell = TABLE[code][1][column] if code in TABLE else IMPOSSIBLE
-    found = cell or OTHERWISE[column]
+    row = TABLE.get(code) or (PATIENCE if code in RETRIABLE else OTHERWISE)
+    found = row[column] or OTHERWISE[column]
     return found if stayed else MOVING.get((kind, found), found)
-
-
-def name_of(code: int) -> str:
-    """As Kafka writes it."""
-    return TABLE[code][0] if code in TABLE else f"error {code}"

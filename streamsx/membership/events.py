@@ -314,9 +314,11 @@ class Disarm:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """This member leads: make the plan; answered by `Planned`."""
+    """Make the plan, as this leader; answered by `Planned`, when it may be none any more."""
 
     request: int
+    member_id: str
+    generation: int
     members: tuple[JoinedMember, ...]
 
 

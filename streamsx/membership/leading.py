@@ -47,14 +47,15 @@ class Leading:
         self._ask, self._begin, self._log = ask, begin, log
         self._counts: dict[str, int] = {}
 
-    async def plan(self, members: tuple[e.JoinedMember, ...]) -> Outcome:
-        """Who runs what, as of now."""
+    async def plan(self, asked: e.Assign) -> Outcome:
+        """Who runs what, as of now, by who led when it was asked: counts may take a while, and a
+        member that is fenced meanwhile has no id any more."""
         await self._refresh_counts()
         outcome = self._assignor.assign(
-            [(member.member_id, member.metadata) for member in members],
+            [(member.member_id, member.metadata) for member in asked.members],
             self._counts,
-            leader=self._member.member_id,
-            generation=self._member.generation,
+            leader=asked.member_id,
+            generation=asked.generation,
             now_ms=int(self._clock.wall() * 1000),
         )
         for note in outcome.notes:
@@ -89,6 +90,7 @@ class Leading:
 
     async def _refresh(self) -> None:
         with suppress(BrokerUnreachable):  # what is known stands
+            await self._cluster.follow(self._subscribed)
             await self._cluster.refresh()
 
     def _found(self) -> dict[str, int]:

@@ -17,8 +17,8 @@ STABLE   The assignment is known; what is new runs, what is not in it any more i
 GONE     Left, or dead by a fatal error. At most the answer to our LeaveGroup is awaited.
 
 Claims. "m1 claims p in a JoinGroup; before the answer m1 releases p, as the round before wanted;
-the leader still sees the claim and withholds p from everybody": whoever finds, after an
-assignment, that it claimed what it neither owns nor was given, joins once more.
+the leader still sees the claim and withholds p from everybody": a release is a wish, and a wish
+that comes during a round makes the next one.
 
 Fences. A member that is told that the group went on has lost everything: it lets go without a
 commit and joins claiming nothing, with generation -1, so that an old claim is never a zombie's
@@ -40,8 +40,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from streamsx.errors import InvalidTransition
+from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.membership import events as e
-from streamsx.membership.answers import REBALANCE_IN_PROGRESS, Verdict, name_of, verdict
+from streamsx.membership.answers import Verdict, verdict
 from streamsx.membership.claims import NONE
 from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
@@ -102,6 +103,9 @@ ROUND_SLACK_S = 5.0
 """JoinGroup and SyncGroup wait this much longer than the slowest member may take: who gives up
 sooner makes everybody join again, for ever."""
 PREDECESSOR_S, LEAVE_S, LAST_COMMIT_S = 2.0, 5.0, 5.0
+DEAF_S = 2.0
+"""A coordinator that has answered nothing for so long is not told that we leave: our successor in
+the state directory does it."""
 PLAN_PAUSE_S, FULL_PAUSE_S = 1.0, 10.0
 STORY_LENGTH = 200
 
@@ -261,7 +265,8 @@ class Member:
         self._beat()
         if self.leader:
             self._plan = self._box.number()
-            self._box.emit(e.Assign(self._plan, body.members))
+            who = (self.member_id, self.generation)
+            self._box.emit(e.Assign(self._plan, *who, body.members))
         else:
             self._sync(())
 
@@ -308,8 +313,6 @@ class Member:
         if self.leaving.halting:
             body = replace(body, partitions=NONE)
         self._mine.apply(self.generation, body)
-        if self._claimed - self.claims.owned - body.partitions:
-            self._wish("released while the leader was planning")
         self._lease.hurry(hurries=body.more)
         self._wish(self.leaving.heed(body.mark))
         if body.no_takers and self.leaving.draining:
@@ -333,7 +336,7 @@ class Member:
         what = verdict(body, event.error, stayed=stable and flight.stable)
         if what is Verdict.GOOD:
             self._lease.contact(flight.at)
-        if stable and event.error == REBALANCE_IN_PROGRESS:
+        if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             self._wish("the group is rebalancing")
         if isinstance(body, e.OffsetCommit):
             self._mine.committed(what, event)
@@ -364,10 +367,11 @@ class Member:
         self._stop(e.Stop(self._box.now + LAST_COMMIT_S))
 
     def _go(self, _: e.Tick | None = None) -> None:
-        """Let go of what is left, then tell the group; one try."""
+        """Let go of what is left, then tell the group; one try, if it is known to listen."""
+        listens = self._box.waited_s(e.Lane.BEAT) < DEAF_S
         self._lose(e.Refusal.GONE)
         self.state = State.GONE
-        if not self._farewell():
+        if not (listens and self._farewell()):
             self._box.emit(e.Left())
 
     def _farewell(self) -> bool:
@@ -382,6 +386,7 @@ class Member:
     def _silent(self, event: e.Silent) -> None:
         self._lose(e.Refusal.FENCED)
         self._farewell()
+        self._box.abandon()
         self._die(event.reason)
 
     def _fall(self, what: Verdict, code: int) -> None:
@@ -397,8 +402,7 @@ class Member:
     def _lose(self, why: e.Refusal) -> None:
         """All that is ours, and all that is under way."""
         self._mine.lose_all(why)
-        if self._box.flying(e.Lane.JOIN):
-            self._box.emit(e.Close(e.Lane.JOIN))
+        self._box.emit(*(e.Close(lane) for lane in e.Lane if self._box.flying(lane)))
         self._box.abandon()
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
         self._claimed, self._plan, self._want = NONE, None, None

@@ -95,6 +95,10 @@ class Outbox:
     def flying(self, what: e.Lane | type[e.Request]) -> bool:
         return any(f.lane is what or type(f.body) is what for f in self._flights.values())
 
+    def waited_s(self, lane: e.Lane) -> float:
+        """How long the oldest request on this lane has been unanswered; 0 without one."""
+        return max((self.now - f.at for f in self._flights.values() if f.lane is lane), default=0.0)
+
     def landed(self, event: e.Reply | e.Disconnected) -> list[Flight]:
         """What this event ends; nothing, if that was given up before."""
         if isinstance(event, e.Reply):

@@ -14,6 +14,7 @@ like (`requests`).
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from streamsx.assignor.model import Leaving, Mark, MarkState
@@ -47,6 +48,10 @@ OFFSETS_TIMEOUT_S = 10.0
 FIND_RETRY_S = 0.1
 CLOSE_S = 5.0
 DELIVERED = (e.Assigned, e.Revoke, e.Lost, e.CommitDone, e.CommitFailed, e.Fatal, e.Left)
+
+
+class _Over(Exception):
+    """Ends the control thread: whatever it still waits for is given up."""
 
 
 class MemberFile(Protocol):
@@ -87,6 +92,10 @@ class Session:
         self._view = AssignmentView()
         self._fresh, self._leaving = True, False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.losses = 0
+        """How often tasks were taken away; any thread may read it."""
+        self._hears = threading.Event()
+        """Whoever posts before that would not be heard."""
         self._begin: Callable[..., object]
         """An asyncio task that ends by itself, or with the thread."""
 
@@ -100,7 +109,9 @@ class Session:
         return self._thread.is_alive()
 
     def start(self) -> None:
+        """It needs no broker for that, only to get anywhere."""
         self._thread.start()
+        self._hears.wait()
 
     def join(self) -> None:
         """Wait for the thread's end; it may never have begun."""
@@ -116,8 +127,9 @@ class Session:
         self._call(self._ask_positions, ticket, tuple(tps))
 
     def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it is over
+                self._loop.call_soon_threadsafe(function, *arguments)
 
     # -- the thread
 
@@ -126,25 +138,28 @@ class Session:
             asyncio.run(self._main())
         except BaseException as error:  # whatever it is, the data loop has to know
             self._deliver(Crashed(first_of(error)))
+        finally:
+            self._hears.set()
 
     async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._cluster = self._connect()
-        await self._cluster.start()
         try:
-            await self._cluster.follow(self._subscribed)
             async with asyncio.TaskGroup() as tasks:
                 self._begin = tasks.create_task
                 self._lanes = {lane: self._lane(lane) for lane in e.Lane}
                 self._leading = self._leading_part()
                 runs = {f"lane {which.value}": lane.run() for which, lane in self._lanes.items()}
                 runs["watch topics"] = self._leading.watch(self._grown)
-                jobs = [tasks.create_task(run, name=name) for name, run in runs.items()]
+                for name, run in runs.items():
+                    _ = tasks.create_task(run, name=name)
                 self._feed(e.Start(self._predecessor))
+                self._loop = asyncio.get_running_loop()
+                self._hears.set()
                 await self._ended.wait()
-                for job in jobs:
-                    job.cancel()
+                raise _Over
+        except* _Over:
+            pass
         finally:
             await self._cluster.stop()
 
@@ -194,8 +209,8 @@ class Session:
                 self._begin(self._find(), name="find coordinator")
             case e.Close(lane):
                 self._lanes[lane].close()
-            case e.Assign(request, members):
-                self._begin(self._assign(request, members), name="assign")
+            case e.Assign():
+                self._begin(self._assign(effect), name="assign")
             case e.OnAssignment():
                 self._planned(effect)
             case e.Remember(member_id):
@@ -208,8 +223,8 @@ class Session:
     def _tell(self, effect: Any) -> None:
         assert isinstance(effect, DELIVERED), effect
         if isinstance(effect, e.Left | e.Fatal):
-            self._file.forget()
             self._ended.set()
+        self.losses += isinstance(effect, e.Lost)
         self._deliver(effect)
 
     def _disarm(self, timer: e.Timer) -> None:
@@ -263,6 +278,9 @@ class Session:
                 return e.Reply(send.request, 0, self._synced(bytes(reply.assignment)))
             case e.OffsetCommit():
                 return requests.committed(send.request, reply)
+            case e.LeaveGroup() if not reply.error_code:
+                self._file.forget()  # else whoever comes next ends that membership
+                return e.Reply(send.request, 0)
             case _:
                 return e.Reply(send.request, reply.error_code)
 
@@ -308,10 +326,10 @@ class Session:
             deadline = said.deadline_ms / 1000 - self._clock.wall() + self._clock.now()
         return e.Mark(said.state is MarkState.LEAVING, deadline, said.epoch_ms)
 
-    async def _assign(self, request: int, members: tuple[e.JoinedMember, ...]) -> None:
-        outcome = await self._leading.plan(members)
+    async def _assign(self, assign: e.Assign) -> None:
+        outcome = await self._leading.plan(assign)
         error = outcome.error.name if outcome.error else None
-        self._feed(e.Planned(request, tuple(outcome.assignments.items()), error))
+        self._feed(e.Planned(assign.request, tuple(outcome.assignments.items()), error))
 
     # -- positions
 

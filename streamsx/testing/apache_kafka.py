@@ -5,14 +5,9 @@ started it. Jars come from `jars`; Java 17 or newer must be on PATH.
 """
 
 import base64
-import ctypes
-import signal
 import socket
 import subprocess
-import sys
 import uuid
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +16,7 @@ from streamsx.errors import BrokerUnreachable
 from streamsx.kafka import wire
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
+from streamsx.testing import children
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -54,6 +50,7 @@ broker.heartbeat.interval.ms=300
 """One node with fast group timers. A killed broker's registration must expire before it comes back:
 1.5 s instead of 9 bring a restart after SIGKILL from 12.7 s to 3.9."""
 
+OVERRIDE = "--override"
 JAVA = ("java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -65,7 +62,6 @@ class ApacheKafka:
         self._jars, self._home = jars, home
         self._clock = clock or SystemClock()
         self._java: subprocess.Popen[bytes] | None = None
-        self._parent = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._port, controller = _free_ports(2)
         # Both ports stay: the controller's is written into the formatted directory.
         self._properties = home / "server.properties"
@@ -89,14 +85,18 @@ class ApacheKafka:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._parent.shutdown()
 
-    def start(self) -> None:
-        """Until its group coordinator answers. Raises BrokerUnreachable with the end of its log."""
+    def start(self, *, idle_s: float | None = None) -> None:
+        """Until its group coordinator answers. `idle_s`: it closes connections that are idle for so
+        long, ten minutes without. Raises BrokerUnreachable with the end of its log.
+        """
         assert self.pid is None, "it is running"
         if not (self._home / "logs").exists():
             self._format()
-        self._java = self._parent.submit(self._spawn).result()
+        limit = () if idle_s is None else (OVERRIDE, f"connections.max.idle.ms={idle_s * 1000:.0f}")
+        command = self._command("kafka.Kafka", str(self._properties), *limit)
+        with (self._home / "kafka.log").open("ab") as log:
+            self._java = children.start(command, out=log, err=log)
         try:
             self._wait_until_ready()
         except BaseException:
@@ -130,16 +130,6 @@ class ApacheKafka:
     def _command(self, *words: str) -> list[str]:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
         return [*JAVA, quiet, "-cp", f"{self._jars}/*", *words]
-
-    def _spawn(self) -> "subprocess.Popen[bytes]":
-        with (self._home / "kafka.log").open("ab") as log:
-            return subprocess.Popen(  # noqa: S603  # the command is written above
-                self._command("kafka.Kafka", str(self._properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509  # all it does is call prctl
-            )
 
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -204,16 +194,3 @@ def _free_ports(count: int) -> list[int]:
     for sock in sockets:
         sock.close()
     return ports
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux the kernel kills the child when its parent ends, even by SIGKILL: a broker left
-    behind by an interrupted test run would hold 365 MB. Elsewhere only `stop` does.
-
-    The parent is the *thread* that started it, so that is one which lives as long as the node: one
-    of asyncio.to_thread ends with its loop, and took the broker along.
-    """
-    if sys.platform != "linux":
-        return None
-    prctl, pr_set_pdeathsig = ctypes.CDLL(None).prctl, 1
-    return lambda: prctl(pr_set_pdeathsig, signal.SIGKILL)

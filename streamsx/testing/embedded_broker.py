@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from streamsx.broker.server import Broker
 from streamsx.errors import BrokerUnreachable
+from streamsx.testing import children
 
 
 class BrokerThread:
@@ -64,7 +65,7 @@ class EmbeddedBroker:
     def __init__(self, folder: Path, *options: str) -> None:
         """`options` are those of `streamsx broker`."""
         self._folder, self._options = folder, options
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self.bootstrap = "127.0.0.1:0"
 
     @property
@@ -79,18 +80,20 @@ class EmbeddedBroker:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self) -> None:
-        """Until it serves. Raises BrokerUnreachable with what it said instead."""
+    def start(self, *, idle_s: float | None = None) -> None:
+        """Until it serves. `idle_s`: it closes connections that are idle for so long, ten minutes
+        without. Raises BrokerUnreachable with what it said instead.
+        """
         assert self._process is None, "it is running"
         port = self.bootstrap.rpartition(":")[2]
         command = [sys.executable, "-m", "streamsx", "broker", "--data", str(self._folder)]
-        with (self._folder.parent / f"{self._folder.name}.err").open("a+") as log:
-            self._process = subprocess.Popen(  # noqa: S603  # the command is written above
-                [*command, "--port", port, *self._options],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
+        command += ["--port", port, *self._options]
+        if idle_s is not None:
+            command += ["--connections-max-idle", f"{idle_s}s"]
+        with (self._folder.parent / f"{self._folder.name}.err").open("ab") as log:
+            self._process = children.start(command, out=subprocess.PIPE, err=log)
         assert self._process.stdout
-        word, _, address = self._process.stdout.readline().strip().partition(" ")
+        word, _, address = self._process.stdout.readline().decode().strip().partition(" ")
         if word != "ready":
             self.kill()
             raise BrokerUnreachable(f"the broker did not start: {self.told()}")

@@ -139,6 +139,40 @@ def test_a_created_topic_is_not_awaited_for_ever() -> None:
     run(story, {Api.CREATE_TOPICS: creates(codes())})
 
 
+def deletes(code: Iterator[int]) -> Answer:
+    def answer(asked: Asked) -> wire.Body:
+        names = asked.body.topic_names
+        return {"responses": [{"name": name, "error_code": next(code)} for name in names]}
+
+    return answer
+
+
+def test_only_topics_that_could_not_be_deleted_are_tried_again() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.delete_topics(cluster, ["b", "a", "c"])
+        asked = broker.asked_for(Api.DELETE_TOPICS)
+        assert [each.body.topic_names for each in asked] == [["a", "b", "c"], ["b"]]
+
+    run(story, {Api.DELETE_TOPICS: deletes(codes(0, ErrorCode.NOT_CONTROLLER))})
+
+
+def test_a_topic_that_is_gone_is_as_good_as_deleted() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.delete_topics(cluster, ["a"])
+        assert len(broker.asked_for(Api.DELETE_TOPICS)) == 1
+
+    run(story, {Api.DELETE_TOPICS: deletes(codes(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))})
+
+
+def test_a_topic_that_must_not_be_deleted_is_the_users_error() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(SettingError, match="TOPIC_AUTHORIZATION_FAILED: topic b"):
+            await admin.delete_topics(cluster, ["a", "b"])
+
+    refuses = deletes(codes(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    run(story, {Api.DELETE_TOPICS: refuses})
+
+
 def test_partition_counts_are_of_topics_that_exist() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         assert await admin.partition_counts(cluster, ["a", "b", "c"]) == {"a": 2, "c": 1}

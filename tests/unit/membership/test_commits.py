@@ -6,7 +6,7 @@ from streamsx.errors import InvariantBroken
 from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict
 from streamsx.membership.claims import NONE, Claims
-from streamsx.membership.commits import Commits
+from streamsx.membership.commits import WAITING_MAX, Commits
 from streamsx.model import TopicPartition
 
 P, Q = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -112,13 +112,10 @@ def test_what_the_broker_refuses_fails_with_its_code() -> None:
 
 def test_who_never_waits_for_an_answer_is_told() -> None:
     commits, claims = Commits(), owning(P)
-
-    def never_wait() -> None:
-        for number in range(200):
-            commits.ask(e.Commit(number, offsets(p=1), 1), claims)
-
+    for number in range(WAITING_MAX):
+        commits.ask(e.Commit(number, offsets(p=1), 1), claims)
     with pytest.raises(InvariantBroken, match="wait for each"):
-        never_wait()
+        commits.ask(e.Commit(WAITING_MAX, offsets(p=1), 1), claims)
 
 
 def test_a_fence_fails_all_of_them() -> None:

@@ -55,6 +55,15 @@ def test_the_leader_plans_before_it_syncs(play: Plays) -> None:
     assert group.last(e.SyncGroup).body.assignments == (("m1", b"all"),)
 
 
+def test_a_plan_is_asked_for_by_who_leads_now(play: Plays) -> None:
+    """Fresh metadata may take 2 s; fenced meanwhile, the member has no id to plan under."""
+    group = play()
+    group.begin()
+    assign = only(group.joined(7, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    assert (assign.member_id, assign.generation) == ("m1", 7)
+
+
 def test_join_and_sync_wait_longer_than_the_slowest_member(play: Plays) -> None:
     """With 2 s everybody joined again, for ever, before the slowest member had come (seed 82)."""
     group = play(rebalance_timeout_s=60.0)
@@ -630,6 +639,21 @@ def test_a_drain_ends_at_its_deadline(play: Plays) -> None:
     effects = group.tick(e.Timer.STOP)
     assert effects[:2] == [e.Lost((P,)), e.Close(e.Lane.JOIN)]
     assert group.cut(e.Lane.BEAT) == [e.Left()]
+
+
+def test_a_farewell_does_not_wait_behind_a_request_that_is_not_answered(play: Plays) -> None:
+    """m1 sends a heartbeat; its last task is released a second later, or three."""
+    for later, speaks in ((1.0, True), (3.0, False)):
+        group = play()
+        group.stable(P)
+        group.tick(e.Timer.HEARTBEAT)
+        (revoke,) = only(group.feed(e.Stop(60.0)), e.Revoke)
+        assert isinstance(revoke, e.Revoke)
+        group.now += later
+        effects = group.feed(e.Released(frozenset({P}), revoke.number))
+        assert effects[0] == e.Close(e.Lane.BEAT)
+        assert bool(only(effects, e.Send)) is speaks
+        assert (e.Left() in effects) is not speaks
 
 
 def test_a_mark_makes_a_member_leave_once_and_a_newer_one_makes_it_stay(play: Plays) -> None:

@@ -109,6 +109,7 @@ CODES = """
 81  w  X  .  E
 82  X  X  X  X
 -1  X  X  .  E
+56  W  W  .  C
 """
 APIS = (e.JoinGroup, e.SyncGroup, e.Heartbeat, e.OffsetCommit)
 CELLS = [

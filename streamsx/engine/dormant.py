@@ -1,0 +1,75 @@
+"""Stores on the disk that belong to no task held here, and how far behind they are now.
+
+The group hands a task over at once to whoever has a copy that is near enough, so what is told of
+a copy must be true when it is told. "m1 gives 1_0 to m2 and keeps the store, 0 records behind; m2
+writes for five minutes and leaves; m1 still says 0": nobody would run 1_0 while m1 reads five
+minutes of changelog. So the ends are asked for again and again, for as long as there are such
+stores.
+
+Not here: what is on the disk (`stores`), what a copy is good for (the assignor).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from streamsx.engine.journal import LOG
+from streamsx.errors import WorldError
+from streamsx.kafka import admin
+from streamsx.kafka.admin import Bounds
+from streamsx.kafka.cluster import Cluster
+from streamsx.model import TaskId, TopicPartition
+
+LOOK_EVERY_S = 1.0
+
+Positions = Mapping[TopicPartition, int | None]
+"""Next offset by each changelog of a task; None where nothing is kept."""
+
+
+class Dormant:
+    """Of one worker. `lags`: records behind, of the worst store; None: not known yet. `changed` is
+    called when they are others.
+    """
+
+    def __init__(self, cluster: Cluster, changed: Callable[[], None]) -> None:
+        self.lags: dict[TaskId, int | None] = {}
+        self._cluster, self._changed = cluster, changed
+        self._positions: dict[TaskId, Positions] = {}
+        self._some = asyncio.Event()
+
+    def add(self, task: TaskId, positions: Positions, lag: int | None) -> None:
+        """Its stores were closed, so far behind."""
+        self._positions[task], self.lags[task] = positions, lag
+        self._some.set()
+
+    def remove(self, task: TaskId) -> None:
+        """Its stores are opened, or deleted."""
+        self._positions.pop(task, None)
+        self.lags.pop(task, None)
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        while True:
+            if not self._positions:
+                self._some.clear()
+                await self._some.wait()
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                await self.look()
+            except WorldError as error:
+                LOG.debug("ends of changelogs: %s", error)  # the next look says more
+
+    async def look(self) -> None:
+        """Ask for the ends as of now. Raises WorldError."""
+        asked = dict(self._positions)
+        bounds = await admin.bounds(self._cluster, {tp for tps in asked.values() for tp in tps})
+        for task, positions in asked.items():
+            if self._positions.get(task) is positions:
+                self.lags[task] = max(behind(at, bounds[tp]) for tp, at in positions.items())
+        self._changed()
+
+
+def behind(position: int | None, bounds: Bounds) -> int:
+    """Records that a store at this position has to read: all, if what it has cannot be used."""
+    start, end = bounds
+    usable = position is not None and start <= position <= end
+    return end - position if usable and position is not None else end - start

@@ -1,0 +1,248 @@
+"""A blocking client of a broker with one node, for tests: topics, records in and out, offsets.
+
+It goes on through restarts of the broker: what cannot be asked now is asked again, for a while.
+That does no harm, since whatever it asks may be asked twice: records are sent with the idempotence
+of Kafka's own producers.
+
+Not here: groups that are joined (`streamsx.membership`), many brokers, speed.
+"""
+
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from threading import Event as Moment
+from typing import Any, NamedTuple, TypeVar
+
+from streamsx.clock import Clock, SystemClock
+from streamsx.errors import BrokerUnreachable
+from streamsx.kafka.batch import Builder, columns
+from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure
+from streamsx.kafka.wire import Api, Body
+from streamsx.model import TopicPartition
+from streamsx.testing.apache_kafka import converse
+
+PATIENCE_S = 30.0
+ANSWER_S = 10.0
+AGAIN_S = 0.05
+BATCH_BYTES = 900_000
+FETCH_BYTES = 4 << 20
+EARLIEST, LATEST = -2, -1
+TOPIC_RESOURCE = 2
+
+T = TypeVar("T")
+
+
+class Record(NamedTuple):
+    """What was read; `timestamp` in ms."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+
+
+class Client:
+    """Not to be shared between threads."""
+
+    def __init__(self, bootstrap: str, clock: Clock | None = None) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._address = host, int(port)
+        self._clock = clock or SystemClock()
+        self._socket: socket.socket | None = None
+        self._moment = Moment()
+        self._producer_id = -1
+        self._sequences: dict[TopicPartition, int] = {}
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    # -- topics
+
+    def create(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        """And wait until it can be written."""
+        said = [{"name": key, "value": value} for key, value in (configs or {}).items()]
+        topic = {
+            "name": name, "num_partitions": partitions, "replication_factor": 1, "configs": said,
+        }  # fmt: skip
+
+        def attempt() -> bool:
+            told = self._ask(Api.CREATE_TOPICS, 4, {"topics": [topic], "timeout": 5000})
+            return good(told.topics[0].error_code, also=ErrorCode.TOPIC_ALREADY_EXISTS)
+
+        self._persist(attempt, f"create {name}")
+        self.ends(TopicPartition(name, partition) for partition in range(partitions))
+
+    def partitions(self, topic: str) -> int:
+        """How many; 0 when it is not there."""
+
+        def attempt() -> tuple[int]:
+            body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+            return (len(self._ask(Api.METADATA, 8, body).topics[0].partitions),)
+
+        return self._persist(attempt, f"partitions of {topic}")[0]
+
+    def delete_records(self, tp: TopicPartition, before: int) -> None:
+        body = {"topics": by_topic([tp], lambda _: {"offset": before}), "timeout": 5000}
+        self._persist(
+            lambda: good(*(p.error_code for _, p in parts(self._ask(Api.DELETE_RECORDS, 1, body)))),
+            f"delete records of {tp}",
+        )
+
+    # -- records
+
+    def send(
+        self, tp: TopicPartition, records: Sequence[tuple[bytes | None, bytes | None]]
+    ) -> None:
+        """Keys and values; each is there once when this returns."""
+        if self._producer_id < 0:
+            self._producer_id = self._persist(self._new_producer, "a producer id")
+        builder = Builder(BATCH_BYTES)
+        now_ms, sequence = int(self._clock.wall() * 1000), self._sequences.get(tp, 0)
+        for at, (key, value) in enumerate(records):
+            if not builder.append(now_ms, key, value):
+                self._send(tp, builder.close(self._producer_id, 0, sequence), builder.count)
+                self.send(tp, records[at:])
+                return
+        self._send(tp, builder.close(self._producer_id, 0, sequence), builder.count)
+
+    def send_raw(self, tp: TopicPartition, batch: bytes | bytearray) -> None:
+        """A record batch as it is, once or more often."""
+        part = {"index": tp.partition, "records": batch}
+        body = {
+            "transactional_id": None, "acks": -1, "timeout": 5000,
+            "topic_data": [{"name": tp.topic, "partition_data": [part]}],
+        }  # fmt: skip
+
+        def attempt() -> bool:
+            told = self._ask(Api.PRODUCE, 8, body)
+            code = told.responses[0].partition_responses[0].error_code
+            return good(code, also=ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+
+        self._persist(attempt, f"send to {tp}")
+
+    def _send(self, tp: TopicPartition, batch: bytearray, records: int) -> None:
+        self.send_raw(tp, batch)
+        self._sequences[tp] = self._sequences.get(tp, 0) + records
+
+    def _new_producer(self) -> int | None:
+        body = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1}
+        told = self._ask(Api.INIT_PRODUCER_ID, 4, body)
+        return int(told.producer_id) if good(told.error_code) else None
+
+    def read(self, tp: TopicPartition, start: int | None = None) -> Iterator[Record]:
+        """All records up to the end of now, from the first one or an offset on."""
+        (first,), (end,) = self.starts([tp]).values(), self.ends([tp]).values()
+        position = first if start is None else start
+        while position < end:
+            data = self._persist(partial(self._fetch, tp, position), f"read {tp}")
+            found = columns(data, position)
+            position = found.next_offset
+            rows = zip(found.offsets, found.keys, found.values, found.timestamps, strict=True)
+            yield from (Record(*row) for row in rows if row[0] < end)
+
+    def _fetch(self, tp: TopicPartition, offset: int) -> bytes | None:
+        part = {
+            "partition": tp.partition, "current_leader_epoch": -1, "fetch_offset": offset,
+            "partition_max_bytes": FETCH_BYTES,
+        }  # fmt: skip
+        body = {
+            "replica_id": -1, "max_wait": 100, "min_bytes": 1, "max_bytes": FETCH_BYTES,
+            "isolation_level": 1, "session_epoch": -1,
+            "topics": [{"topic": tp.topic, "partitions": [part]}],
+        }  # fmt: skip
+        told = self._ask(Api.FETCH, 11, body).responses[0].partitions[0]
+        return bytes(told.records or b"") if good(told.error_code) else None
+
+    # -- offsets
+
+    def starts(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._offsets(list(tps), EARLIEST)
+
+    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """High watermarks."""
+        return self._offsets(list(tps), LATEST)
+
+    def _offsets(self, tps: list[TopicPartition], time: int) -> dict[TopicPartition, int]:
+        body = {"replica_id": -1, "topics": by_topic(tps, lambda _: {"timestamp": time})}
+
+        def attempt() -> dict[TopicPartition, int] | None:
+            found = list(parts(self._ask(Api.LIST_OFFSETS, 5, body)))
+            if not good(*(part.error_code for _, part in found)):
+                return None
+            return {tp: part.offset for tp, part in found}
+
+        return self._persist(attempt, f"offsets of {tps}")
+
+    def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """-1 where nothing is committed."""
+        wanted: dict[str, list[int]] = {}
+        for tp in tps:
+            wanted.setdefault(tp.topic, []).append(tp.partition)
+        topics = [{"name": topic, "partition_indexes": some} for topic, some in wanted.items()]
+
+        def attempt() -> dict[TopicPartition, int] | None:
+            body = {"group_id": group, "topics": topics}
+            told = self._ask(Api.OFFSET_FETCH, 7, body)
+            found = list(parts(told))
+            if not good(told.error_code, *(part.error_code for _, part in found)):
+                return None
+            return {tp: part.committed_offset for tp, part in found}
+
+        return self._persist(attempt, f"committed offsets of {group}")
+
+    def members(self, group: str) -> list[str]:
+        """Member ids."""
+
+        def attempt() -> tuple[list[str]] | None:
+            told = self._ask(Api.DESCRIBE_GROUPS, 4, {"groups": [group]}).groups[0]
+            return ([m.member_id for m in told.members],) if good(told.error_code) else None
+
+        return self._persist(attempt, f"members of {group}")[0]
+
+    # -- asking
+
+    def _ask(self, api: Api, version: int, body: Body) -> Any:
+        if self._socket is None:
+            self._socket = socket.create_connection(self._address, ANSWER_S)
+        return converse(self._socket, api, version, body)
+
+    def _persist(self, attempt: Callable[[], T | None], what: str) -> T:
+        """Until it gives something. Raises BrokerUnreachable when it takes too long."""
+        over, last = self._clock.now() + PATIENCE_S, "no answer"
+        while self._clock.now() < over:
+            try:
+                if found := attempt():
+                    return found
+            except (OSError, Malformed) as error:
+                last = str(error)
+                self.close()
+            self._moment.wait(AGAIN_S)
+        raise BrokerUnreachable(f"{what}: {self._address}: not in {PATIENCE_S} s: {last}")
+
+
+def good(*codes: int, also: int = ErrorCode.NONE) -> bool:
+    """Whether all is well; False is worth another try. Raises what another try cannot change."""
+    bad = sorted({code for code in codes if code not in (ErrorCode.NONE, also)})
+    for code in bad:
+        if code not in RETRIABLE:
+            raise failure(code, "asked by a test")
+    return not bad
+
+
+def by_topic(
+    tps: Iterable[TopicPartition], about: Callable[[TopicPartition], Mapping[str, int]]
+) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, int]]] = {}
+    for tp in tps:
+        topics.setdefault(tp.topic, []).append({"partition_index": tp.partition, **about(tp)})
+    return [{"name": topic, "partitions": some} for topic, some in topics.items()]
+
+
+def parts(told: Any) -> Iterator[tuple[TopicPartition, Any]]:
+    """Of a reply by topics."""
+    for topic in told.topics:
+        for part in topic.partitions:
+            yield TopicPartition(topic.name, part.partition_index), part

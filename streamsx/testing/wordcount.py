@@ -1,0 +1,149 @@
+"""The word count of the examples under load: lines in at a pace, and what must come out of them.
+
+Lines are the help texts of the standard library, again and again. Each test has an app, that is
+topics and a group, of its own.
+
+Not here: the workers that count (`workers`).
+"""
+
+import json
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pydoc_data import topics as help_texts
+from typing import Self
+
+from streamsx.clock import Clock, SystemClock
+from streamsx.model import TopicPartition
+from streamsx.testing.client import Client
+
+SEND_EVERY_S = 0.02
+
+
+def text() -> Iterator[str]:
+    """The lines, without end."""
+    return cycle([line for topic in help_texts.topics.values() for line in topic.splitlines()])
+
+
+class WordCount:
+    """A context manager: an app id with its topics. `feed` sends lines to it, beside the test."""
+
+    def __init__(self, bootstrap: str, *, partitions: int = 4, clock: Clock | None = None) -> None:
+        self.app, self.partitions = f"wc-{uuid.uuid4().hex[:8]}", partitions
+        self.env = {
+            "WORDCOUNT_NAME": self.app, "STREAMSX_TOPIC_PARTITIONS": str(partitions),
+        }  # fmt: skip
+        """Of its workers."""
+        self.client = Client(bootstrap)
+        self._feeder = Client(bootstrap)
+        self._clock = clock or SystemClock()
+        self._lines = text()
+        self._thread: threading.Thread | None = None
+        self._enough = threading.Event()
+        self._failed: BaseException | None = None
+        self.fed = 0
+        """Lines."""
+        self.words: Counter[str] = Counter()
+        """What the app must count."""
+
+    @property
+    def lines(self) -> list[TopicPartition]:
+        return self._of("lines")
+
+    @property
+    def changelog(self) -> list[TopicPartition]:
+        return self._of("counts-changelog")
+
+    def _of(self, name: str) -> list[TopicPartition]:
+        return [TopicPartition(f"{self.app}-{name}", n) for n in range(self.partitions)]
+
+    def __enter__(self) -> Self:
+        self.client.create(f"{self.app}-lines", self.partitions)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.client.close()
+        self._feeder.close()
+
+    # -- in
+
+    def send(self, lines: int) -> None:
+        """At once, spread over all partitions; not while a feed is on."""
+        assert self._thread is None, "a feed is on"
+        self._send(lines)
+
+    def feed(self, lines_per_s: int) -> None:
+        """From now on, in a thread of its own, until `enough`."""
+        assert self._thread is None, "a feed is on"
+        self._enough.clear()
+        self._thread = threading.Thread(target=self._run, args=(lines_per_s,), name="feed")
+        self._thread.start()
+
+    def enough(self) -> None:
+        """No more lines; all that were fed are there."""
+        assert self._thread is not None, "no feed is on"
+        self._enough.set()
+        self._thread.join()
+        self._thread = None
+        if self._failed is not None:
+            raise self._failed
+
+    def _run(self, lines_per_s: int) -> None:
+        began, before = self._clock.now(), self.fed
+        try:
+            while not self._enough.wait(SEND_EVERY_S):
+                due = before + int((self._clock.now() - began) * lines_per_s)
+                if due > self.fed:
+                    self._send(due - self.fed)
+        except BaseException as error:  # whatever it is, the test has to know
+            self._failed = error
+
+    def _send(self, lines: int) -> None:
+        taken = list(islice(self._lines, lines))
+        for tp in self.lines:
+            mine = taken[tp.partition :: self.partitions]
+            if mine:
+                self._feeder.send(tp, [(None, line.encode()) for line in mine])
+        self.fed += lines
+        self.words.update(word for line in taken for word in line.split())
+
+    # -- out
+
+    @property
+    def drained(self) -> bool:
+        """All that was fed is processed and committed, by lines and by words."""
+        return all(self._committed(name) for name in ("lines", "words"))
+
+    def _committed(self, name: str) -> bool:
+        tps = self._of(name)
+        ends = self.client.ends(tps)
+        committed = self.client.committed(self.app, tps)
+        return all(committed[tp] >= end for tp, end in ends.items() if end)
+
+    def surplus(self) -> int:
+        """By how much all counts together exceed the truth. Raises AssertionError for a word that
+        was counted too seldom.
+        """
+        counts = self.counts()
+        missing = {w: (counts[w], n) for w, n in self.words.items() if counts[w] < n}
+        assert not missing, f"counted too seldom, of {len(self.words)} words: {missing}"
+        return counts.total() - self.words.total()
+
+    def counts(self) -> Counter[str]:
+        """The newest count of each word, from the changelog."""
+        found: Counter[str] = Counter()
+        for tp in self.changelog:
+            newest = {record.key: record.value for record in self.client.read(tp)}
+            found.update(
+                {
+                    json.loads(key): json.loads(value)
+                    for key, value in newest.items()
+                    if key and value
+                }
+            )
+        return found

@@ -1,0 +1,247 @@
+"""Workers of an app as processes: started, killed, stopped, frozen; and what they told.
+
+Each has a state directory, a file of events and a log of its own, named after it, and finds them
+again when it is started again. What happens is waited for, never slept for. A worker that ends
+without having been told to fails whoever waits.
+
+Not here: brokers, records.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from threading import Event as Moment
+from typing import Any, Self, TypeVar
+
+from streamsx.clock import Clock, SystemClock
+from streamsx.testing import children
+
+WAIT_S = 30.0
+LOOK_EVERY_S = 0.02
+LINES_TOLD = 25
+T = TypeVar("T")
+
+Event = Mapping[str, Any]
+"""A line of an events file."""
+
+
+class WorkerProcess:
+    """One worker: its process of now, and what all its processes have written."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.state = folder / name
+        self.told = folder / f"{name}.jsonl"
+        self.log = folder / f"{name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.expected = False
+        """It was told to end, or is known to."""
+        self.events: list[Event] = []
+        self._read = 0
+
+    def look(self) -> bool:
+        """Take in what was written; whether there was anything. The last line may be torn."""
+        try:
+            with self.told.open("rb") as file:
+                file.seek(self._read)
+                lines = file.read().splitlines(keepends=True)
+        except FileNotFoundError:
+            return False
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self._read += sum(map(len, whole))
+        self.events += filter(None, map(_event, whole))
+        return bool(whole)
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def tail(self) -> str:
+        """The end of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join([f"-- {self.name}", *text.splitlines()[-LINES_TOLD:]])
+
+
+def _event(line: bytes) -> Event | None:
+    """None for what a process that was killed left, and its successor wrote behind."""
+    try:
+        found: Event = json.loads(line)
+    except ValueError:
+        return None
+    return found
+
+
+class Workers:
+    """A context manager; whoever still runs at its end is killed.
+
+    `app`: as on the command line; `env`: environment variables of all, `STREAMSX_<SETTING>` among
+    them.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        folder: Path,
+        *,
+        app: str = "streamsx.examples.wordcount",
+        env: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._bootstrap, self._folder, self._app = bootstrap, folder, app
+        self._env = dict(env or {})
+        self._clock = clock or SystemClock()
+        self._moment = Moment()
+        self.all: dict[str, WorkerProcess] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.all.values():
+            if worker.alive:
+                self.kill(worker.name)
+
+    # -- what is done to them
+
+    def start(self, *names: str, **settings: object) -> None:
+        """`settings`: of these processes alone: `commit_interval="200ms"`, `fault="after_seal"`."""
+        for name in names:
+            worker = self.all.setdefault(name, WorkerProcess(name, self._folder))
+            assert not worker.alive, f"{name} is running"
+            command = [
+                sys.executable, "-m", "streamsx", "worker", self._app,
+                "--bootstrap", self._bootstrap, "--state-dir", str(worker.state),
+                "--instance-id", name, "--events", str(worker.told),
+            ]  # fmt: skip
+            own = {f"STREAMSX_{key.upper()}": str(value) for key, value in settings.items()}
+            worker.expected = "fault" in settings
+            with worker.log.open("ab") as log:
+                worker.process = children.start(
+                    command,
+                    out=log,
+                    err=log,
+                    env={**os.environ, **self._env, **own},
+                    folder=self._folder,
+                )
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self._running(name).send_signal(number)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL; it is over when this returns."""
+        self.all[name].expected = True
+        self.signal(name, signal.SIGKILL)
+        self._running(name).wait()
+
+    def stop(self, *names: str, timeout_s: float = WAIT_S) -> list[int]:
+        """SIGTERM to all of them, then their exit codes."""
+        for name in names:
+            self.all[name].expected = True
+            self.signal(name, signal.SIGTERM)
+        return [self.code(name, timeout_s) for name in names]
+
+    def code(self, name: str, timeout_s: float = WAIT_S) -> int:
+        """Its exit code, once it has ended; negative: the signal that killed it."""
+        worker = self.all[name]
+        worker.expected = True
+        try:
+            return self._running(name).wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{name} has not ended in {timeout_s} s\n{worker.tail()}"
+            ) from None
+
+    def pid(self, name: str) -> int:
+        return self._running(name).pid
+
+    def log(self, name: str) -> str:
+        """All that its processes wrote on stdout and stderr."""
+        return self.all[name].log.read_text(errors="replace")
+
+    def error(self, name: str) -> str:
+        """The last line of its log: of a command that failed, the one line that says why."""
+        return (self.log(name).splitlines() or [""])[-1]
+
+    def _running(self, name: str) -> subprocess.Popen[bytes]:
+        process = self.all[name].process
+        assert process is not None, f"{name} was never started"
+        return process
+
+    # -- what they tell
+
+    def events(self, *kinds: str, of: str | None = None, **fields: object) -> list[Event]:
+        """In the order of their monotonic times: of one worker or all, of some kinds or all."""
+        workers = self.all.values() if of is None else (self.all[of],)
+        for worker in workers:
+            worker.look()
+        found = (event for worker in workers for event in worker.events)
+        return sorted(filter(lambda e: matches(e, kinds, fields), found), key=lambda e: e["mono"])
+
+    def largest_commit(self, name: str) -> int:
+        """Records of a cycle: all that a kill can have done twice is about as much."""
+        return max((e["records"] for e in self.events("commit", of=name)), default=0)
+
+    def active(self) -> dict[str, set[str]]:
+        """What each worker that lives runs, by its events: tasks in the state running."""
+        return {
+            worker.name: set(running(worker.events)) for worker in self._looked() if worker.alive
+        }
+
+    def _looked(self) -> Iterator[WorkerProcess]:
+        for worker in self.all.values():
+            worker.look()
+            yield worker
+
+    # -- waiting
+
+    def until(self, condition: Callable[[], T], what: str, timeout_s: float = WAIT_S) -> T:
+        """What `condition` gives, once that is true; asked again and again.
+
+        Raises AssertionError with the ends of all logs when it takes too long, or a worker has
+        ended that should not have.
+        """
+        over = self._clock.now() + timeout_s
+        while not (found := condition()):
+            died = [w.name for w in self.all.values() if not (w.expected or w.alive)]
+            if died or self._clock.now() > over:
+                why = f"{died} died" if died else f"not in {timeout_s} s"
+                logs = "\n".join(worker.tail() for worker in self.all.values())
+                raise AssertionError(f"{what}: {why}\n{logs}")
+            self._moment.wait(LOOK_EVERY_S)
+        return found
+
+    def until_event(
+        self, *kinds: str, of: str | None = None, count: int = 1, since: float = 0.0,
+        timeout_s: float = WAIT_S, **fields: object,
+    ) -> Event:  # fmt: skip
+        """The `count`th such event behind a monotonic time, once there is one."""
+
+        def found() -> list[Event]:
+            later = [e for e in self.events(*kinds, of=of, **fields) if e["mono"] > since]
+            return later[count - 1 : count]
+
+        return self.until(found, f"{kinds} of {of or 'anybody'} {fields}", timeout_s)[0]
+
+    def now(self) -> float:
+        """Of the clock of `mono` in events."""
+        return self._clock.now()
+
+
+def matches(event: Event, kinds: tuple[str, ...], fields: Mapping[str, object]) -> bool:
+    return (not kinds or event["event"] in kinds) and fields.items() <= event.items()
+
+
+def running(events: list[Event]) -> Iterator[str]:
+    """Tasks that are in the state running, by the events of one worker."""
+    state: dict[str, str] = {}
+    for event in events:
+        if event["event"] == "worker_started":
+            state.clear()
+        elif event["event"] == "task":
+            state[event["task"]] = event["to"]
+    return (task for task, now in sorted(state.items()) if now == "running")

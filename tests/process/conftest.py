@@ -1,0 +1,51 @@
+"""Real workers as processes, against both brokers: whatever `broker` is, it is killed and started,
+stopped and frozen in the same way.
+
+Each test has an app, state directories and files of its own. Nothing outlives a test but the one
+Apache Kafka.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamsx.testing.apache_kafka import ApacheKafka
+from streamsx.testing.embedded_broker import EmbeddedBroker
+from streamsx.testing.wordcount import WordCount
+from streamsx.testing.workers import Workers
+
+ON_KAFKA = (pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(120))
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])
+def broker(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[EmbeddedBroker | ApacheKafka]:
+    """Running; both can `kill`, `start(idle_s=...)`, `restart`, and have a `pid`."""
+    if request.param == "kafka":
+        yield request.getfixturevalue("kafka")
+        return
+    with EmbeddedBroker(tmp_path / "broker") as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def wordcount(
+    request: pytest.FixtureRequest, broker: EmbeddedBroker | ApacheKafka
+) -> Iterator[WordCount]:
+    """Of 4 partitions, or of as many as a test says."""
+    with WordCount(broker.bootstrap, partitions=getattr(request, "param", 4)) as wordcount:
+        yield wordcount
+
+
+@pytest.fixture
+def workers(
+    broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount, tmp_path: Path
+) -> Iterator[Workers]:
+    """Of the word count; none is started yet. They hear of a rebalance six times as soon as by
+    default: a group of three settles in 2 s instead of 10.
+    """
+    env = {"STREAMSX_HEARTBEAT_INTERVAL": "500ms", **wordcount.env}
+    with Workers(broker.bootstrap, tmp_path / "workers", env=env) as workers:
+        yield workers

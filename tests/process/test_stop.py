@@ -1,0 +1,77 @@
+"""A worker is told to end at any moment: it ends in time, with the exit code that says how."""
+
+import os
+import signal
+
+from streamsx.testing.apache_kafka import ApacheKafka
+from streamsx.testing.embedded_broker import EmbeddedBroker
+from streamsx.testing.wordcount import WordCount
+from streamsx.testing.workers import Workers
+
+LITTLE_S = 8.0
+"""Beside its limit: one last commit of 5 s, closing, a busy machine."""
+
+
+def test_one_that_waits_for_its_broker_ends_at_once(
+    broker: EmbeddedBroker | ApacheKafka, workers: Workers
+) -> None:
+    broker.kill()
+    workers.start("a")
+    workers.until_event("worker_started")
+    assert workers.stop("a", timeout_s=LITTLE_S) == [0]
+
+
+def test_one_that_is_not_in_the_group_yet_ends_at_once(workers: Workers) -> None:
+    for moment in range(6):
+        name = f"w{moment}"
+        workers.start(name)
+        started = workers.until_event("worker_started", of=name)["mono"]
+        workers.until(lambda: workers.now() > started + moment * 0.1, "a moment")  # noqa: B023
+        assert workers.stop(name, timeout_s=LITTLE_S) == [0], workers.log(name)
+
+
+def test_a_second_signal_ends_it_now(workers: Workers, wordcount: WordCount) -> None:
+    """The first one waits for a learner that never gets near."""
+    wordcount.feed(500)
+    workers.start("a", acceptable_recovery_lag=0)
+    workers.until_event("commit", of="a", count=2)
+    workers.start("b", acceptable_recovery_lag=0)
+    workers.until_event("assigned", of="b")
+    workers.signal("a", signal.SIGTERM)
+    workers.until_event("leaving", of="a")
+    assert workers.stop("a", timeout_s=LITTLE_S) == [0]
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    assert wordcount.counts() == wordcount.words
+
+
+def test_one_whose_broker_is_away_ends_in_time_and_loses_nothing(
+    broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
+) -> None:
+    wordcount.feed(500)
+    workers.start("a", shutdown_timeout="2s", commit_interval="200ms")
+    workers.until_event("commit", count=3)
+    broker.kill()
+    (code,) = workers.stop("a", timeout_s=2 + LITTLE_S)
+    assert code in (0, 1), "1 if something was not committed"
+    broker.start()
+    wordcount.enough()
+    assert len(wordcount.client.members(wordcount.app)) == 1, "a member that nobody could remove"
+    workers.start("a", commit_interval="200ms")
+    workers.until(lambda: wordcount.drained, "drained")
+    assert workers.stop("a") == [0]
+    assert wordcount.surplus() <= 2 * workers.largest_commit("a")
+
+
+def test_one_whose_broker_does_not_answer_ends_in_time(
+    broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
+) -> None:
+    wordcount.feed(500)
+    workers.start("a", shutdown_timeout="2s", commit_interval="60s")
+    workers.until_event("first_record", count=2 * wordcount.partitions)
+    assert broker.pid
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        assert workers.stop("a", timeout_s=2 + LITTLE_S) == [1]
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
