@@ -50,10 +50,14 @@ class Eviction:
     at_ms: int
 
 
-def evictions(members: Sequence[Member], memory: Memory) -> tuple[Eviction, ...]:
-    """One per marked instance with a deadline. It acts on its own clock; this is for the dead."""
+def evictions(members: Sequence[Member], memory: Memory, now_ms: int) -> tuple[Eviction, ...]:
+    """One per marked instance with a deadline. It acts on its own clock; this is for the dead.
+
+    Who has just joined is not dead: however long ago its deadline was, it is to hear of the mark
+    first. Removed before it had heard, it would join again, and be removed, for ever.
+    """
     return tuple(
-        Eviction(member.id, mark.deadline_ms + EVICTED_AFTER_MS)
+        Eviction(member.id, max(mark.deadline_ms, now_ms) + EVICTED_AFTER_MS)
         for member in members
         if (mark := memory.marks.get(member.instance or ""))
         and mark.state is MarkState.LEAVING

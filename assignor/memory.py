@@ -15,7 +15,12 @@ MARK_KEPT_MS = 10 * 60 * 1000
 
 
 def recall(group: Group) -> Memory:
-    """The newest memory anybody has, without the marks that have ended, and with the new ones."""
+    """The newest memory anybody has, without the marks that have ended, and with the new ones.
+
+    Rounds are counted from the time on, in seconds: "w4 is cut off in round 13; all others stop and
+    are started again, so that nobody knows of a round; w4 comes back": 13 must not be the newest, or
+    the marks of before count once more.
+    """
     own = group.memory or Memory()
     members = [member for member in group.members if not member.observer]
     newest = max((own.round, *(member.round for member in members)))
@@ -29,7 +34,7 @@ def recall(group: Group) -> Memory:
         if member.observer:
             _merge(marks, member.marks)
     balancing = own.balancing if own.round == newest else Kind(0)
-    return Memory(newest, balancing, _newest(marks))
+    return Memory(max(newest, group.now_ms // 1000), balancing, _newest(marks))
 
 
 def remember(view: View, active: Mapping[TaskId, int], target: Mapping[TaskId, int]) -> Memory:

@@ -193,7 +193,7 @@ class StreamsPartitionAssignor:
             given = (*active, *strangers.get(member, ()))
             assignments[member] = Assignment(given, write_assignment(word)).write()
         notes = (*joined.notes, *(_handed_back(member, tps) for member, tps in strangers.items()))
-        gone = evictions(joined.members, plan.memory)
+        gone = evictions(joined.members, plan.memory, now_ms)
         return Outcome(assignments, plan, gone, ErrorWord.NONE, notes)
 
     def _tasks(self, partitions: Mapping[str, int]) -> list[Task]:
@@ -263,4 +263,4 @@ def _refuse(group: Group, error: ErrorWord, notes: tuple[str, ...]) -> Outcome:
     memory = recall(group)
     memory = replace(memory, round=memory.round + 1)
     answers = unchanged(group.members, memory, error)
-    return Outcome(answers, None, evictions(group.members, memory), error, notes)
+    return Outcome(answers, None, evictions(group.members, memory, group.now_ms), error, notes)

@@ -81,7 +81,10 @@ async def ask(options: argparse.Namespace) -> int:
                 told=lambda seen: say(line_of(seen)),
             )
         except asyncio.CancelledError:
-            print("interrupted: who was told to leave still does: --cancel", file=sys.stderr)
+            print(
+                "interrupted: who was told to leave still does: --cancel takes it back",
+                file=sys.stderr,
+            )
             raise
     for name, departure in departures.items():
         print(result_of(name, departure), file=people)

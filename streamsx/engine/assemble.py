@@ -1,9 +1,8 @@
 """Makes the parts of a worker and joins them: who is handed what stands here and nowhere else."""
 
 import asyncio
-import math
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -20,7 +19,8 @@ from streamsx.engine.gaps import Gaps
 from streamsx.engine.group import GroupLink
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.loop import DataLoop
-from streamsx.engine.produce import Producer
+from streamsx.engine.produce import Producer, always
+from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
 from streamsx.engine.tasks import Parts, Tasks
@@ -33,6 +33,7 @@ from streamsx.state.directory import StateDirectory
 from streamsx.state.rocks import RocksMemory
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.build import Topology
+from streamsx.topology.internal_topics import Kind
 
 EXECUTOR_THREADS = 2
 CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE, HELD_SHARE = 0.40, 0.20, 0.15, 0.10
@@ -65,6 +66,7 @@ class Machinery:
     stores: Stores
     tasks: Tasks
     loop: DataLoop
+    purging: Purging
     arrived: asyncio.Event
     """Something is there to do."""
     executor: ThreadPoolExecutor
@@ -97,16 +99,18 @@ def assemble(given: Given) -> Machinery:
     assignor = assignor_of(given)
     link = GroupLink(clock, given.journal, assignor, gaps, given.owner.ended, limit=given.limit)
     session = session_of(given, assignor, link)
-    producer = producer_of(given)
+    producer = producer_of(given, lease_of(given, session, link))
     tasks = Tasks(parts_of(given, stores, producer, link, arrived), gaps)
     data, log = limits_of(config)
     fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut)
     changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut)
     restorer = Restorer(clock, changelogs, given.journal, tasks, limit=given.limit)
+    purging = purging_of(given)
     committing = Committing(
         clock,
         producer,
         link.commit,
+        purging.committed,
         given.journal,
         given.owner.spawn,
         tasks,
@@ -122,13 +126,22 @@ def assemble(given: Given) -> Machinery:
         producer,
         arrived,
         slice_s=config.restore_slice_s,
-        lease=(lambda: session.lease) if given.topology.subtopologies else (lambda: math.inf),
         report=link.publish,
     )
     tasks.connect(fetcher, committing, restorer)
     link.connect(session, tasks, committing, (fetcher, changelogs))
     return Machinery(
-        session, link, fetcher, changelogs, producer, stores, tasks, loop, arrived, executor
+        session,
+        link,
+        fetcher,
+        changelogs,
+        producer,
+        stores,
+        tasks,
+        loop,
+        purging,
+        arrived,
+        executor,
     )
 
 
@@ -148,16 +161,29 @@ def stores_of(given: Given, executor: ThreadPoolExecutor) -> Stores:
     )
 
 
-def producer_of(given: Given) -> Producer:
+def producer_of(given: Given, held: Callable[[], bool]) -> Producer:
     return Producer(
         given.cluster,
         given.clock,
         given.owner.spawn,
         given.owner.fail,
+        held,
         linger_s=given.config.producer_linger_s,
         buffer_bytes=given.config.produce_buffer_bytes,
         compression=given.config.producer_compression_type or "none",
     )
+
+
+def lease_of(given: Given, session: Session, link: GroupLink) -> Callable[[], bool]:
+    """The group counts this worker in as of now, and all it has ever taken away has been heard of.
+
+    The race: user code holds the data loop for a second; its member is fenced, joins again and has
+    a lease; the data loop goes on, and what it has in its hand is from before.
+    """
+    if not given.topology.subtopologies:
+        return always
+    now = given.clock.now
+    return lambda: session.losses == link.losses and now() < session.lease
 
 
 def parts_of(
@@ -180,6 +206,11 @@ def parts_of(
         fatal=given.owner.fail,
         cache_bytes=int(config.memory_budget_bytes * CACHE_SHARE),
     )
+
+
+def purging_of(given: Given) -> Purging:
+    topics = given.topology.topics
+    return Purging(given.cluster, [spec.name for spec in topics if spec.kind is Kind.REPARTITION])
 
 
 def layouts_of(topology: Topology, partitions: Mapping[str, int]) -> dict[str, str]:

@@ -31,6 +31,12 @@ class Offsets(Protocol):
     def __call__(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None: ...
 
 
+class Taken(Protocol):
+    """Who deletes what nobody reads again: hears of each task's offsets that Kafka has."""
+
+    def __call__(self, task: TaskId, positions: Mapping[str, int]) -> None: ...
+
+
 class Outcome(Protocol):
     """The tasks, as their commits see them."""
 
@@ -46,6 +52,7 @@ class Committing:
         clock: Clock,
         producer: Producer,
         offsets: Offsets,
+        taken: Taken,
         journal: Journal,
         spawn: Callable[..., object],
         tasks: Outcome,
@@ -53,7 +60,7 @@ class Committing:
         interval_s: float,
         dirty_bytes_max: int,
     ) -> None:
-        self._clock, self._producer, self._offsets = clock, producer, offsets
+        self._clock, self._producer, self._offsets, self._taken = clock, producer, offsets, taken
         self._journal, self._spawn, self._tasks = journal, spawn, tasks
         self._interval_s, self._dirty_bytes_max = interval_s, dirty_bytes_max
         self._machine = Commits()
@@ -141,9 +148,11 @@ class Committing:
         if number != self._number:
             return
         faults.point("before_adopt")
-        done = [sealed for task, sealed in self._sealed.items() if task not in dropped]
+        done = {task: sealed for task, sealed in self._sealed.items() if task not in dropped}
+        for task, sealed in done.items():
+            self._taken(task, sealed.positions)
         took = round((self._clock.now() - self._began) * 1000, 1)
-        records = sum(sealed.records for sealed in done)
+        records = sum(sealed.records for sealed in done.values())
         self._journal("commit", tasks=len(done), records=records, ms=took)
         self._number, self._sealed = self._number + 1, {}
         self._step(commit.Committed(dropped))

@@ -64,6 +64,8 @@ class GroupLink:
         self._lags: dict[TaskId, tuple[int, float]] = {}
         self._copies = said.Published({})
         self.leads, self.leaving, self.lost_leaving = False, False, False
+        self.losses = 0
+        """Of those that the session has told of, how many were heard."""
         self.restored = asyncio.Event()
         """The first tasks of this worker run."""
         self._assigned = False
@@ -183,6 +185,7 @@ class GroupLink:
         self._journal("lost", tasks=sorted_text(tasks))
         self.lost_leaving = self.lost_leaving or self.leaving
         self._tasks.feed(reconcile.Lost(tasks))
+        self.losses += 1
 
     @hear.register
     def _(self, message: said.Positions) -> None:

@@ -59,7 +59,7 @@ class Duty:
 
 
 class DataLoop:
-    """Owner of tasks and stores. `lease`: monotonic second until which the group counts us in."""
+    """Owner of tasks and stores."""
 
     def __init__(
         self,
@@ -72,12 +72,11 @@ class DataLoop:
         arrived: asyncio.Event,
         *,
         slice_s: float,
-        lease: Callable[[], float],
         report: Callable[[], None],
     ) -> None:
         self._clock, self._tasks, self._committing = clock, tasks, committing
         self._restorer, self._fetcher, self._producer = restorer, fetcher, producer
-        self._slice_s, self._lease, self._report = slice_s, lease, report
+        self._slice_s, self._report = slice_s, report
         self._arrived = arrived
         self._order = deque[TaskId]()
         self._duty = Duty(slice_s)
@@ -101,7 +100,7 @@ class DataLoop:
     def turn(self) -> bool:
         """One turn; whether it did anything."""
         now = self._clock.now()
-        self._follow_lease(now)
+        self._leased = self._producer.follow_lease()
         worked = False
         if self._leased:
             self._committing.consider(now, self._tasks.actives.values())
@@ -112,13 +111,6 @@ class DataLoop:
         self._producer.push()
         self._regularly(now)
         return worked or self._committing.busy(leased=self._leased)
-
-    def _follow_lease(self, now: float) -> None:
-        """When it runs out, what is on its way to the broker must not arrive later."""
-        leased = now < self._lease()
-        if leased is not self._leased:
-            self._leased = leased
-            self._producer.lease(held=leased)
 
     def _regularly(self, now: float) -> None:
         if self._tasks.changed or (now >= self._report_at and len(self._restorer)):

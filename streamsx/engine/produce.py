@@ -15,7 +15,7 @@ Not here: transactions, who waits for a flush and why.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -71,6 +71,14 @@ class Closed:
 
     data: bytearray
     records: int
+
+
+def refusal(tp: TopicPartition, code: int) -> WorldError:
+    """What no other try can change."""
+    advice = "see the broker's log"
+    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        advice = f"raise max.message.bytes of the topic to {BATCH_BYTES_MAX} or more"
+    return WorldError(f"records refused: {tp}: {name_of(code)}: {advice}")
 
 
 class Partition:
@@ -132,6 +140,14 @@ class Partition:
         self.builder = None
         return len(data)
 
+    def drop(self) -> None:
+        """What is not acknowledged is gone. Whether its numbers were used nobody knows: a new epoch
+        begins, and a broker that has heard of it refuses what still comes of the old one.
+        """
+        self.queue.clear()
+        self.builder, self.append = None, self._first
+        self.epoch, self.sequence = self.epoch + 1, 0
+
     def renumber(self, producer_id: int) -> None:
         """A new epoch, from number 0 on, in what is not acknowledged."""
         self.epoch, self.sequence = self.epoch + 1, 0
@@ -140,8 +156,14 @@ class Partition:
             self.sequence = (self.sequence + batch.records) % SEQUENCES
 
 
+def always() -> bool:
+    return True
+
+
 class Producer:
-    """One per worker: the outbox of its tasks. `failed` is told of what no retry can mend."""
+    """One per worker: the outbox of its tasks. `failed` is told of what no retry can mend; `held`
+    says whether the lease is.
+    """
 
     def __init__(
         self,
@@ -149,12 +171,14 @@ class Producer:
         clock: Clock,
         spawn: Callable[..., object],
         failed: Callable[[Exception], None],
+        held: Callable[[], bool],
         *,
         linger_s: float,
         buffer_bytes: int,
         compression: str,
     ) -> None:
         self._cluster, self._clock, self._spawn, self._failed = cluster, clock, spawn, failed
+        self._held = held
         self._linger_s, self._buffer_bytes = linger_s, buffer_bytes
         self._make = lambda: Builder(BATCH_BYTES_MAX, compression=compression)
         self._id = -1
@@ -172,18 +196,19 @@ class Producer:
 
     async def start(self) -> None:
         """Ask for a producer id; a broker that is just starting may need some time for it."""
+        self._told_at = self._clock.now()
         while True:
             try:
                 conn = await self._cluster.any(LANE)
                 body = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1}
                 reply = await conn.ask(Api.INIT_PRODUCER_ID, body, REQUEST_TIMEOUT_S)
             except BrokerUnreachable as error:
-                LOG.warning("producer id: %s", error)
+                self._tell("no producer id", str(error))
             else:
                 if not reply.error_code:
                     self._id = reply.producer_id
                     return
-                LOG.warning("producer id: %s", name_of(reply.error_code))
+                self._tell("no producer id", name_of(reply.error_code))
             await asyncio.sleep(BACKOFF_S)
 
     # -- sending
@@ -278,12 +303,38 @@ class Producer:
             await self._moved.wait()
         return {tp: lane.end for tp, lane in self._partitions.items() if lane.end >= 0}
 
-    def lease(self, *, held: bool) -> None:
-        """While it is not held nothing leaves; what was sent and not answered is cut off."""
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """What is not acknowledged of these changelogs never leaves: they are not ours any more.
+
+        "m1 seals 1_0, and the broker stands still; m1's session ends; m2 restores 1_0 and counts
+        on; m1 is back in the group, and sends what it has": an old value over a newer one.
+        """
+        lanes = [self._partitions[tp] for tp in tps if tp in self._partitions]
+        if any(lane.flying for lane in lanes):
+            self._cut()
+        for lane in lanes:
+            self._buffered -= sum(len(batch.data) for batch in lane.queue)
+            lane.drop()
+            self._waiting.pop(lane.tp, None)
+        self._moved.set()
+
+    def follow_lease(self) -> bool:
+        """Whether it is held. While it is not, nothing leaves, and what is on its way is cut off.
+
+        Asked before each sending, not only once a turn: a process that was stopped wakes up
+        anywhere, its timers first.
+        """
+        held = self._held()
+        if self._leased and not held:
+            self._cut()
         self._leased = held
-        if held:
-            self.push()
-            return
+        return held
+
+    def free(self) -> None:
+        """There is no task any more, and so nothing that could come too late."""
+        self._held = always
+
+    def _cut(self) -> None:
         for connection in self._connections.values():
             connection.abort()
         self._connections.clear()
@@ -293,7 +344,7 @@ class Producer:
     def push(self) -> None:
         """Everything that is due, one request per broker."""
         now = self._clock.now()
-        if not self._leased or not self._waiting or now < self._retry_at:
+        if not self.follow_lease() or not self._waiting or now < self._retry_at:
             return
         by_node: dict[int, list[Partition]] = {}
         for lane in list(self._waiting.values()):
@@ -371,22 +422,27 @@ class Producer:
         elif code in RETRIED:
             self._later(name_of(code), str(tp))
         else:
-            self._failed(
-                WorldError(f"records refused: {tp}: {name_of(code)}: see the broker's log")
-            )
+            lane.flying = True  # for good: nothing behind it may overtake it
+            del self._waiting[tp]
+            self._failed(refusal(tp, code))
 
     # -- later
 
     def _later(self, why: str, where: str) -> None:
         """The same again after a pause, with fresh metadata."""
         now = self._clock.now()
-        if now - self._told_at >= TELL_EVERY_S:
-            self._told_at = now
-            LOG.warning("sending again: %s: %s", where, why)
+        self._tell(f"sending again: {where}", why)
         if now >= self._retry_at:
             self._retry_at = now + BACKOFF_S
             self._spawn(self._refresh(), name="refresh for produce")
         self._arm(BACKOFF_S)
+
+    def _tell(self, what: str, why: str) -> None:
+        """Not each try of many."""
+        now = self._clock.now()
+        if now - self._told_at >= TELL_EVERY_S:
+            self._told_at = now
+            LOG.warning("%s: %s", what, why)
 
     async def _refresh(self) -> None:
         with suppress(BrokerUnreachable):  # the next try says so

@@ -9,14 +9,14 @@ users, which they may read from the start whenever they like.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from streamsx.engine.journal import LOG
 from streamsx.errors import StreamsxError
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.model import TopicPartition
+from streamsx.model import TaskId, TopicPartition
 
 PURGE_EVERY_S: Final = 30.0
 """As Kafka Streams' repartition.purge.interval.ms."""
@@ -32,11 +32,10 @@ class Purging:
         self._behind: dict[TopicPartition, int] = {}
         """Committed since the last round; nothing is asked for what has not moved."""
 
-    def committed(self, partition: int, positions: Iterable[Mapping[str, int]]) -> None:
-        """Next offsets by topic that Kafka has taken."""
-        for offsets in positions:
-            for topic in self._topics & offsets.keys():
-                self._behind[TopicPartition(topic, partition)] = offsets[topic]
+    def committed(self, task: TaskId, positions: Mapping[str, int]) -> None:
+        """`positions`: next offset per topic, that Kafka has taken."""
+        for topic in self._topics & positions.keys():
+            self._behind[TopicPartition(topic, task.partition)] = positions[topic]
 
     async def run(self) -> None:
         """For as long as the worker lives; returns at once when there is nothing to purge."""

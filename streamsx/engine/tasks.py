@@ -222,6 +222,7 @@ class Tasks:
             case reconcile.Forget(task):
                 self._committing.lose(task)
                 self._stop(task)
+                self._parts.producer.drop(self._changelogs(task))
                 self._closing[task].task.aborted()
 
     def _moved(self, moved: reconcile.Moved) -> None:
@@ -318,6 +319,10 @@ class Tasks:
         self._promotions.drop(task)
         await self._parts.stores.close(task, rows)
         self.feed(reconcile.Closed(task))
+
+    def _changelogs(self, task: TaskId) -> list[TopicPartition]:
+        stores = self._parts.plans[task.subtopology].stores
+        return [TopicPartition(node.changelog, task.partition) for node in stores]
 
     def _kept(self, task: TaskId, rows: Mapping[str, Rows]) -> Positions:
         """What is left of its stores when they are closed."""

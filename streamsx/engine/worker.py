@@ -2,8 +2,8 @@
 
 The main thread is the data loop: tasks, stores, fetching, producing, user code. The control thread
 is the group: heartbeats, commits of offsets, plans. Messages cross in both directions, in order;
-two values are read across without one: the lease, and what the data loop has published of its
-tasks.
+three values are read across without one: the lease, how often something was lost, and what the
+data loop has published of its tasks.
 
 Not here: what the parts do (`assemble` makes them).
 """
@@ -215,6 +215,7 @@ class Worker:
             "fetch changelogs": made.changelogs.run(),
             "watch what is on the disk": made.tasks.dormant.watch(),
             "clean up": self._clean_up(made),
+            "purge": made.purging.run(),
             "services": self._serve(made),
         }
         for name, job in background.items():
@@ -247,7 +248,7 @@ class Worker:
 
     async def _last_flush(self, made: Machinery) -> None:
         """What timers have sent; there is no task any more whose rows could come too late."""
-        made.producer.lease(held=True)
+        made.producer.free()
         try:
             async with asyncio.timeout(LAST_FLUSH_S):
                 await made.producer.flush()

@@ -1,9 +1,9 @@
 """A group seen from outside: who is in it and who runs what, without joining it.
 
 DescribeGroups shows what members said at their last join and what they were given then, but only
-while the group is stable: in a rebalance it shows member ids and nothing else. So who wants to know
-asks again. Right after a tool has led the group nobody can say who runs what either; its leaving
-starts the next rebalance.
+while the group is stable. In a rebalance it shows member ids and, in Kafka alone, what they were
+given before: not enough to say who runs what, so whoever wants to know asks again. Right after a
+tool has led the group nobody can say it either; its leaving starts the next rebalance.
 
 Not here: what the bytes mean (`streamsx.assignor.observer`).
 """
@@ -42,8 +42,11 @@ async def look(cluster: Cluster, app: str) -> Look:
             f"not an app of streamsx: {app}: a group of type {told.protocol_type!r}, protocol "
             f"{told.protocol!r}: give the id of an app"
         )
-    members = [(member.member_id, member.metadata, member.assignment) for member in told.members]
-    return Look(told.state, describe(members))
+    if told.state != STABLE:
+        return Look(told.state, describe([(m.member_id, b"", b"") for m in told.members]))
+    return Look(
+        told.state, describe([(m.member_id, m.metadata, m.assignment) for m in told.members])
+    )
 
 
 def foreign(told: DescribedGroup) -> bool:

@@ -72,7 +72,8 @@ async def leave(
         told(Progress(going, report))
         going |= await _ask(observer, going, report, _now_ms(clock))
         if not wait:
-            return {name: _believed(departure) for name, departure in going.items()}
+            now_ms = _now_ms(clock)
+            return {name: _believed(departure, now_ms) for name, departure in going.items()}
         if all(departure.ended for departure in going.values()):
             return going
         now_ms = _now_ms(clock)
@@ -95,10 +96,12 @@ async def _ask(
     return {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
 
 
-def _believed(departure: Departure) -> Departure:
+def _believed(departure: Departure, now_ms: int) -> Departure:
     """The group knows; whether it was in time nobody waits to see."""
-    stays = departure.cancels and not departure.ended
-    return replace(departure, state=State.CANCELLED) if stays else departure
+    if departure.ended:
+        return departure
+    state = State.CANCELLED if departure.cancels else State.LEAVING
+    return replace(departure, state=state, seen_ms=now_ms)
 
 
 def _now_ms(clock: Clock) -> int:

@@ -92,6 +92,8 @@ class Session:
         self._view = AssignmentView()
         self._fresh, self._leaving = True, False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.losses = 0
+        """How often tasks were taken away; any thread may read it."""
         self._hears = threading.Event()
         """Whoever posts before that would not be heard."""
         self._begin: Callable[..., object]
@@ -222,6 +224,7 @@ class Session:
         assert isinstance(effect, DELIVERED), effect
         if isinstance(effect, e.Left | e.Fatal):
             self._ended.set()
+        self.losses += isinstance(effect, e.Lost)
         self._deliver(effect)
 
     def _disarm(self, timer: e.Timer) -> None:

@@ -37,7 +37,7 @@ def test_a_worker_that_is_killed_and_comes_back_loses_nothing(
 def test_others_take_over_from_one_that_was_killed_and_stays_away(
     workers: Workers, wordcount: WordCount
 ) -> None:
-    short = {"session_timeout": "3s", "heartbeat_interval": "500ms", "commit_interval": COMMIT}
+    short = {"session_timeout": "3s", "commit_interval": COMMIT}
     workers.start("a", "b", "c", **short)
     wordcount.feed(LINES_PER_S)
     for name in ("a", "b", "c"):

@@ -88,4 +88,11 @@ def test_marked_instances_are_removed_five_seconds_after_their_deadline() -> Non
         "gone": asked(MarkState.LEAVING, 1000),
     }
 
-    assert evictions(members, Memory(marks=marks)) == (Eviction("1", 6000),)
+    assert evictions(members, Memory(marks=marks), now_ms=0) == (Eviction("1", 6000),)
+
+
+def test_who_comes_back_behind_its_deadline_is_to_hear_of_the_mark_first() -> None:
+    """Removed at once it joined again, was removed again, and so for ever."""
+    member, marks = Member("1", instance="a"), {"a": asked(MarkState.LEAVING, 1000)}
+
+    assert evictions([member], Memory(marks=marks), now_ms=9000) == (Eviction("1", 14_000),)

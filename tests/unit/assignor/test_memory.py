@@ -31,6 +31,16 @@ def test_the_newest_memory_counts_and_not_an_older_one_of_the_leader() -> None:
     assert memory == Memory(8)
 
 
+def test_who_was_away_while_all_others_were_started_again_does_not_know_better() -> None:
+    """w4 is cut off in round 13 and comes back to a group that began anew."""
+    begun = said(Member("1", fresh=True), now_ms=100_000)
+    back = Member("4", round=13, marks={"x": LEAVE})
+
+    memory = said(Member("1", round=begun.round + 1), back, now_ms=101_000)
+
+    assert memory.marks == {}
+
+
 def test_what_is_being_balanced_is_remembered_by_a_leader_that_is_up_to_date() -> None:
     own = Memory(8, Kind.STATEFUL)
 

@@ -1,0 +1,205 @@
+"""Workers are asked to leave, from outside and by name, while they count: against both brokers.
+
+What the tool says is held against what the workers' own events say.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from streamsx.clock import SystemClock
+from streamsx.kafka.batch import Builder
+from streamsx.testing.apache_kafka import ApacheKafka
+from streamsx.testing.embedded_broker import EmbeddedBroker
+from streamsx.testing.wordcount import WordCount
+from streamsx.testing.workers import Workers
+
+LINES_PER_S = 800
+PAUSE_MS_MAX = 1_000
+"""Of a task that stays: 30 to 110 here, more on a busy machine. A worker that stopped for a
+rebalance would stand still for longer: at rest the group takes up to 3 s to gather."""
+AT_REST_MS_MAX = 6_000
+"""Of a leave: 1 to 4 s, most of it a heartbeat interval until the tool is let in."""
+LONG_RECORDS = 4_000_000
+BATCH_BYTES = 900_000
+
+
+class Tools:
+    """`streamsx COMMAND` on the app of the test."""
+
+    def __init__(self, bootstrap: str, app: str) -> None:
+        self._where = ("--app", app, "--bootstrap", bootstrap)
+
+    def begin(self, name: str, *options: str) -> "subprocess.Popen[str]":
+        words = (sys.executable, "-m", "streamsx", name, *self._where, *options)
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, name: str, *options: str) -> tuple[int, Mapping[str, Any]]:
+        """Its exit code and the object of `--json`; all else was for people."""
+        tool = self.begin(name, "--json", *options)
+        out, error = tool.communicate()
+        assert "\x1b" not in out + error
+        (line,) = out.splitlines()
+        return tool.returncode, json.loads(line)
+
+    def leave(self, instances: str, *options: str) -> tuple[int, Mapping[str, Any]]:
+        code, told = self.run("leave", "--instances", instances, *options)
+        assert list(told["instances"]) == instances.split(",")
+        return code, told["instances"]
+
+
+@pytest.fixture
+def tools(broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount) -> Tools:
+    return Tools(broker.bootstrap, wordcount.app)
+
+
+def balanced(workers: Workers) -> bool:
+    """Nobody has much less than its share of the 8 tasks."""
+    return all(len(active) >= 2 for active in workers.active().values())
+
+
+def outcome(
+    left: tuple[int, Mapping[str, Any]],
+) -> tuple[int, dict[str, tuple[str, int, int]]]:
+    """Exit code; state, tasks moved and tasks left of each instance."""
+    code, found = left
+    return code, {
+        name: (told["state"], told["tasks_moved"], told["tasks_left"])
+        for name, told in found.items()
+    }
+
+
+def test_a_worker_leaves_when_others_have_learned_its_tasks(
+    workers: Workers, wordcount: WordCount, tools: Tools
+) -> None:
+    workers.start("a", "b", "c", acceptable_recovery_lag=100, heartbeat_interval="1s")
+    wordcount.feed(LINES_PER_S)
+    workers.until(lambda: balanced(workers), "balanced")
+    _, before = tools.run("status")
+    asked = workers.now()
+
+    left = tools.leave("b")
+
+    mine = before["instances"]["b"]["active"]
+    assert outcome(left) == (0, {"b": ("left", len(mine), 0)})
+    assert workers.code("b") == 0
+    counted = [task for task in mine if task.startswith("1_")]
+    for task in counted:
+        learned = workers.until_event("learner_ready", task=task, since=asked)
+        released = workers.until_event("task", of="b", task=task, to="closing", since=asked)
+        promoted = workers.until_event("promoted", task=task, since=asked)
+        assert learned["mono"] < released["mono"] < promoted["mono"]
+        assert learned["instance"] == promoted["instance"] != "b"
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    assert wordcount.counts() == wordcount.words
+    assert not workers.events("lost", "error")
+    assert all(gap["ms"] < PAUSE_MS_MAX for gap in workers.events("gap"))
+    _, after = tools.run("status")
+    assert sorted(after["instances"]) == ["a", "c"]
+    assert after["tasks"] == sum(len(it["active"]) for it in after["instances"].values()) == 8
+
+
+def test_at_rest_two_leave_at_once_and_the_last_one_alone(
+    workers: Workers, wordcount: WordCount, tools: Tools
+) -> None:
+    workers.start("a", "b", "c")
+    workers.until(lambda: balanced(workers), "balanced")
+    _, before = tools.run("status")
+    last = next(name for name in "abc" if name != before["leader"])
+    others = [name for name in "abc" if name != last]
+
+    left = tools.leave(",".join(others))
+
+    shares = {name: len(before["instances"][name]["active"]) for name in "abc"}
+    assert outcome(left) == (0, {name: ("left", shares[name], 0) for name in others})
+    assert max(told["ms"] for told in left[1].values()) < AT_REST_MS_MAX
+    assert [workers.code(name) for name in others] == [0, 0]
+
+    assert outcome(tools.leave(last)) == (0, {last: ("left", 0, 8)})
+    assert workers.code(last) == 0
+    assert not workers.events("lost", "error")
+    code, told = tools.run("status")
+    assert (code, told["state"], told["instances"]) == (0, "Empty", {})
+    assert outcome(tools.leave(last)) == (3, {last: ("unknown", 0, 0)})
+
+
+# With one partition b runs what counts, and a learns it for about two seconds.
+
+
+def started_with_a_long_changelog(workers: Workers, wordcount: WordCount) -> None:
+    (changelog,) = wordcount.changelog
+    wordcount.client.create(changelog.topic, 1, {"cleanup.policy": "compact"})
+    batch = Builder(BATCH_BYTES)
+    now_ms = int(SystemClock().wall() * 1000)
+    while batch.append(now_ms, b'"#%d"' % (batch.count % 500), b"1"):
+        pass
+    data = batch.close()
+    for _ in range(LONG_RECORDS // batch.count):
+        wordcount.client.send_raw(changelog, data)
+    workers.start("b", heartbeat_interval="500ms")
+    workers.until(lambda: workers.active()["b"] == {"0_0", "1_0"}, "b runs both")
+    workers.start("a", heartbeat_interval="500ms")
+    workers.until(lambda: workers.active()["a"] == {"0_0"}, "a runs one")
+    wordcount.feed(LINES_PER_S)
+
+
+def check(workers: Workers, wordcount: WordCount) -> None:
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    counts = wordcount.counts()
+    assert {word: counts[word] for word in wordcount.words} == wordcount.words
+
+
+@pytest.mark.parametrize("wordcount", [1], indirect=True)
+def test_a_mark_stays_when_its_tool_is_interrupted_until_it_is_taken_back(
+    workers: Workers, wordcount: WordCount, tools: Tools
+) -> None:
+    started_with_a_long_changelog(workers, wordcount)
+    tool = tools.begin("leave", "--instances", "b")
+    workers.until_event("leaving", of="b")
+
+    tool.send_signal(signal.SIGINT)
+
+    out, error = tool.communicate()
+    assert (tool.returncode, out) == (130, "")
+    assert error == "interrupted: who was told to leave still does: --cancel takes it back\n"
+    assert len(wordcount.client.members(wordcount.app)) == 2
+    assert outcome(tools.leave("b,z", "--no-wait")) == (
+        3, {"b": ("leaving", 0, 1), "z": ("unknown", 0, 0)},
+    )  # fmt: skip
+
+    code, found = tools.leave("b", "--cancel")
+
+    assert (code, found["b"]["state"]) == (0, "cancelled")
+    _, after = tools.run("status")
+    assert {name: it["state"] for name, it in after["instances"].items()} == {
+        "a": "running", "b": "running",
+    }  # fmt: skip
+    check(workers, wordcount)
+    assert workers.stop("a", "b") == [0, 0]
+
+
+@pytest.mark.parametrize("wordcount", [1], indirect=True)
+def test_at_its_deadline_a_worker_leaves_what_nobody_has_learned(
+    workers: Workers, wordcount: WordCount, tools: Tools
+) -> None:
+    started_with_a_long_changelog(workers, wordcount)
+    tool = tools.begin("leave", "--instances", "b", "--json", "--timeout", "4s")
+    workers.until_event("assigned", of="a", learner=["1_0"])
+    workers.signal("a", signal.SIGSTOP)
+
+    out, _ = tool.communicate()
+    found = json.loads(out)["instances"]
+    assert outcome((tool.returncode, found)) == (1, {"b": ("timeout", 0, 1)})
+    assert workers.code("b") == 0
+    workers.signal("a", signal.SIGCONT)
+    workers.until(lambda: workers.active() == {"a": {"0_0", "1_0"}}, "a runs both")
+    check(workers, wordcount)
+    assert not workers.events("error")
+    assert workers.stop("a") == [0]

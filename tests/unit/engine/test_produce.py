@@ -1,0 +1,336 @@
+"""Batches out: against a broker that loses them, refuses them, answers late or not at all."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from streamsx.clock import SystemClock
+from streamsx.engine.produce import Producer
+from streamsx.errors import RecordTooLarge
+from streamsx.kafka.batch import columns, scan
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+from streamsx.model import TopicPartition
+from streamsx.testing.scripted_broker import Asked, ScriptedBroker
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+PRODUCER_ID = 7
+WAIT_S = 10.0
+
+
+class Sent(NamedTuple):
+    """A batch that arrived."""
+
+    tp: TopicPartition
+    epoch: int
+    sequence: int
+    values: list[bytes | None]
+
+
+class Log:
+    """A broker's logs, and what it says to the next requests; None: it hangs up without a word."""
+
+    def __init__(self) -> None:
+        self.arrived: list[Sent] = []
+        self.kept: list[Sent] = []
+        self.ends: dict[TopicPartition, int] = {}
+        self.codes: list[int | None] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.more = asyncio.Event()
+
+    async def produce(self, asked: Asked) -> dict[str, Any] | None:
+        code = self.codes.pop(0) if self.codes else 0
+        topics = []
+        for topic in asked.body.topic_data:
+            parts = [self._take(topic.name, part, code) for part in topic.partition_data]
+            topics.append({"name": topic.name, "partition_responses": parts})
+        self.more.set()
+        await self.gate.wait()
+        return None if code is None else {"responses": topics}
+
+    def _take(self, topic: str, part: Any, code: int | None) -> dict[str, int]:
+        tp, data = TopicPartition(topic, part.index), bytes(part.records)
+        (_, _, header), *others = scan(data, check=True)
+        assert not others
+        assert header.producer_id == PRODUCER_ID
+        values = columns(data, 0).values
+        sent = Sent(tp, header.producer_epoch, header.base_sequence, values)
+        base = self.ends.get(tp, 0)
+        if not code and sent not in self.kept:  # hung up on, it is there all the same
+            self.ends[tp] = base + header.records
+            self.kept.append(sent)
+        self.arrived.append(sent)
+        return {"index": part.index, "error_code": code or 0, "base_offset": base}
+
+    async def until(self, batches: int) -> None:
+        while len(self.arrived) < batches:
+            self.more.clear()
+            await self.more.wait()
+
+    def of(self, tp: TopicPartition) -> list[Sent]:
+        return [sent for sent in self.arrived if sent.tp == tp]
+
+
+class Play(NamedTuple):
+    """`leased` and `failures` are looked into by the test."""
+
+    producer: Producer
+    log: Log
+    broker: ScriptedBroker
+    leased: list[bool]
+    failures: list[Exception]
+
+    def send(self, *values: bytes, tp: TopicPartition = P) -> None:
+        send = self.producer.to(tp.topic, tp.partition)
+        for value in values:
+            send(None, value, 1, None)
+
+
+@asynccontextmanager
+async def playing(**settings: Any) -> AsyncIterator[Play]:
+    log, leased, failures = Log(), [True], list[Exception]()
+    script: dict[int, Any] = {
+        Api.PRODUCE: log.produce,
+        Api.INIT_PRODUCER_ID: lambda _: {"producer_id": PRODUCER_ID, "producer_epoch": 0},
+    }
+    async with ScriptedBroker(script, {"t": 2}) as broker, asyncio.TaskGroup() as jobs:
+        cluster = Cluster(broker.bootstrap)
+        await cluster.start()
+        await cluster.follow(["t"])
+        defaults = {"linger_s": 0.001, "buffer_bytes": 1 << 20, "compression": "none"}
+        producer = Producer(
+            cluster, SystemClock(), jobs.create_task, failures.append, lambda: leased[0],
+            **{**defaults, **settings},
+        )  # fmt: skip
+        async with asyncio.timeout(WAIT_S):
+            await producer.start()
+            yield Play(producer, log, broker, leased, failures)
+        await cluster.stop()
+
+
+Story = Callable[[Play], Awaitable[None]]
+
+
+def play(story: Story, **settings: Any) -> None:
+    async def run() -> None:
+        async with playing(**settings) as given:
+            await story(given)
+
+    asyncio.run(run())
+
+
+def test_batches_arrive_in_order_with_numbers_that_follow_each_other() -> None:
+    async def story(play: Play) -> None:
+        play.send(b"a", b"b")
+        assert await play.producer.flush() == {P: 2}
+        play.send(b"c")
+        play.send(b"x", tp=Q)
+        assert await play.producer.flush() == {P: 3, Q: 1}
+        assert play.log.of(P) == [Sent(P, 0, 0, [b"a", b"b"]), Sent(P, 0, 2, [b"c"])]
+        assert play.log.of(Q) == [Sent(Q, 0, 0, [b"x"])]
+
+    play(story)
+
+
+def test_what_is_sent_within_the_linger_goes_as_one_batch_by_itself() -> None:
+    async def story(play: Play) -> None:
+        play.send(b"a")
+        play.send(b"b")
+        await play.log.until(1)
+        assert play.log.arrived == [Sent(P, 0, 0, [b"a", b"b"])]
+
+    play(story, linger_s=0.01)
+
+
+def test_while_a_batch_is_in_flight_the_next_one_grows() -> None:
+    async def story(play: Play) -> None:
+        play.log.gate.clear()
+        play.send(b"a")
+        await play.log.until(1)
+        for value in (b"b", b"c", b"d"):
+            play.send(value)
+            play.producer.push()
+        play.log.gate.set()
+        await play.producer.flush()
+        assert play.log.arrived[1:] == [Sent(P, 0, 1, [b"b", b"c", b"d"])]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, None],
+    ids=["not the leader", "too few replicas", "connection lost"],
+)
+def test_a_batch_that_failed_keeps_its_place_and_its_number(code: int | None) -> None:
+    async def story(play: Play) -> None:
+        play.log.codes = [code, code]
+        play.send(b"a")
+        await play.log.until(1)
+        play.send(b"b")
+        ends = await play.producer.flush()
+        assert [(s.sequence, s.values) for s in play.log.arrived] == [
+            (0, [b"a"]), (0, [b"a"]), (0, [b"a"]), (1, [b"b"]),
+        ]  # fmt: skip
+        assert play.log.ends == {P: 2}
+        assert ends == {P: 2}
+        assert not play.failures
+
+    play(story)
+
+
+def test_a_batch_that_was_there_already_is_done_and_its_offset_is_not_known() -> None:
+    async def story(play: Play) -> None:
+        play.log.codes = [None, ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
+        play.send(b"a")
+        assert await play.producer.flush() == {}
+        play.send(b"b")
+        assert await play.producer.flush() == {P: 2}
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID]
+)
+def test_a_broker_that_has_forgotten_the_producer_gets_a_new_epoch(code: int) -> None:
+    async def story(play: Play) -> None:
+        play.send(b"a")
+        await play.producer.flush()
+        play.log.codes = [code]
+        play.log.gate.clear()
+        play.send(b"b")
+        await play.log.until(2)
+        play.send(b"c")
+        play.log.gate.set()
+        await play.producer.flush()
+        assert play.log.arrived[1:] == [
+            Sent(P, 0, 1, [b"b"]), Sent(P, 1, 0, [b"b"]), Sent(P, 1, 1, [b"c"]),
+        ]  # fmt: skip
+
+    play(story)
+
+
+def test_without_a_lease_nothing_leaves_and_afterwards_nothing_is_missing() -> None:
+    async def story(play: Play) -> None:
+        play.log.gate.clear()
+        play.send(b"a")
+        await play.log.until(1)
+        play.leased[0] = False
+        assert not play.producer.follow_lease()
+        play.send(b"b")
+        flush = asyncio.create_task(play.producer.flush())
+        play.log.gate.set()
+        play.log.more.clear()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await play.log.more.wait()
+        play.leased[0] = True
+        play.producer.push()
+        await flush
+        assert [(s.sequence, s.values) for s in play.log.arrived] == [
+            (0, [b"a"]), (0, [b"a"]), (1, [b"b"]),
+        ]  # fmt: skip
+
+    play(story)
+
+
+def test_a_process_that_was_stopped_sends_nothing_when_it_wakes_up_in_a_timer() -> None:
+    """A batch waits for its linger; SIGSTOP; the lease runs out; SIGCONT: the timer is first."""
+
+    async def story(play: Play) -> None:
+        play.send(b"a")
+        play.leased[0] = False
+        play.log.more.clear()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await play.log.more.wait()
+        assert play.log.arrived == []
+
+    play(story)
+
+
+def test_what_was_dropped_never_arrives_and_nobody_waits_for_it() -> None:
+    async def story(play: Play) -> None:
+        play.log.gate.clear()
+        play.send(b"sent")
+        await play.log.until(1)
+        play.send(b"closed", b"other", tp=P)
+        play.send(b"x", tp=Q)
+        flush = asyncio.create_task(play.producer.flush())
+        await asyncio.sleep(0)
+        play.send(b"open")
+        play.producer.drop([P])
+        play.log.gate.set()
+        assert await flush == {Q: 1}
+        play.send(b"new")
+        await play.producer.flush()
+        assert play.log.of(P) == [Sent(P, 0, 0, [b"sent"]), Sent(P, 1, 0, [b"new"])]
+
+    play(story)
+
+
+def test_a_record_over_the_limit_is_refused_where_it_is_sent() -> None:
+    async def story(play: Play) -> None:
+        play.send(b"before")
+        with pytest.raises(RecordTooLarge, match=r"record too large: t: \d+ bytes, the limit is"):
+            play.send(bytes(1_100_000))
+        play.send(b"behind")
+        await play.producer.flush()
+        values = [value for sent in play.log.arrived for value in sent.values]
+        assert values == [b"before", b"behind"]
+
+    play(story)
+
+
+def test_a_refusal_that_no_try_can_mend_is_told_once() -> None:
+    async def story(play: Play) -> None:
+        play.log.codes = [ErrorCode.MESSAGE_TOO_LARGE] * 100
+        play.send(b"a")
+        await play.log.until(1)
+        play.send(b"b")
+        play.producer.push()
+        play.send(b"x", tp=Q)
+        play.log.codes = []
+        await play.log.until(2)
+        assert [sent.tp for sent in play.log.arrived] == [P, Q]
+        (failure,) = play.failures
+        assert "records refused: t-0: MESSAGE_TOO_LARGE: raise max.message.bytes" in str(failure)
+
+    play(story)
+
+
+def test_it_is_full_until_the_broker_has_taken_enough() -> None:
+    async def story(play: Play) -> None:
+        play.log.gate.clear()
+        play.send(b"first")
+        await play.log.until(1)
+        for _ in range(20):
+            play.send(bytes(100_000))
+        flush = asyncio.create_task(play.producer.flush())
+        await asyncio.sleep(0)
+        assert play.producer.full()
+        play.log.gate.set()
+        await flush
+        assert not play.producer.full()
+
+    play(story)
+
+
+def test_a_broker_that_is_just_starting_is_asked_again_for_a_producer_id() -> None:
+    async def story(play: Play) -> None:
+        answers = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE]
+
+        def answer(_: Asked) -> dict[str, int]:
+            return {"error_code": answers.pop(0), "producer_id": PRODUCER_ID}
+
+        play.broker.answers[Api.INIT_PRODUCER_ID] = answer
+        await play.producer.start()
+        assert answers == []
+
+    play(story)
