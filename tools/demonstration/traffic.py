@@ -13,7 +13,7 @@ from math import inf
 
 from streamsx.clock import Clock
 from streamsx.engine.fetch import Fetcher, Limits
-from streamsx.engine.produce import Producer
+from streamsx.engine.produce import Producer, always
 from streamsx.errors import TopicGone, WorldError, first_of
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
@@ -61,10 +61,9 @@ class Feed:
         """Until it is done. Raises what the broker refuses for good."""
         producer = Producer(
             cluster, self._clock, spawn, lambda error: setattr(self, "_failed", error),
-            linger_s=0.0, buffer_bytes=BUFFER_BYTES, compression="none",
+            always, linger_s=0.0, buffer_bytes=BUFFER_BYTES, compression="none",
         )  # fmt: skip
         await producer.start()
-        producer.lease(held=True)
         partitions = range(cluster.partitions(self._topic))
         sends = [producer.to(self._topic, partition) for partition in partitions]
         self.begun_at = then = self._clock.now()
