@@ -18,8 +18,8 @@ def recall(group: Group) -> Memory:
     """The newest memory anybody has, without the marks that have ended, and with the new ones.
 
     Rounds are counted from the time on, in seconds: "w4 is cut off in round 13; all others stop and
-    are started again, so that nobody knows of a round; w4 comes back": 13 must not be the newest, or
-    the marks of before count once more.
+    are started again, so that nobody knows of a round; w4 comes back": 13 must not be the newest,
+    or the marks of before count once more.
     """
     own = group.memory or Memory()
     members = [member for member in group.members if not member.observer]

@@ -145,7 +145,7 @@ class Partition:
         begins, and a broker that has heard of it refuses what still comes of the old one.
         """
         self.queue.clear()
-        self.builder, self.append = None, self._first
+        self.builder = None
         self.epoch, self.sequence = self.epoch + 1, 0
 
     def renumber(self, producer_id: int) -> None:
@@ -154,6 +154,28 @@ class Partition:
         for batch in self.queue:
             stamp(batch.data, producer_id, self.epoch, self.sequence)
             self.sequence = (self.sequence + batch.records) % SEQUENCES
+
+
+def sticky(lanes: Sequence[Partition]) -> Partition:
+    """Records without a key fill one batch, then the next partition's."""
+    return next(
+        (lane for lane in lanes if lane.builder is not None),
+        min(lanes, key=lambda lane: (lane.closed, lane.tp.partition)),
+    )
+
+
+def oldest(lanes: Sequence[Partition]) -> dict[str, Any]:
+    """A produce request of the first closed batch of each."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for lane in lanes:
+        part = {"index": lane.tp.partition, "records": lane.queue[0].data}
+        topics.setdefault(lane.tp.topic, []).append(part)
+    return {
+        "transactional_id": None,
+        "acks": ACKS_ALL,
+        "timeout": int(REQUEST_TIMEOUT_S * 1000),
+        "topic_data": [{"name": t, "partition_data": parts} for t, parts in topics.items()],
+    }
 
 
 def always() -> bool:
@@ -222,7 +244,7 @@ class Producer:
 
         def lane_of(key: bytes | None) -> Partition:
             if key is None:
-                return lanes[self._sticky(lanes)]
+                return sticky(lanes)
             if len(known) >= REMEMBERED_KEYS:
                 known.clear()
             known[key] = lane = lanes[partition_of(key, len(lanes))]
@@ -268,13 +290,6 @@ class Producer:
             if tp not in self._partitions:
                 self._partitions[tp] = Partition(tp, self._make, self._opened)
         return [self._partitions[tp] for tp in tps]
-
-    def _sticky(self, lanes: list[Partition]) -> int:
-        """Records without a key fill one batch, then the next partition's."""
-        open_at = next((n for n, lane in enumerate(lanes) if lane.builder is not None), None)
-        if open_at is not None:
-            return open_at
-        return min(range(len(lanes)), key=lambda n: (lanes[n].closed, n))
 
     def _opened(self, lane: Partition) -> None:
         lane.since = self._clock.now()
@@ -367,20 +382,11 @@ class Producer:
         return now - lane.since >= self._linger_s or lane.builder.size >= SEND_BYTES
 
     def _request(self, connection: Connection, lanes: list[Partition]) -> None:
-        topics: dict[str, list[dict[str, Any]]] = {}
         for lane in lanes:
             if not lane.queue:
                 self._close(lane)
             lane.flying = True
             del self._waiting[lane.tp]
-            part = {"index": lane.tp.partition, "records": lane.queue[0].data}
-            topics.setdefault(lane.tp.topic, []).append(part)
-        body = {
-            "transactional_id": None,
-            "acks": ACKS_ALL,
-            "timeout": int(REQUEST_TIMEOUT_S * 1000),
-            "topic_data": [{"name": t, "partition_data": parts} for t, parts in topics.items()],
-        }
         loop = asyncio.get_running_loop()
         overdue = loop.call_later(REQUEST_TIMEOUT_S, connection.abort)
 
@@ -388,7 +394,7 @@ class Producer:
             overdue.cancel()
             self._answered(lanes, reply)
 
-        connection.call(Api.PRODUCE, body, answered)
+        connection.call(Api.PRODUCE, oldest(lanes), answered)
 
     def _answered(self, lanes: list[Partition], reply: Any) -> None:
         """Without a reply nobody knows what has arrived: the same bytes again."""
