@@ -103,8 +103,9 @@ class Worker:
         return self.heap.now >= self.member.lease
 
     def post(self, event: e.Event) -> None:
+        """A data loop that is held up on the way says later what it knew before."""
         what = type(event).__name__
-        self.heap.after(self.scene.hop_s, self.life, what, event, partial(self.control.feed, event))
+        self.heap.after(self.scene.hop_s, self.data, what, event, partial(self.control.feed, event))
 
     def fetch_positions(self, task: TaskId, told: Callable[[int], None]) -> None:
         """Of its one source; 0 for none."""

@@ -88,15 +88,6 @@ class NobodyJoinsAfterARelease(Member):
         super()._wish(None if reason and reason.startswith("released") else reason)
 
 
-class CommitsOfBeforeCount(Member):
-    """A worker that is busy while its member is fenced and joins anew commits what was before."""
-
-    def _send_commit(self) -> None:
-        for asked in self._mine.commits._waiting:
-            asked.born = self.generation
-        super()._send_commit()
-
-
 @pytest.mark.parametrize(
     ("parts", "seeds"),
     [
@@ -106,7 +97,6 @@ class CommitsOfBeforeCount(Member):
         (Parts(member=JoinCountsWhenItIsAnswered), range(10, 60)),
         (Parts(member=FencedMembersKeepTheirClaims), range(50)),
         (Parts(member=NobodyJoinsAfterARelease), range(50)),
-        (Parts(member=CommitsOfBeforeCount), range(90, 140)),
     ],
 )
 def test_a_planted_bug_is_found(parts: Parts, seeds: range) -> None:

@@ -12,7 +12,6 @@ from streamsx.testing.faults import Faults
 from streamsx.testing.world import Violation, World, story, survey
 
 SEEDS, CHUNK = 120, 15
-"""The rarest of the planted bugs shows in 1 of 100."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))

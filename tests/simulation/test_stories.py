@@ -1,25 +1,34 @@
 """Stories of whole groups, told by hand: one thing goes wrong, at a known time."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from streamsx.assignor.model import Mark, MarkState, Rules
+from streamsx.lifecycle import commit
 from streamsx.membership import events as e
-from streamsx.membership.member import State
+from streamsx.membership.member import Member, State
 from streamsx.testing.scene import HEARTBEAT_S, SESSION_S, Scene
 from streamsx.testing.worker import Worker
-from streamsx.testing.world import World
+from streamsx.testing.world import PRODUCT, Parts, Violation, World
 
 
-def world(*, workers: int = 2, learners: int | None = 2, mutes: bool = False) -> World:
+def world(
+    *,
+    workers: int = 2,
+    learners: int | None = 2,
+    mutes: bool = False,
+    hop_s: float = 0.001,
+    parts: Parts = PRODUCT,
+) -> World:
     """A calm network, four tasks with state and two without; nothing goes wrong by itself."""
     scene = Scene(
         rules=Rules(acceptable_recovery_lag=3, max_learners_per_member=learners),
         workers=workers,
         partitions={"orders": 4, "clicks": 2},
         delay_s=0.001,
-        hop_s=0.001,
+        hop_s=hop_s,
         input_rate=2.0,
         restore_rate=200.0,
         history=100,
@@ -27,7 +36,7 @@ def world(*, workers: int = 2, learners: int | None = 2, mutes: bool = False) ->
         revoke_s=15.0,
         mutes=mutes,
     )
-    return World(1, scene=scene, keep=True)
+    return World(1, parts, scene=scene, keep=True)
 
 
 def at(group: World, seconds: float, call: Callable[[], object]) -> None:
@@ -171,3 +180,41 @@ def test_a_sync_that_is_never_answered_does_not_keep_a_removed_member_out() -> N
     group.run_until(now + 2.5 * HEARTBEAT_S)  # one until it hears of it, one until the others do
     assert lines(group, "says", e.Lost)
     assert removed.member.generation == leader.member.generation >= 0
+
+
+class CommitsOfBeforeCount(Member):
+    """What a commit was asked under is not looked at."""
+
+    def step(self, now: float, event: e.Event) -> list[e.Effect]:
+        if isinstance(event, e.Commit):
+            event = replace(event, generation=self.generation)
+        return super().step(now, event)
+
+
+def a_commit_is_held_up_while_its_member_is_fenced_and_joins_anew(parts: Parts) -> World:
+    """Others run its tasks in between, and commit; then it has them again."""
+    group = world(hop_s=0.1, parts=parts)
+    group.run_until(20.0)
+    leader, busy = sorted(group.alive, key=lambda worker: not worker.member.leader)
+    now = 20.0
+    while busy.loop.commits.state is not commit.State.COMMITTING:
+        group.run_until(now := now + 0.01)
+    busy.data.frozen_until = now + 60.0
+    at(group, now, lambda: leader.control.remove(busy.member.member_id))
+    at(group, now + 30.0, leader.kill)
+    group.run_until(now + 90.0)
+    return group
+
+
+def test_a_commit_of_before_a_fence_sets_nothing_back() -> None:
+    group = a_commit_is_held_up_while_its_member_is_fenced_and_joins_anew(PRODUCT)
+    told = [line.about for line in group.heap.story]
+    refused = [about.why for about in told if isinstance(about, e.CommitFailed)]
+    assert e.Refusal.NOT_OWNED in refused
+
+
+def test_without_that_rule_it_does() -> None:
+    with pytest.raises(Violation, match="OnlyItsRunnerCommits"):
+        a_commit_is_held_up_while_its_member_is_fenced_and_joins_anew(
+            Parts(member=CommitsOfBeforeCount)
+        )
