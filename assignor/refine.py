@@ -35,6 +35,10 @@ class Case:
         return self.view.ready(self.task, self.target)
 
     @property
+    def follows(self) -> bool:
+        return self.view.follows(self.task, self.target)
+
+    @property
     def hot(self) -> bool:
         return self.owner is not None and self.view.hot(self.task, self.owner)
 
@@ -92,7 +96,7 @@ RULES = (
     Row("least-lag", _least_lag),
     Row("cold", lambda case: case.target if case.owner is None else None),
     # Somebody does.
-    Row("hand-over", lambda case: case.target if case.ready else None),
+    Row("hand-over", lambda case: case.target if case.follows else None),
     Row("unstaged", lambda case: None if case.view.rules.staging else case.target),
     Row("stage", lambda case: case.owner if case.hot else None, learn=True),
     # It is far behind itself: nothing processes the task now.

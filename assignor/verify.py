@@ -109,7 +109,7 @@ def nothing_is_taken_for_a_copy_that_is_not_ready(audit: Audit) -> Iterator[str]
         owner = None if task.owner in (seat, *audit.view.expired) else task.owner
         runs = owner is not None and task.copies[owner].role is CopyRole.RUNNING
         staged = task.stateful and audit.view.rules.staging
-        if runs and staged and not audit.view.ready(task, seat):
+        if runs and staged and not audit.view.follows(task, seat):
             yield f"{task.id} is taken from its runner for a copy that is not ready"
 
 
@@ -230,4 +230,5 @@ def _far(view: View, task: Facts, seat: int | None) -> str:
         return f"{name} has no copy"
     if copy.lag is None:
         return f"{name} does not know how far behind it is"
-    return f"{name} is {copy.lag} records behind"
+    where = " on its disk" if copy.role is CopyRole.DORMANT else ""
+    return f"{name} is {copy.lag} records behind{where}"

@@ -76,6 +76,15 @@ class View:
         """May it take over at once: its copy is hot, or the task was promised to it."""
         return self.hot(task, seat) or (seat in task.copies and self.promised(task.id, seat))
 
+    def follows(self, task: Facts, seat: int) -> bool:
+        """May it take over from who runs the task: it is ready, and it reads on. A copy on a disk
+        is as near as somebody last saw it: 485 records behind under a limit of 100, within a
+        second of having been handed over.
+        """
+        copy = task.copies.get(seat)
+        rests = copy is not None and copy.role is CopyRole.DORMANT
+        return self.ready(task, seat) and (not rests or self.promised(task.id, seat))
+
 
 def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, Leaving]) -> View:
     """Who is here, and where each task stands. `leaving`: who leaves, by member id."""

@@ -133,7 +133,8 @@ class ApacheKafka:
 
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        words = ("format", "--standalone", "-t", cluster, "-c", str(self._properties))
+        # One in 64 begins with a dash, which would be an option without the "=".
+        words = ("format", "--standalone", f"--cluster-id={cluster}", "-c", str(self._properties))
         done = subprocess.run(  # noqa: S603  # the command is written above
             self._command("kafka.tools.StorageTool", *words),
             check=False, capture_output=True, text=True, timeout=READY_TIMEOUT_S,

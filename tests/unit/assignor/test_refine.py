@@ -30,6 +30,7 @@ ROWS: list[tuple[str, str, bool, str, dict[str, str]]] = [
     ("cold", "b", False, "0_0", {"b": ""}),
     ("hand-over", "b", False, "0_0", {"a": "owns 0_0 leaving", "b": "learner 0_0=10"}),
     ("hand-over", "b", False, "0_0", {"a": "owns 0_0 leaving", "b": "learner 0_0=99 promised 0_0"}),
+    ("stage", "a", True, "0_0", {"a": "owns 0_0 leaving", "b": "disk 0_0=10"}),
     ("stage", "a", True, "0_0", {"a": "owns 0_0 leaving", "b": "learner 0_0=11"}),
     ("stage", "a", True, "0_0", {"a": "restoring 0_0=10 leaving", "b": ""}),
     ("overtake", "b", False, "0_0", {"a": "restoring 0_0=99 leaving", "b": "learner 0_0=49"}),
