@@ -1,10 +1,9 @@
 """Stores on the disk that belong to no task held here, and how far behind they are now.
 
-The group hands a task over at once to whoever has a copy that is near enough, so what is told of
-a copy must be true when it is told. "m1 gives 1_0 to m2 and keeps the store, 0 records behind; m2
-writes for five minutes and leaves; m1 still says 0": nobody would run 1_0 while m1 reads five
-minutes of changelog. So the ends are asked for again and again, for as long as there are such
-stores.
+A task that nobody runs goes to whoever has the nearest copy, so what is told of one must be true
+when it is told. "m1 gives 1_0 to m2 and keeps the store, 0 records behind; m2 writes for five
+minutes and is killed; m1 still says 0": it would be preferred to m3, which has really followed. So
+the ends are asked for again and again, for as long as there are such stores.
 
 Not here: what is on the disk (`stores`), what a copy is good for (the assignor).
 """
