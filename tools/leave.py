@@ -61,6 +61,7 @@ def work(options: argparse.Namespace) -> int:
 
 async def ask(options: argparse.Namespace) -> int:
     from streamsx.clock import SystemClock
+    from streamsx.membership.departures import State
     from streamsx.membership.marking import leave
     from streamsx.tools.cli.progress import progress
 
@@ -87,7 +88,14 @@ async def ask(options: argparse.Namespace) -> int:
             )
             raise
     for name, departure in departures.items():
-        print(result_of(name, departure), file=people)
+        if departure.state is State.UNKNOWN:
+            print(
+                f"error: no such instance: {name}: not in the group of {options.app}: "
+                f"streamsx status --app {options.app} shows who is",
+                file=sys.stderr,
+            )
+        else:
+            print(result_of(name, departure), file=people)
     if options.json:
         print(json.dumps(as_data(options.app, departures)))
     return exit_code(departures, cancel=options.cancel)

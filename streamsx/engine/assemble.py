@@ -67,6 +67,7 @@ class Machinery:
     tasks: Tasks
     loop: DataLoop
     purging: Purging
+    failures: Failures
     arrived: asyncio.Event
     """Something is there to do."""
     executor: ThreadPoolExecutor
@@ -100,7 +101,8 @@ def assemble(given: Given) -> Machinery:
     link = GroupLink(clock, given.journal, assignor, gaps, given.owner.ended, limit=given.limit)
     session = session_of(given, assignor, link)
     producer = producer_of(given, lease_of(given, session, link))
-    tasks = Tasks(parts_of(given, stores, producer, link, arrived), gaps)
+    failures = Failures(clock)
+    tasks = Tasks(parts_of(given, stores, producer, link, failures, arrived), gaps)
     data, log = limits_of(config)
     fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut)
     changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut)
@@ -140,6 +142,7 @@ def assemble(given: Given) -> Machinery:
         tasks,
         loop,
         purging,
+        failures,
         arrived,
         executor,
     )
@@ -187,10 +190,14 @@ def lease_of(given: Given, session: Session, link: GroupLink) -> Callable[[], bo
 
 
 def parts_of(
-    given: Given, stores: Stores, producer: Producer, link: GroupLink, arrived: asyncio.Event
+    given: Given,
+    stores: Stores,
+    producer: Producer,
+    link: GroupLink,
+    failures: Failures,
+    arrived: asyncio.Event,
 ) -> Parts:
     config = given.config
-    report = Failures(given.clock).report
     return Parts(
         clock=given.clock,
         config=config,
@@ -200,7 +207,7 @@ def parts_of(
         producer=producer,
         cluster=given.cluster,
         group=link,
-        policy=Policy(Word(config.on_error), Word(config.on_decode_error), report),
+        policy=Policy(Word(config.on_error), Word(config.on_decode_error), failures.report),
         spawn=given.owner.spawn,
         arrived=arrived,
         fatal=given.owner.fail,

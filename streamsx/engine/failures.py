@@ -1,5 +1,6 @@
-"""Tells of records that failed: the first of each second and operator, and how many since."""
+"""Tells of records that failed: one of them, and each second how many more. For each operator."""
 
+import asyncio
 from collections import Counter
 
 from streamsx.clock import Clock
@@ -14,15 +15,29 @@ class Failures:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told_at: dict[tuple[str, bool], float] = {}
-        self._silent: Counter[tuple[str, bool]] = Counter()
+        self._told_at: dict[str, float] = {}
+        self._silent: Counter[str] = Counter()
 
     def report(self, failure: Failure) -> None:
         """A record was skipped."""
-        key, now = (failure.operator, failure.decode), self._clock.now()
-        if now - self._told_at.get(key, -TELL_EVERY_S) < TELL_EVERY_S:
-            self._silent[key] += 1
+        now, operator = self._clock.now(), failure.operator
+        if now - self._told_at.get(operator, -TELL_EVERY_S) < TELL_EVERY_S:
+            self._silent[operator] += 1
             return
-        self._told_at[key] = now
-        more = self._silent.pop(key, 0)
-        LOG.warning("record_failed %s: skipped%s", failure, f", and {more} more" if more else "")
+        self._told_at[operator] = now
+        LOG.warning("record_failed %s: skipped", failure)
+
+    async def run(self) -> None:
+        """Until cancelled; then it tells of what is left."""
+        try:
+            while True:
+                await asyncio.sleep(TELL_EVERY_S)
+                self._tell()
+        finally:
+            self._tell()
+
+    def _tell(self) -> None:
+        for operator, more in self._silent.items():
+            self._told_at[operator] = self._clock.now()
+            LOG.warning("record_failed %s: %s more: skipped", operator, more)
+        self._silent.clear()

@@ -216,6 +216,7 @@ class Worker:
             "watch what is on the disk": made.tasks.dormant.watch(),
             "clean up": self._clean_up(made),
             "purge": made.purging.run(),
+            "tell of failures": made.failures.run(),
             "services": self._serve(made),
         }
         for name, job in background.items():

@@ -1,0 +1,61 @@
+"""Records that fail are told of, and do not fill the log."""
+
+import asyncio
+import re
+
+import pytest
+
+from streamsx.clock import Clock
+from streamsx.engine import failures
+from streamsx.engine.failures import Failures
+from streamsx.model import TaskId
+from streamsx.task.policy import Failure
+
+
+class Still(Clock):
+    """No time passes by itself."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return self.at
+
+
+def failure(operator: str, offset: int) -> Failure:
+    return Failure(TaskId(0, 1), "lines", 1, offset, operator, True, ValueError("no text"))
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [re.sub(r"^record_failed ", "", message) for message in caplog.messages]
+
+
+def test_the_first_of_each_operator_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
+    some = Failures(Still())
+    for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
+        some.report(failure(operator, offset))
+    assert told(caplog) == [
+        "record cannot be decoded: lines-1 offset 7, task 0_1, split: ValueError: no text: skipped",
+        "record cannot be decoded: lines-1 offset 9, task 0_1, count: ValueError: no text: skipped",
+    ]
+
+
+def test_how_many_more_there_were_is_told_once_a_second_and_at_the_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "TELL_EVERY_S", 0.01)
+
+    async def fail(some: Failures) -> None:
+        running = asyncio.create_task(some.run())
+        for seconds, count in ((0.1, 5), (0.0, 1)):
+            for offset in range(count):
+                some.report(failure("split", offset))
+            await asyncio.wait([running], timeout=seconds)
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(fail(Failures(Still())))
+    assert told(caplog)[1:] == ["split: 4 more: skipped", "split: 1 more: skipped"]
