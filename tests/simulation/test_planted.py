@@ -18,7 +18,7 @@ from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict
 from streamsx.membership.member import Member, State
 from streamsx.membership.outbox import Flight
-from streamsx.testing.world import Parts, survey
+from streamsx.testing.simulation.world import Parts, survey
 
 
 class NothingIsWithheld(StreamsPartitionAssignor):

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from streamsx.membership import events as e
-from streamsx.testing.faults import Faults
-from streamsx.testing.world import Violation, World, story, survey
+from streamsx.testing.simulation.faults import Faults
+from streamsx.testing.simulation.world import Violation, World, story, survey
 
 SEEDS, CHUNK = 120, 15
 
@@ -27,7 +27,7 @@ def test_a_group_survives_thousands_of_seeds(first: int) -> None:
 
 def test_a_seed_is_one_story_under_every_hash_seed() -> None:
     code = (
-        "from streamsx.testing.world import World\n"
+        "from streamsx.testing.simulation.world import World\n"
         "for seed in (3, 14):\n"
         "    world = World(seed)\n"
         "    world.run()\n"

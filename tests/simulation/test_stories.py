@@ -9,9 +9,9 @@ from streamsx.assignor.model import Mark, MarkState, Rules
 from streamsx.lifecycle import commit
 from streamsx.membership import events as e
 from streamsx.membership.member import Member, State
-from streamsx.testing.scene import HEARTBEAT_S, SESSION_S, Scene
-from streamsx.testing.worker import Worker
-from streamsx.testing.world import PRODUCT, Parts, Violation, World
+from streamsx.testing.simulation.scene import HEARTBEAT_S, SESSION_S, Scene
+from streamsx.testing.simulation.worker import Worker
+from streamsx.testing.simulation.world import PRODUCT, Parts, Violation, World
 
 
 def world(

@@ -21,9 +21,9 @@ from streamsx.membership import events as e
 from streamsx.membership import requests
 from streamsx.membership.member import Member
 from streamsx.model import TopicPartition
-from streamsx.testing.heap import Alarm, Call, Heap, Life
-from streamsx.testing.network import Connection, Network, Path
-from streamsx.testing.node import GROUP, Frame
+from streamsx.testing.simulation.heap import Alarm, Call, Heap, Life
+from streamsx.testing.simulation.network import Connection, Network, Path
+from streamsx.testing.simulation.node import GROUP, Frame
 
 PLAN_S, FIND_S, UNREACHABLE_S, RETRY_S, OFFSETS_S = 0.02, 0.005, 1.0, 0.1, 5.0
 NODE, PROTOCOL = 1, "streamsx"

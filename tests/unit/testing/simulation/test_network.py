@@ -2,8 +2,8 @@
 
 import pytest
 
-from streamsx.testing.heap import Heap, Life
-from streamsx.testing.network import Connection, Network, Path
+from streamsx.testing.simulation.heap import Heap, Life
+from streamsx.testing.simulation.network import Connection, Network, Path
 
 
 class Broker:

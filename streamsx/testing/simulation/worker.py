@@ -21,11 +21,11 @@ from streamsx.lifecycle.task import State
 from streamsx.membership import events as e
 from streamsx.membership.member import Member
 from streamsx.model import Role, TaskId
-from streamsx.testing.control import Control
-from streamsx.testing.dataloop import Cell, DataLoop, Store
-from streamsx.testing.heap import Heap, Life, Thread
-from streamsx.testing.network import Network
-from streamsx.testing.scene import SUBTOPOLOGIES, Scene
+from streamsx.testing.simulation.control import Control
+from streamsx.testing.simulation.dataloop import Cell, DataLoop, Store
+from streamsx.testing.simulation.heap import Heap, Life, Thread
+from streamsx.testing.simulation.network import Network
+from streamsx.testing.simulation.scene import SUBTOPOLOGIES, Scene
 
 
 @dataclass(slots=True)

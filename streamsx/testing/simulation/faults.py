@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from streamsx.assignor.model import Mark, MarkState
 from streamsx.membership import events as e
-from streamsx.testing.heap import Life
-from streamsx.testing.worker import Directory, Worker
+from streamsx.testing.simulation.heap import Life
+from streamsx.testing.simulation.worker import Directory, Worker
 
 if TYPE_CHECKING:
-    from streamsx.testing.world import World
+    from streamsx.testing.simulation.world import World
 
 WORKERS_MAX = 5
 LONG_S = (1.0, 12.0, 40.0)

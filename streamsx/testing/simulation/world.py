@@ -24,15 +24,15 @@ from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssign
 from streamsx.broker.coordinator import Coordinator
 from streamsx.errors import Bug
 from streamsx.membership.member import Member, MemberConfig
-from streamsx.testing.checks import Check, checks, recorded
-from streamsx.testing.dataloop import Cell, changelog
-from streamsx.testing.faults import Faults
-from streamsx.testing.heap import STORY_TAIL, Heap, Life
-from streamsx.testing.network import Network
-from streamsx.testing.node import Node
-from streamsx.testing.scene import FAULTS_S, SETTLE_S, Scene, draw, stateful
-from streamsx.testing.tool import Tool
-from streamsx.testing.worker import Directory, Worker
+from streamsx.testing.simulation.checks import Check, checks, recorded
+from streamsx.testing.simulation.dataloop import Cell, changelog
+from streamsx.testing.simulation.faults import Faults
+from streamsx.testing.simulation.heap import STORY_TAIL, Heap, Life
+from streamsx.testing.simulation.network import Network
+from streamsx.testing.simulation.node import Node
+from streamsx.testing.simulation.scene import FAULTS_S, SETTLE_S, Scene, draw, stateful
+from streamsx.testing.simulation.tool import Tool
+from streamsx.testing.simulation.worker import Directory, Worker
 
 
 class Violation(AssertionError):

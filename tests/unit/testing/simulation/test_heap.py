@@ -6,7 +6,7 @@ import pytest
 
 from streamsx.membership import events as e
 from streamsx.model import TaskId, TopicPartition
-from streamsx.testing.heap import Alarm, Heap, Life, Thread, brief
+from streamsx.testing.simulation.heap import Alarm, Heap, Life, Thread, brief
 
 
 def run(heap: Heap, until: float) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from streamsx.testing.heap import Call, Heap, Life
+from streamsx.testing.simulation.heap import Call, Heap, Life
 
 
 @dataclass(slots=True)

@@ -19,8 +19,8 @@ from streamsx.kafka import wire
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
-from streamsx.testing.heap import Heap, Life
-from streamsx.testing.network import Connection, Network
+from streamsx.testing.simulation.heap import Heap, Life
+from streamsx.testing.simulation.network import Connection, Network
 
 if TYPE_CHECKING:
     from streamsx.broker.records import Key, Value

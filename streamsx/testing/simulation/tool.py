@@ -8,9 +8,9 @@ from streamsx.assignor.observer import lead, observer_data
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.membership import events as e
 from streamsx.membership.member import Member
-from streamsx.testing.control import Control
-from streamsx.testing.heap import Heap, Life
-from streamsx.testing.network import Network
+from streamsx.testing.simulation.control import Control
+from streamsx.testing.simulation.heap import Heap, Life
+from streamsx.testing.simulation.network import Network
 
 GIVES_UP_S = 5.0
 

@@ -16,13 +16,13 @@ from streamsx.broker.records import GroupKey, GroupValue, OffsetKey, OffsetValue
 from streamsx.lifecycle.task import State
 from streamsx.membership import member
 from streamsx.model import Role, TopicPartition
-from streamsx.testing.dataloop import KEYS, Cell, changelog, counted, key_of, output
-from streamsx.testing.node import GROUP, Produce
-from streamsx.testing.scene import SESSION_S, source, stateful
-from streamsx.testing.worker import Worker
+from streamsx.testing.simulation.dataloop import KEYS, Cell, changelog, counted, key_of, output
+from streamsx.testing.simulation.node import GROUP, Produce
+from streamsx.testing.simulation.scene import SESSION_S, source, stateful
+from streamsx.testing.simulation.worker import Worker
 
 if TYPE_CHECKING:
-    from streamsx.testing.world import World
+    from streamsx.testing.simulation.world import World
 
 
 class Check(Protocol):

@@ -18,11 +18,11 @@ from streamsx.lifecycle import restore as s
 from streamsx.membership import events as e
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.task.task import Sealed
-from streamsx.testing.control import Ask, Lane
-from streamsx.testing.heap import Thread
-from streamsx.testing.network import Network, Path
-from streamsx.testing.node import Fetch, Fetched, Produce, Row
-from streamsx.testing.scene import Scene, source, stateful
+from streamsx.testing.simulation.control import Ask, Lane
+from streamsx.testing.simulation.heap import Thread
+from streamsx.testing.simulation.network import Network, Path
+from streamsx.testing.simulation.node import Fetch, Fetched, Produce, Row
+from streamsx.testing.simulation.scene import Scene, source, stateful
 
 TURN_S, OPEN_S, CLOSE_S, POLL_S, RETRY_S, REQUEST_S = 1.0, 0.02, 0.05, 1.0, 0.2, 10.0
 TURN_RECORDS_MAX = 50
