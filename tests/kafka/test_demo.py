@@ -30,6 +30,8 @@ def create(kafka: ApacheKafka, *names: str) -> None:
     wanted = [{"name": name, "num_partitions": 2, "replication_factor": 1} for name in names]
     with socket.create_connection((host, int(port))) as sock:
         converse(sock, Api.CREATE_TOPICS, 4, {"topics": wanted, "timeout": 5000})
+    while not topics(kafka) >= set(names):
+        pass  # made by the controller, and not heard of by the broker yet
 
 
 def test_it_proves_the_same_and_leaves_what_others_made(kafka: ApacheKafka, tmp_path: Path) -> None:

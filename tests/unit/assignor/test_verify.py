@@ -97,7 +97,7 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
         {"a": "ran 0_0 leaving", "b": "learner 0_0=5"},
     ),
     (
-        "promote: nobody runs it; id-b is 5 records behind (limit 10) and takes over",
+        "promote: nobody runs it; id-b is 5 records behind on its disk (limit 10) and takes over",
         "0_0",
         {"b": "disk 0_0=5"},
     ),
@@ -113,7 +113,7 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
     ),
     (
         (
-            "failover: nobody runs it; id-c is 5 records behind and takes over; "
+            "failover: nobody runs it; id-c is 5 records behind on its disk and takes over; "
             "target id-b is 99 records behind"
         ),
         "0_0 0_1",
