@@ -176,7 +176,8 @@ class StreamsPartitionAssignor:
         try:
             plan = assign(group, self._rules)
         except IllegalPlan as error:
-            return _refuse(group, ErrorWord.ASSIGNMENT_FAILED, (*joined.notes, str(error)))
+            notes = (*joined.notes, str(error), f"its input: {group!r} {self._rules!r}")
+            return _refuse(group, ErrorWord.ASSIGNMENT_FAILED, notes)
         strangers = self._strangers(joined.members, partitions)
         partitions_of = {task.id: task.partitions for task in group.tasks}
         assignments = {}
