@@ -222,7 +222,7 @@ def test_a_plan_that_is_not_lawful_is_not_shipped(monkeypatch: pytest.MonkeyPatc
     assert given_to(outcome, "1") == tps("counts-0")
     story, given = outcome.notes
     assert story == "the story"
-    assert given.startswith("its input: Group(tasks=(Task(")
+    assert given.startswith("its input: Group(tasks=[Task(")
 
 
 def test_claims_of_no_task_go_back_unless_their_topic_is_known_to_be_gone() -> None:
