@@ -96,6 +96,9 @@ class Fetcher:
         self._stale = False
         """A broker said that it leads something no more."""
         self._nodes: dict[int, asyncio.Event] = {}
+        # "A refresh that a producer asked for finds no leader; a loop finds nothing to ask for and
+        # waits; the next refresh finds the leader again": without a word it would wait for ever.
+        cluster.watch(self._wake)
 
     # -- what is fetched
 
@@ -222,7 +225,6 @@ class Fetcher:
         await asyncio.sleep(after_s)
         with suppress(BrokerUnreachable):  # the next fetch says so
             await self._cluster.refresh()
-        self._changed.set()
 
     def _wanted(self, node: int) -> tuple[dict[TopicPartition, Partition], float | None]:
         """What to ask this broker for now; else how long until something may be asked again."""

@@ -9,7 +9,7 @@ who call at the same time share one request. No request of ours brings a topic i
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -51,6 +51,7 @@ class Cluster:
         self._opening: defaultdict[tuple[Address, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._refreshing = asyncio.Lock()
         self._begun = self._answered = 0
+        self._watchers: list[Callable[[], None]] = []
 
     async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Find the cluster. Raises BrokerUnreachable after `timeout_s`, SettingError if a broker
@@ -99,10 +100,20 @@ class Cluster:
                 self._brokers = {b.node_id: Address(b.host, b.port) for b in told.brokers}
             self._controller = told.controller_id
             self._errors = {topic.name: topic.error_code for topic in told.topics}
-            self._leaders = {
-                topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
-                for topic in told.topics
-            }
+            before, self._leaders = (
+                self._leaders,
+                {
+                    topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
+                    for topic in told.topics
+                },
+            )
+        if before != self._leaders:
+            for changed in self._watchers:
+                changed()
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """It is called whenever a refresh, whoever asked for it, has found other leaders."""
+        self._watchers.append(changed)
 
     def leader(self, tp: TopicPartition) -> int | None:
         """The broker to ask; None while there is none, or the partition is not known."""
