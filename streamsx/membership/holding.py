@@ -59,6 +59,11 @@ class Holding:
         self._revoke()
         return None if self.claims.revoking else "the subscription changed"
 
+    @property
+    def nothing(self) -> bool:
+        """Nothing is owned, and no commit is under way."""
+        return not self.claims.owned and self.commits.idle
+
     def watch(self) -> None:
         """The timer of what is asked for."""
         if self.claims.revoking:

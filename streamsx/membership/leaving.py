@@ -50,3 +50,8 @@ class Leaving:
         self.draining, self.halting, self.deadline = False, True, deadline
         self._box.disarm(e.Timer.DRAIN)
         self._box.arm(e.Timer.STOP, deadline)
+
+    def wait(self, until: float) -> None:
+        """For an answer, before it goes; no longer than it may stay."""
+        at = until if self.deadline is None else min(until, self.deadline)
+        self._box.arm(e.Timer.STOP, at)

@@ -90,7 +90,7 @@ TABLE: dict[type[e.Event], tuple[str, str, str, str, str]] = {
 COLUMN = {state: i for i, state in enumerate(State)}
 TICKS: dict[e.Timer, str] = {
     e.Timer.HEARTBEAT: "_beat",
-    e.Timer.FENCE: "_lease.ended",
+    e.Timer.FENCE: "lease.ended",
     e.Timer.FIND: "_box.look",
     e.Timer.BACKOFF: "_retry",
     e.Timer.REVOKE: "_mine.expired",
@@ -122,7 +122,7 @@ class MemberConfig:
 
 
 class Member:
-    """`state`, `claims`, `leaving` and the ids are there to be read."""
+    """`state`, `claims`, `leaving`, `lease` and the ids are there to be read."""
 
     def __init__(self, config: MemberConfig) -> None:
         self.config = config
@@ -132,7 +132,7 @@ class Member:
         self._box = Outbox(config.jitter)
         self._mine = Holding(self._box, config.revoke_timeout_s)
         self.claims = self._mine.claims
-        self._lease = Lease(self._box, config.session_timeout_s, config.heartbeat_interval_s)
+        self.lease = Lease(self._box, config.session_timeout_s, config.heartbeat_interval_s)
         self.leaving = Leaving(self._box)
         self.story: deque[tuple[float, e.Event, tuple[e.Effect, ...]]] = deque(maxlen=STORY_LENGTH)
         self._predecessor: str | None = None
@@ -140,11 +140,6 @@ class Member:
         self._want: str | None = None
         self._reason, self._claimed = "", NONE
         self._round_s = config.rebalance_timeout_s + ROUND_SLACK_S
-
-    @property
-    def lease(self) -> float:
-        """Nothing of ours runs at or after it. A plain number: any thread may read it."""
-        return self._lease.until
 
     def step(self, now: float, event: e.Event) -> list[e.Effect]:
         """Raises InvalidTransition, with the story, for an event that the state does not know."""
@@ -172,7 +167,7 @@ class Member:
 
     def _follow(self) -> None:
         """What the state asks for, whatever the event was."""
-        if self.leaving and not self.claims.owned and self._mine.commits.idle:
+        if self.leaving and self._mine.nothing:
             self._go()
             return
         joins = not self.leaving.halting or self._mine.commits.refused
@@ -233,7 +228,7 @@ class Member:
         """A new round: what we claim, and what we tell of ourselves, is as of now."""
         self._want, self._reason, self._claimed = None, reason, self.claims.owned
         self.nonce += 1
-        self._lease.hurry(hurries=False)
+        self.lease.hurry(hurries=False)
         self._box.disarm(e.Timer.COLLECT, e.Timer.BACKOFF)
         self._send_join()
 
@@ -257,11 +252,12 @@ class Member:
             self.member_id = body.member_id
             self._box.emit(e.Remember(body.member_id))
         if what is Verdict.IDENTIFY:
-            self._send_join()
+            if not (self.leaving and self._mine.nothing):
+                self._send_join()
             return
         self.state, self.generation = State.SYNCING, body.generation
         self.leader = body.leader == body.member_id
-        self._lease.contact(flight.at)
+        self.lease.contact(flight.at)
         self._beat()
         if self.leader:
             self._plan = self._box.number()
@@ -313,7 +309,7 @@ class Member:
         if self.leaving.halting:
             body = replace(body, partitions=NONE)
         self._mine.apply(self.generation, body)
-        self._lease.hurry(hurries=body.more)
+        self.lease.hurry(hurries=body.more)
         self._wish(self.leaving.heed(body.mark))
         if body.no_takers and self.leaving.draining:
             self._drained()
@@ -323,19 +319,19 @@ class Member:
     def _beat(self, _: e.Tick | None = None) -> None:
         if self.generation >= 0:
             stable = self.state is State.STABLE
-            self._lease.beat(self.member_id, self.generation, stable=stable)
+            self.lease.beat(self.member_id, self.generation, stable=stable)
 
     def _send_commit(self) -> None:
         stable = self.state is State.STABLE
         if offsets := self._mine.next_commit(stable=stable):
-            self._lease.ask(e.OffsetCommit(self.member_id, self.generation, offsets), stable=stable)
+            self.lease.ask(e.OffsetCommit(self.member_id, self.generation, offsets), stable=stable)
 
     def _heard(self, body: e.Heartbeat | e.OffsetCommit, flight: Flight, event: e.Reply) -> None:
         current = body.generation == self.generation
         stable = current and self.state is State.STABLE
         what = verdict(body, event.error, stayed=stable and flight.stable)
         if what is Verdict.GOOD:
-            self._lease.contact(flight.at)
+            self.lease.contact(flight.at)
         if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             self._wish("the group is rebalancing")
         if isinstance(body, e.OffsetCommit):
@@ -366,8 +362,13 @@ class Member:
     def _drained(self, _: e.Tick | None = None) -> None:
         self._stop(e.Stop(self._box.now + LAST_COMMIT_S))
 
-    def _go(self, _: e.Tick | None = None) -> None:
-        """Let go of what is left, then tell the group; one try, if it is known to listen."""
+    def _go(self, tick: e.Tick | None = None) -> None:
+        """Let go of what is left, then tell the group; one try, if it is known to listen. Who has
+        asked for a name waits a moment for it: the group waits for whomever it has named.
+        """
+        if tick is None and not self.member_id and self._box.flying(e.JoinGroup):
+            self.leaving.wait(self._box.now - self._box.waited_s(e.Lane.JOIN) + DEAF_S)
+            return
         listens = self._box.waited_s(e.Lane.BEAT) < DEAF_S
         self._lose(e.Refusal.GONE)
         self.state = State.GONE
@@ -407,7 +408,7 @@ class Member:
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
         self._claimed, self._plan, self._want = NONE, None, None
         self.generation, self.owned_generation, self.leader = -1, -1, False
-        self._lease.until = 0.0
+        self.lease.until = 0.0
 
     def _fence(self, what: Verdict) -> None:
         self._lose(e.Refusal.FENCED)

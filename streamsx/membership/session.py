@@ -102,7 +102,7 @@ class Session:
     @property
     def lease(self) -> float:
         """Monotonic second until which the group counts us in; any thread may read it."""
-        return self._member.lease
+        return self._member.lease.until
 
     @property
     def alive(self) -> bool:

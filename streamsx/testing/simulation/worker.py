@@ -100,7 +100,7 @@ class Worker:
     @property
     def stands(self) -> bool:
         """Without a lease nothing is processed and nothing is sent."""
-        return self.heap.now >= self.member.lease
+        return self.heap.now >= self.member.lease.until
 
     def post(self, event: e.Event) -> None:
         """A data loop that is held up on the way says later what it knew before."""

@@ -203,11 +203,11 @@ def test_a_joins_answer_counts_from_its_sending_and_a_heartbeat_follows_at_once(
     group.begin()
     group.now = 9.0
     group.joined(1)
-    assert group.member.lease == 10.0
+    assert group.member.lease.until == 10.0
     assert group.last(e.Heartbeat).body.generation == 1
     group.now = 9.5
     group.answer(e.Heartbeat)
-    assert group.member.lease == 19.0
+    assert group.member.lease.until == 19.0
 
 
 def test_a_heartbeat_that_was_under_way_when_the_join_was_answered_is_followed_by_one(
@@ -233,7 +233,7 @@ def test_only_what_extends_a_session_extends_the_lease(
     group.tick(e.Timer.HEARTBEAT)
     group.now = 6.0
     group.answer(e.Heartbeat, code)
-    assert group.member.lease == (15.0 if counts else 10.0)
+    assert group.member.lease.until == (15.0 if counts else 10.0)
 
 
 @pytest.mark.parametrize(("code", "lease"), [(0, 15.0), (27, 10.0), (22, 10.0)])
@@ -244,7 +244,7 @@ def test_a_refused_commit_is_no_contact(play: Plays, code: int, lease: float) ->
     group.now = 5.0
     group.feed(e.Commit(1, OFFSETS, 1))
     group.answer(e.OffsetCommit, code)
-    assert group.member.lease == lease
+    assert group.member.lease.until == lease
 
 
 def test_silence_suspends_and_loses_nothing(play: Plays) -> None:
@@ -253,7 +253,7 @@ def test_silence_suspends_and_loses_nothing(play: Plays) -> None:
     group.stable(P)
     group.cut(e.Lane.BEAT)
     assert group.tick(e.Timer.FENCE) == [e.Count("self-fence-total")]
-    assert group.now >= group.member.lease
+    assert group.now >= group.member.lease.until
     assert group.member.claims.owned == {P}
 
 
@@ -309,7 +309,7 @@ def test_a_fenced_member_loses_everything_and_claims_nothing(play: Plays) -> Non
     group.tick(e.Timer.HEARTBEAT)
     effects = group.answer(e.Heartbeat, 22)
     assert effects[0] == e.Lost((P,))
-    assert group.member.lease == 0.0
+    assert group.member.lease.until == 0.0
     group.tick(e.Timer.BACKOFF)
     join = group.last(e.JoinGroup).body
     assert (join.member_id, join.claims, join.owned_generation) == ("m1", (), -1)
@@ -766,6 +766,26 @@ def test_who_was_never_in_the_group_leaves_without_a_word(play: Plays) -> None:
     group = play()
     group.feed(e.Start())
     assert group.feed(e.Stop(5.0)) == [e.Left()]
+
+
+def test_who_has_asked_for_a_name_waits_for_it_and_gives_it_back(play: Plays) -> None:
+    """The group waits for everybody whom it has given one, until a session ends."""
+    group = play()
+    group.begin()
+    assert group.feed(e.Leave(30.0)) == []
+    group.answer(e.JoinGroup, 79, e.Joined(-1, "m1", ""))
+    assert [send.body for send in group.sent] == [e.LeaveGroup("m1")]
+    assert group.answer(e.LeaveGroup) == [e.Left()]
+
+
+def test_nobody_waits_for_a_name_for_longer_than_a_moment(play: Plays) -> None:
+    for deadline, until in ((60.0, 2.0), (1.5, 1.5)):
+        group = play()
+        group.begin()
+        group.now = 1.0
+        group.feed(e.Stop(deadline))
+        assert group.armed[e.Timer.STOP] == until
+        assert e.Left() in group.tick(e.Timer.STOP)
 
 
 def test_after_the_end_a_commit_fails_and_nothing_else_happens(play: Plays) -> None:
