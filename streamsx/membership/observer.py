@@ -12,7 +12,8 @@ joining it (`look`), what becomes of who was marked (`marking`).
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from streamsx.assignor.model import Mark
 from streamsx.assignor.observer import lead, observer_data
@@ -76,7 +77,7 @@ class Observer:
                 "is it rebalancing without end?"
             ) from None
         finally:
-            await self._leave()
+            await to_its_end(self._leave())
 
     async def _persist(self, marks: Mapping[str, Mark]) -> None:
         failing_since = math.inf
@@ -169,6 +170,18 @@ class Observer:
             why = str(error) or f"no answer in {LEAVE_S:g} s"
         if why:
             LOG.warning("the group waits %d s for this tool: %s", self._timeouts[0] // 1000, why)
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Also when who waits for it is cancelled meanwhile: an interrupt may come while a tool leaves
+    the group, and not only before.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 def compile_codecs(connection: Connection) -> None:

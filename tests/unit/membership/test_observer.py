@@ -320,6 +320,31 @@ def test_what_the_world_does_for_long_ends_the_visit(monkeypatch: pytest.MonkeyP
         visited(Coordinator(find=(15,) * 100))
 
 
+def test_a_tool_that_is_interrupted_while_it_leaves_leaves_all_the_same() -> None:
+    coordinator = Coordinator()
+
+    async def story() -> ScriptedBroker:
+        broker = ScriptedBroker(coordinator.answers())
+        async with asyncio.timeout(10), broker:
+            coordinator.port = broker.port
+            cluster = Cluster(broker.bootstrap)
+            await cluster.start()
+            visit = tool(cluster)
+
+            def find(asked: Asked) -> dict[str, Any]:
+                if joins(broker):  # the second question: on its way out
+                    visit.cancel()
+                return coordinator.find(asked)
+
+            broker.answers[Api.FIND_COORDINATOR] = find
+            with pytest.raises(asyncio.CancelledError):
+                await visit
+            await cluster.stop()
+        return broker
+
+    assert left(asyncio.run(story())) == ["tool-1"]
+
+
 def test_marks_that_are_not_in_are_told_again() -> None:
     coordinator = Coordinator()
     coordinator.knows = [{}, {"b": Mark(MarkState.LEAVING, 8_000, epoch_ms=4)}, MARKS]
