@@ -157,8 +157,8 @@ class Topic:
         """A topic of our own that holds the same."""
         made = copy(self)
         made.topics, made.partitions, made.has_prefix = (name,), partitions, True
-        for name in ("name", "_outgoing"):
-            vars(made).pop(name, None)
+        for cached in ("name", "_outgoing"):
+            vars(made).pop(cached, None)
         return made
 
     def specs(self, kind: Kind) -> Iterator[TopicSpec]:

@@ -1,7 +1,7 @@
 """An active task at work: the Task, and what the loop knows about feeding and committing it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from streamsx.engine.gaps import Gap
@@ -38,15 +38,17 @@ class Active:
     first: bool = True
     """Nothing was processed yet."""
     cost_s: float = FIRST_COST_S
+    sources: list[TopicPartition] = field(init=False)
+    """What it reads."""
     _given: int = 0
     _spent_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.sources = [TopicPartition(topic, self.id.partition) for topic in self.task.plan.topics]
 
     @property
     def id(self) -> TaskId:
         return self.task.id
-
-    def sources(self) -> list[TopicPartition]:
-        return [TopicPartition(topic, self.id.partition) for topic in self.task.plan.topics]
 
     def ends(self, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
         """Per store, out of the acknowledged ends of all partitions."""

@@ -30,6 +30,7 @@ TAKE_RECORDS = 5000
 HURRY_WAIT_MS = 20
 HURRY_S = 10.0
 """After an assignment: what is added while a poll waits, waits for its end."""
+REPLY_TIMEOUT_S = 30.0
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 5.0
 READ_COMMITTED = 1
@@ -310,9 +311,6 @@ class Fetcher:
             return
         LOG.warning("fetching %s: %s: again in %.1f s", tp, name_of(code), partition.backoff_s)
         self._stale = True
-
-
-REPLY_TIMEOUT_S = 30.0
 
 
 async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:

@@ -161,15 +161,14 @@ class DataLoop:
         if not active.preloaded:
             self._preload(active)
         limit = int(min(CHUNK_S, left_s) / active.cost_s)
-        sources = active.sources()
-        caught_up = [tp.topic for tp in sources if self._fetcher.caught_up(tp)]
+        caught_up = [tp.topic for tp in active.sources if self._fetcher.caught_up(tp)]
         try:
             records = task.run(max(1, min(CHUNK_RECORDS_MAX, limit)), caught_up)
         except TaskFailed as error:
             self._tasks.failed(active.id, error)
             return 0
         if records:
-            more = more or any(task.waiting(tp.topic) for tp in sources)
+            more = more or any(task.waiting(tp.topic) for tp in active.sources)
             self._tasks.processed(active, records, self._clock.now(), more=more)
             faults.point("processing")
         return records
@@ -177,7 +176,7 @@ class DataLoop:
     def _feed(self, active: Active) -> bool:
         """Fetched batches into the task's queues; whether the fetcher holds more."""
         more = False
-        for tp in active.sources():
+        for tp in active.sources:
             while active.task.waiting(tp.topic) < BATCHES_WAITING_MAX:
                 batch = self._fetcher.take(tp)
                 if batch is None:

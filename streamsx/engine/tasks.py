@@ -16,7 +16,7 @@ from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.engine.active import Active
 from streamsx.engine.bounds import LogBounds
-from streamsx.engine.committing import Committing
+from streamsx.engine.committing import WRITE_ROWS, Committing
 from streamsx.engine.dormant import Dormant, Positions
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
@@ -38,15 +38,13 @@ from streamsx.task.stores import cached
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
-WRITE_ROWS = 1000
-
 OffsetAndMetadata = tuple[int, str]
 
 
 class Group(Protocol):
     """The way to the member; nothing of it waits."""
 
-    def released(self, tasks: TaskId, number: int) -> None: ...
+    def released(self, task: TaskId, number: int) -> None: ...
     def ready(self) -> None: ...
     def fetch_positions(self, task: TaskId, number: int) -> None: ...
 
@@ -158,7 +156,7 @@ class Tasks:
         """Looked at now and then, for tasks that were promoted and find no input."""
 
         def no_input(task: TaskId) -> bool:
-            return all(map(self._fetcher.caught_up, self.actives[task].sources()))
+            return all(map(self._fetcher.caught_up, self.actives[task].sources))
 
         self._promotions.idle(self.actives, no_input)
 
@@ -175,7 +173,7 @@ class Tasks:
         start = (await self._bounds.begin([tp]))[tp]
         LOG.warning("fetch_reset partition=%s from=%d to=%d", tp, offset, start)
         for active in self.actives.values():
-            if tp in active.sources():
+            if tp in active.sources:
                 active.task.reset(tp.topic, start)
                 self._fetcher.add(tp, start)
 
@@ -282,7 +280,7 @@ class Tasks:
         pump = LoopPump(parts.clock, parts.arrived.set)
         made = Task(plan, task.partition, stores, parts.producer, pump, parts.policy, metadata)
         active = self.actives[task] = Active(made, pump, self._gaps.add(task, parts.clock.now()))
-        for tp in active.sources():
+        for tp in active.sources:
             self._fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()
 
@@ -297,7 +295,7 @@ class Tasks:
         active = self.actives.pop(task, None)
         if active is None:
             return
-        for tp in active.sources():
+        for tp in active.sources:
             self._fetcher.remove(tp)
         active.task.close()
         self._gaps.remove(task)

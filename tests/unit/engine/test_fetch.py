@@ -1,7 +1,6 @@
 """Fetch loops against a scripted broker: who leads what changes under them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 
 from streamsx.clock import SystemClock
 from streamsx.engine.fetch import Fetcher, Limits
@@ -16,14 +15,15 @@ SOON_S = 5.0
 
 
 class Scene:
-    """A broker whose only partition has `leader`; each fetch finds nothing, and is an event."""
+    """A broker whose only partition has `leader`; questions are events; fetches find nothing."""
 
     def __init__(self) -> None:
         self.leader = NODE
-        self.asked = asyncio.Event()
+        self.fetched, self.looked_up = asyncio.Event(), asyncio.Event()
         self.broker = ScriptedBroker({Api.METADATA: self._metadata, Api.FETCH: self._fetch})
 
     def _metadata(self, _: Asked) -> Body:
+        self.looked_up.set()
         partitions = [{"partition_index": 0, "leader_id": self.leader}]
         return {
             "brokers": [{"node_id": NODE, "host": "127.0.0.1", "port": self.broker.port}],
@@ -32,24 +32,27 @@ class Scene:
         }
 
     async def _fetch(self, _: Asked) -> Body:
-        self.asked.set()
+        self.fetched.set()
         await asyncio.sleep(0.01)  # as long as the request would wait for records
         part = {"partition_index": 0, "high_watermark": 0, "last_stable_offset": 0, "records": b""}
         return {"responses": [{"topic": TP.topic, "partitions": [part]}]}
 
-    async def fetched(self) -> None:
-        """Once more, from now on."""
-        self.asked.clear()
-        async with asyncio.timeout(SOON_S):
-            await self.asked.wait()
+
+async def soon(event: asyncio.Event) -> None:
+    """Once more, from now on."""
+    event.clear()
+    async with asyncio.timeout(SOON_S):
+        await event.wait()
 
 
 def ignore(tp: TopicPartition, offset: int) -> None:
     raise AssertionError(f"out of range: {tp} at {offset}")
 
 
-def play(story: Callable[[Scene, Cluster], Coroutine[None, None, None]]) -> None:
-    async def run() -> None:
+def test_a_partition_that_had_no_leader_for_a_while_is_fetched_again() -> None:
+    """Also where somebody else's question has found that out."""
+
+    async def story() -> None:
         scene = Scene()
         async with scene.broker as broker:
             cluster = Cluster(broker.bootstrap)
@@ -58,34 +61,16 @@ def play(story: Callable[[Scene, Cluster], Coroutine[None, None, None]]) -> None
             fetcher = Fetcher(cluster, SystemClock(), "data", Limits(), lambda: None, ignore)
             fetcher.add(TP, 0)
             running = asyncio.create_task(fetcher.run())
-            await scene.fetched()
-            await story(scene, cluster)
+            await soon(scene.fetched)
+
+            scene.leader = NOBODY
+            await cluster.refresh()
+            await soon(scene.looked_up)
+            scene.leader = NODE
+            await soon(scene.fetched)
+
             running.cancel()
             await asyncio.wait([running])
             await cluster.stop()
 
-    asyncio.run(run())
-
-
-def test_a_partition_that_had_no_leader_for_a_while_is_fetched_again() -> None:
-    """Whoever asked for the metadata that said so, and for those that know the leader again."""
-
-    async def story(scene: Scene, cluster: Cluster) -> None:
-        scene.leader = NOBODY
-        await cluster.refresh()
-        await asyncio.sleep(0.1)  # the loop has nothing to ask for
-        scene.leader = NODE
-        await cluster.refresh()
-        await scene.fetched()
-
-    play(story)
-
-
-def test_a_fetcher_looks_for_a_leader_itself() -> None:
-    async def story(scene: Scene, cluster: Cluster) -> None:
-        scene.leader = NOBODY
-        await cluster.refresh()
-        scene.leader = NODE
-        await scene.fetched()
-
-    play(story)
+    asyncio.run(story())
