@@ -1,0 +1,21 @@
+"""`streamsx throughput` on the embedded broker: a program beside itself."""
+
+import json
+import subprocess
+import sys
+
+from streamsx.tools.throughput import OURS
+
+
+def test_a_program_beside_itself_is_about_as_fast() -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "streamsx", "throughput", "--json",
+            "--records", "40000", "--repeat", "1", "--peer", OURS,
+        ],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    (ratio,) = told["ratios"]
+    assert 1 / 3 < ratio < 3, done.stderr
