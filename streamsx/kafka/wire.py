@@ -9,17 +9,16 @@ kio's module of a version is imported when that version is first used, 4-12 ms e
 writing sockets is not done here, nor is the choice of a version.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import cache, partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from types import ModuleType
+from typing import Any, Literal, NamedTuple
 
 from streamsx.kafka.compiler import Buffer, Decoder, Malformed, decode, decoder, encoder
 from streamsx.kafka.schema import Schema
-
-if TYPE_CHECKING:
-    from kio.schema.index import LoadableEntityType
 
 Kind = Literal["request", "response", "header", "data"]
 Body = Mapping[str, Any]
@@ -101,11 +100,10 @@ def correlation_id(frame: Buffer) -> int:
 @cache
 def versions(api: int) -> tuple[int, int]:
     """The oldest and the newest version that there are schemas for. Raises Malformed for none."""
-    from kio.schema.index import api_key_map, schema_name_map
-
-    if api not in api_key_map:
+    index = _kio()
+    if api not in index.api_key_map:
         raise Malformed(f"api {api}: unknown")
-    found = schema_name_map[api_key_map[api]]
+    found = index.schema_name_map[index.api_key_map[api]]
     return min(found), max(found)
 
 
@@ -213,25 +211,36 @@ def record_decoder(
 
 def load(name: str, version: int, kind: Kind) -> type[Schema]:
     """A schema of kio's."""
-    from kio.index import load_entity_schema
-    from kio.static.constants import EntityType
+    kio = _kio()
+    found: type[Schema] = kio.load_entity_schema(name, version, kio.EntityType[kind])
+    return found
 
-    kinds: dict[Kind, LoadableEntityType] = {
-        "request": EntityType.request,
-        "response": EntityType.response,
-        "header": EntityType.header,
-        "data": EntityType.data,
-    }
-    return load_entity_schema(name, version, kinds[kind])
+
+@cache
+def _kio() -> ModuleType:
+    """kio's index of schemas, with hypothesis left alone.
+
+    kio describes its types to hypothesis, and to do so imports it wherever it is installed: in a
+    new folder 130 MiB and 1 CPU-second of a worker, and a `.hypothesis` in that folder. A None in
+    `sys.modules` is how an import is told that there is none. A process that uses hypothesis
+    already, as tests do, gives kio what it asks for.
+    """
+    absent = "hypothesis" not in sys.modules
+    if absent:
+        sys.modules["hypothesis.strategies"] = None  # type: ignore[assignment]  # as documented
+    try:
+        import kio.index
+    finally:
+        if absent:
+            sys.modules.pop("hypothesis.strategies", None)
+    return kio.index
 
 
 def _schema(api: int, version: int, kind: Kind) -> type[Schema]:
-    from kio.schema.index import api_key_map
-
     low, high = versions(api)
     if not low <= version <= high:
         raise Malformed(f"api {api} v{version}: known are {low} to {high}")
-    return load(api_key_map[api], version, kind)
+    return load(_kio().api_key_map[api], version, kind)
 
 
 def _body(api: int, version: int, kind: Kind) -> Decoder:

@@ -1,6 +1,9 @@
 """Frames: written once for all versions, refused when they lie."""
 
+import subprocess
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -190,3 +193,16 @@ def test_a_record_of_a_version_that_is_too_new_is_malformed_unless_it_may_be_new
     assert wire.record_decoder({0: Old}, newer=True)(new).state == 4
     with pytest.raises(Malformed):
         wire.record_decoder({0: Old}, newer=True)(b"\xff\xff\0")
+
+
+def test_hypothesis_is_left_alone_where_nobody_uses_it(tmp_path: Path) -> None:
+    """It would leave a folder where it runs, and it is there for whoever asks later."""
+    pytest.importorskip("hypothesis")
+    code = (
+        "import os, sys; from streamsx.kafka.wire import request_encoder; request_encoder(3, 9);"
+        "print('hypothesis' in sys.modules, os.listdir()); import hypothesis.strategies"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert found.stdout == "False []\n"
