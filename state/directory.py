@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,12 +32,14 @@ class StateDirectory:
     Raises StoreLocked, with the pid, when another process holds it.
     """
 
-    def __init__(self, state_dir: Path, app: str) -> None:
-        self.root, self.path = state_dir, state_dir / app
+    def __init__(
+        self, state_dir: Path, app: str, fresh_id: Callable[[], uuid.UUID] = uuid.uuid4
+    ) -> None:
+        self.root, self.path, self._fresh_id = state_dir, state_dir / app, fresh_id
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.path / "LOCK")
         known = _read(self.path / "process.json")
-        self.process_id = uuid.UUID(known["process_id"]) if known else uuid.uuid4()
+        self.process_id = uuid.UUID(known["process_id"]) if known else fresh_id()
         self.instance_id: str | None = known.get("instance_id")
         self.fresh = not known
 
@@ -96,7 +98,7 @@ class StateDirectory:
         """Out of the way at once; `empty_trash` deletes it."""
         trash = self.path / "trash"
         trash.mkdir(exist_ok=True)
-        return path.rename(trash / uuid.uuid4().hex)
+        return path.rename(trash / self._fresh_id().hex)
 
     def empty_trash(self) -> None:
         shutil.rmtree(self.path / "trash", ignore_errors=True)

@@ -17,6 +17,7 @@ from streamsx.tools.cli.command import Command, value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from streamsx.clock import Clock
     from streamsx.membership.departures import Departure
     from streamsx.membership.marking import Progress
 
@@ -56,11 +57,12 @@ def limit(text: object) -> float:
 
 def work(options: argparse.Namespace) -> int:
     """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
-    return asyncio.run(ask(options))
-
-
-async def ask(options: argparse.Namespace) -> int:
     from streamsx.clock import SystemClock
+
+    return asyncio.run(ask(options, SystemClock()))
+
+
+async def ask(options: argparse.Namespace, clock: "Clock") -> int:
     from streamsx.membership.departures import State
     from streamsx.membership.marking import leave
     from streamsx.tools.cli.progress import progress
@@ -73,7 +75,7 @@ async def ask(options: argparse.Namespace) -> int:
         try:
             departures = await leave(
                 cluster,
-                SystemClock(),
+                clock,
                 options.app,
                 options.instances,
                 timeout_s=options.timeout,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from streamsx.assignor.observer import Instance
+    from streamsx.clock import Clock
     from streamsx.kafka.cluster import Cluster
     from streamsx.membership.look import Look
 
@@ -37,17 +38,19 @@ def main() -> None:
 
 def work(options: argparse.Namespace) -> None:
     """Raises NotFound for an unknown app, BrokerUnreachable and others."""
-    asyncio.run(show(options))
+    from streamsx.clock import SystemClock
+
+    asyncio.run(show(options, SystemClock()))
 
 
-async def show(options: argparse.Namespace) -> None:
+async def show(options: argparse.Namespace, clock: "Clock") -> None:
     """Once, or each time that something has changed. A group that rebalances shows no more than
     that: with `--watch` what was known before stays."""
     from streamsx.membership.look import look
 
     people = sys.stderr if options.json else sys.stdout
     async with connected(options) as cluster:
-        data = as_data(options.app, await settled_look(cluster, options.app))
+        data = as_data(options.app, await settled_look(cluster, clock, options.app))
         with painter(people, live=options.watch) as paint:
             shown = None
             while True:
@@ -64,15 +67,14 @@ async def show(options: argparse.Namespace) -> None:
                 data = as_data(options.app, seen) if known else {**data, "state": seen.state}
 
 
-async def settled_look(cluster: "Cluster", app: str) -> "Look":
+async def settled_look(cluster: "Cluster", clock: "Clock", app: str) -> "Look":
     """As soon as the group says who runs what, or what is known after 10 s."""
-    from streamsx.clock import SystemClock
     from streamsx.membership.look import settled
     from streamsx.tools.cli.progress import progress
 
     again = f"the group of {app} is rebalancing: asking again"
     async with progress(sys.stderr, f"looking at the group of {app}") as say:
-        return await settled(cluster, SystemClock(), app, SETTLE_S, lambda _: say(again))
+        return await settled(cluster, clock, app, SETTLE_S, lambda _: say(again))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error")
 NAME_DIGITS = 4
+GC_THRESHOLDS = (100_000, 50, 100)
 
 
 def main() -> None:
@@ -74,6 +75,7 @@ def work(options: argparse.Namespace) -> int:
         clock,
         services=[(service.name, service.run) for service in app.services()],
         hosted=lambda host: setattr(app, "host", host),
+        begun=calm_gc,
     )
     try:
         return asyncio.run(worker.run())
@@ -81,6 +83,15 @@ def work(options: argparse.Namespace) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended, whoever asks again
         journal.close()
         directory.release()
+
+
+def calm_gc() -> None:
+    """What is there now stays; a full collection would hold the data loop for long."""
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def refuse_what_is_not_there(options: argparse.Namespace) -> None:

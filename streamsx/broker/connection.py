@@ -38,7 +38,8 @@ class Limits:
 class Traffic:
     """All connections there are, and the bytes of requests that they hold together."""
 
-    connections: "set[Connection]" = field(default_factory=set)
+    connections: "dict[Connection, None]" = field(default_factory=dict)
+    """In the order in which they came."""
     in_flight_bytes: int = 0
 
 
@@ -100,12 +101,12 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{self.host}:{port}"
         self.address = transport.get_extra_info("sockname")[:2]
         transport.set_write_buffer_limits(self._limits.unsent_bytes_max)
-        self._traffic.connections.add(self)
+        self._traffic.connections[self] = None
         if len(self._traffic.connections) > self._limits.connections_max:
             self.close(f"there are {self._limits.connections_max} connections")
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._traffic.connections.discard(self)
+        self._traffic.connections.pop(self, None)
         self._traffic.in_flight_bytes -= self._counted
         self._forget()
 

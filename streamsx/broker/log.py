@@ -73,7 +73,7 @@ class Log:
         With `sync` readers see only what was flushed.
         """
         self.folder, self.segment_bytes, self.sync = folder, segment_bytes, sync
-        self.waiters: set[Callable[[int], None]] = set()
+        self.waiters: dict[Callable[[int], None], None] = {}
         self.producers = ProducerState()
         self._appended_bytes = self._flushed_bytes = 0  # since it was opened
         self._descriptors = descriptors

@@ -52,6 +52,11 @@ def handlers() -> dict[int, tuple[Handler, tuple[int, int]]]:
     return {key: (module.answer, module.VERSIONS) for key, module in modules.items()}
 
 
+def answered(service: Service, call: Call) -> Body | None:
+    """By the file in api/ of that request."""
+    return handlers()[call.api][0](service, call)
+
+
 class Broker:
     """`async with Broker(folder) as broker: broker.bootstrap` serves on the caller's loop."""
 
@@ -68,10 +73,12 @@ class Broker:
         allow_remote: bool = False,
         clock: Clock | None = None,
         fresh_id: Callable[[], UUID] = uuid4,
+        answer: Handler = answered,
     ) -> None:
         """Port 0 picks a free one. `topics` are made with so many partitions if they are not there.
 
-        Ids of members and topics come from `fresh_id`.
+        Ids of members and topics come from `fresh_id`. `answer` is asked for each request; a
+        simulation stands between.
         """
         self.host, self.port = host, port
         self._folder = Path(folder)
@@ -79,6 +86,7 @@ class Broker:
         self._options, self._limits = options or Options(), limits or Limits()
         self._group_config, self._allow_remote = groups or GroupConfig(), allow_remote
         self._clock, self._fresh_id = clock or SystemClock(), fresh_id
+        self._answer = answer
         self._traffic = Traffic()
         self._failures: dict[tuple[Api, type[Exception]], int] = {}
         self._closing = ExitStack()
@@ -90,6 +98,11 @@ class Broker:
     def bootstrap(self) -> str:
         """Where clients find it, once it has started."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def service(self) -> Service:
+        """What requests are answered from, once it has started; for who looks on."""
+        return self._service
 
     async def start(self) -> None:
         """Loads what is in the directory and serves.
@@ -188,7 +201,7 @@ class Broker:
             return
         connection.call = call
         try:
-            body = handlers()[call.api][0](self._service, call)
+            body = self._answer(self._service, call)
         except Exception as error:
             self._failed(call, error)
             return

@@ -22,15 +22,16 @@ from streamsx.engine.loop import DataLoop
 from streamsx.engine.produce import Producer, always
 from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
-from streamsx.engine.stores import Stores
+from streamsx.engine.stores import OpenRows, Stores
 from streamsx.engine.tasks import Parts, Tasks
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import PLAINTEXT, Security
 from streamsx.membership.member import MemberConfig
 from streamsx.membership.messages import Message
 from streamsx.membership.session import Session
+from streamsx.membership.thread import SystemThread, Threads
 from streamsx.state.directory import StateDirectory
-from streamsx.state.rocks import RocksMemory
+from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import Kind
@@ -42,6 +43,17 @@ DIRTY_SHARE = CACHE_SHARE / 4
 """More than this, and a commit does not wait for its interval."""
 RESTORE_PARTITION_BYTES: Final = 1 << 20
 JITTER_STEPS = 1000
+
+
+RowsOf = Callable[[int], OpenRows]
+"""Of a memory budget in bytes: what opens the rows of persistent stores."""
+
+
+def rocks_rows(budget_bytes: int) -> OpenRows:
+    """RocksDB, with its share of the budget."""
+    blocks, buffers = int(budget_bytes * BLOCKS_SHARE), int(budget_bytes * BUFFERS_SHARE)
+    memory = RocksMemory(blocks_bytes=blocks, buffers_bytes=buffers)
+    return lambda path, layout: RocksRows(path, memory, layout)
 
 
 class Owner(Protocol):
@@ -85,6 +97,8 @@ class Given:
     clock: Clock
     cluster: Cluster
     partitions: Mapping[str, int]
+    threads: Threads = SystemThread
+    rows: RowsOf = rocks_rows
 
     @property
     def limit(self) -> int:
@@ -149,15 +163,11 @@ def assemble(given: Given) -> Machinery:
 
 
 def stores_of(given: Given, executor: ThreadPoolExecutor) -> Stores:
-    budget = given.config.memory_budget_bytes
-    memory = RocksMemory(
-        blocks_bytes=int(budget * BLOCKS_SHARE), buffers_bytes=int(budget * BUFFERS_SHARE)
-    )
     return Stores(
         given.clock,
         given.journal,
         given.directory,
-        memory,
+        given.rows(given.config.memory_budget_bytes),
         layouts_of(given.topology, given.partitions),
         executor,
         cleanup_delay_s=given.config.state_cleanup_delay_s,
@@ -324,4 +334,5 @@ def session_of(given: Given, assignor: StreamsPartitionAssignor, link: GroupLink
         MemberIdFile(directory, group),
         directory.predecessor(group, socket.gethostname()),
         lambda text: LOG.info("%s", text),
+        given.threads,
     )

@@ -17,6 +17,7 @@ variable a point does nothing, and none of them is passed per record.
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Final
 
 VARIABLE: Final = "STREAMSX_FAULT"
@@ -37,4 +38,5 @@ class Fault:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-point: Final = Fault(os.environ.get(VARIABLE, "")).reached
+point: Callable[[str], None] = Fault(os.environ.get(VARIABLE, "")).reached
+"""Called at each point; a simulation puts its own here."""

@@ -21,12 +21,17 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
 from streamsx.state.directory import StateDirectory
 from streamsx.state.memory import MemoryRows
-from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.topology.nodes import StoreNode, SubTopology
 
 LOCKED_RETRY_S = 0.25
 LOCKED_MAX_S = 5.0
 CLOSE_MAX_S = 30.0
+
+
+OpenRows = Callable[[Path, str], Rows]
+"""Opens the rows in a folder, with their layout. Raises StoreLocked, StoreCorrupt,
+IncompatibleStore.
+"""
 
 
 class Leftover(NamedTuple):
@@ -38,21 +43,21 @@ class Leftover(NamedTuple):
 
 
 class Stores:
-    """Of one worker. `layouts`: what is written in the stores, per name."""
+    """Of one worker. `rows` opens them; `layouts`: what is written in them, per name."""
 
     def __init__(
         self,
         clock: Clock,
         journal: Journal,
         directory: StateDirectory,
-        memory: RocksMemory,
+        rows: OpenRows,
         layouts: Mapping[str, str],
         executor: Executor,
         *,
         cleanup_delay_s: float,
     ) -> None:
         self._clock, self._journal, self._directory = clock, journal, directory
-        self._memory, self._layouts, self._executor = memory, layouts, executor
+        self._rows, self._layouts, self._executor = rows, layouts, executor
         self._cleanup_delay_s = cleanup_delay_s
         self._unwanted: dict[tuple[str, int], float] = {}
         """Stores of tasks that are not held here, and since when."""
@@ -77,7 +82,7 @@ class Stores:
                 return self._open(path, node)
 
     def _open(self, path: Path, node: StoreNode) -> Rows:
-        return RocksRows(path, self._memory, self._layouts[node.name])
+        return self._rows(path, self._layouts[node.name])
 
     async def close(self, task: TaskId, rows: Mapping[str, Rows]) -> None:
         """Flush and close, off the loop; one that does not end is given up and named."""

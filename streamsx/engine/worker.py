@@ -9,8 +9,8 @@ Not here: what the parts do (`assemble` makes them).
 """
 
 import asyncio
-import gc
 import os
+import random
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +19,7 @@ from typing import Any
 from streamsx import __version__
 from streamsx.clock import Clock
 from streamsx.config import Config
-from streamsx.engine.assemble import Given, Machinery, assemble, security_of
+from streamsx.engine.assemble import Given, Machinery, RowsOf, assemble, rocks_rows, security_of
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
 from streamsx.errors import TopologyError, first_of
@@ -29,6 +29,7 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle.reconcile import Ended
 from streamsx.membership import events as e
 from streamsx.membership.messages import Message
+from streamsx.membership.thread import SystemThread, Threads
 from streamsx.state.directory import StateDirectory
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import Kind
@@ -40,7 +41,6 @@ STOP_NOW_S = 5.0
 CLOSING_MAX_S = 30.0
 LAST_FLUSH_S = 5.0
 CLEANUP_EVERY_S = 60.0
-GC_THRESHOLDS = (100_000, 50, 100)
 USER_TIMEOUT_SHARE = 1 / 3
 """Of the session: what the broker has not acknowledged by then is dropped by the kernel."""
 
@@ -49,7 +49,12 @@ Service = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 
 
 class Worker:
-    """One worker of an app; `run` to the end, `stop` from a signal or another task."""
+    """One worker of an app; `run` to the end, `stop` from a signal or another task.
+
+    `hosted` is given what the app asks outside of its tasks; `begun` is called once, when all parts
+    are made and nothing of the group has begun. A simulation hands in threads, rows and randomness
+    of its own.
+    """
 
     def __init__(
         self,
@@ -61,10 +66,15 @@ class Worker:
         *,
         services: Sequence[Service] = (),
         hosted: Callable[[WorkerHost], None] = lambda _: None,
+        begun: Callable[[], None] = lambda: None,
+        threads: Threads = SystemThread,
+        rows: RowsOf = rocks_rows,
+        rng: random.Random | None = None,
     ) -> None:
         self._topology, self._config, self._directory = topology, config, directory
         self._journal, self._clock = journal, clock
         self._services, self._hosted = services, hosted
+        self._tell_begun, self._threads, self._rows, self._rng = begun, threads, rows, rng
         self._starting: asyncio.Task[Any] | None = None
         self._error: Exception | None = None
         self._out_at: float | None = None
@@ -72,7 +82,7 @@ class Worker:
         self._stopping = False
         self._begun = False
         """It may be in the group: to end is to leave."""
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs: dict[asyncio.Task[None], None] = {}
         self._alone = not topology.subtopologies
         """Timers only: there is no group to be in."""
 
@@ -106,7 +116,7 @@ class Worker:
             async with asyncio.TaskGroup() as self._group:
                 given = Given(
                     self, self._topology, self._config, self._directory, self._journal,
-                    self._clock, cluster, partitions,
+                    self._clock, cluster, partitions, self._threads, self._rows,
                 )  # fmt: skip
                 self._made = assemble(given)
                 await self._work(self._made)
@@ -139,12 +149,17 @@ class Worker:
         else:
             self.ended(error)
 
+    @property
+    def made(self) -> Machinery | None:
+        """The parts, for who looks on; None until the topics are there."""
+        return getattr(self, "_made", None)
+
     # -- what the parts call
 
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         made = self._group.create_task(job, name=name)
-        self._jobs.add(made)
-        made.add_done_callback(self._jobs.discard)
+        self._jobs[made] = None
+        made.add_done_callback(self._jobs.pop)
         return made
 
     def deliver(self, message: Message) -> None:
@@ -163,7 +178,7 @@ class Worker:
         timeout_ms = int(self._config.session_timeout_s * 1000 * USER_TIMEOUT_SHARE)
         bootstrap = ",".join(self._config.bootstrap)
         security = security_of(self._config)
-        return Cluster(bootstrap, security, user_timeout_ms=timeout_ms)
+        return Cluster(bootstrap, security, user_timeout_ms=timeout_ms, rng=self._rng)
 
     def _hear(self, message: Message) -> None:
         self._made.link.hear(message)
@@ -221,9 +236,7 @@ class Worker:
         }
         for name, job in background.items():
             _ = self.spawn(job, name=name)
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        self._tell_begun()
         self._begun = True
         try:
             if self._alone:
@@ -235,9 +248,9 @@ class Worker:
                 await self._last_flush(made)
         finally:
             made.session.post(e.Silent("its data loop has ended"))  # nothing to one that has left
-            for left in self._jobs:
+            for left in tuple(self._jobs):
                 left.cancel()
-            await self._loop.run_in_executor(None, made.session.join)
+            await made.session.ended()
             made.executor.shutdown()
 
     def _over(self) -> bool:

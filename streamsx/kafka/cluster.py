@@ -34,14 +34,21 @@ class Cluster:
     """One Kafka cluster as one event loop sees it."""
 
     def __init__(
-        self, bootstrap: str, security: Security = PLAINTEXT, *, user_timeout_ms: int | None = None
+        self,
+        bootstrap: str,
+        security: Security = PLAINTEXT,
+        *,
+        user_timeout_ms: int | None = None,
+        rng: random.Random | None = None,
     ) -> None:
-        """`bootstrap`: HOST:PORT[,HOST:PORT]. `user_timeout_ms`: see `connection.connect`.
+        """`bootstrap`: HOST:PORT[,HOST:PORT]. `user_timeout_ms`: see `connection.connect`. `rng`
+        draws whom to ask first.
 
         Raises SettingError for an address that is none.
         """
         self._bootstrap = [Address.parse(text) for text in bootstrap.split(",")]
         self._security, self._user_timeout_ms = security, user_timeout_ms
+        self._rng = rng or random.Random()  # noqa: S311  # no secret
         self._followed: set[str] = set()
         self._brokers: dict[int, Address] = {}
         self._controller = -1
@@ -153,7 +160,7 @@ class Cluster:
             if connection and not connection.closed:
                 return connection
         failed: list[str] = []
-        for address in dict.fromkeys((*random.sample(known, len(known)), *self._bootstrap)):
+        for address in dict.fromkeys((*self._rng.sample(known, len(known)), *self._bootstrap)):
             try:
                 return await self._open(address, lane)
             except BrokerUnreachable as error:

@@ -12,9 +12,7 @@ like (`requests`).
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any, Protocol
 
 from streamsx.assignor.model import Leaving, Mark, MarkState
@@ -40,13 +38,13 @@ from streamsx.membership.messages import (
     Positions,
     Published,
 )
+from streamsx.membership.thread import SystemThread, Threads
 from streamsx.model import TopicPartition
 
 OFFSETS_LANE = "offsets"
 OFFSETS_RETRY_S = 0.1
 OFFSETS_TIMEOUT_S = 10.0
 FIND_RETRY_S = 0.1
-CLOSE_S = 5.0
 DELIVERED = (e.Assigned, e.Revoke, e.Lost, e.CommitDone, e.CommitFailed, e.Fatal, e.Left)
 
 
@@ -80,22 +78,20 @@ class Session:
         file: MemberFile,
         predecessor: str | None,
         log: Callable[[str], None],
+        threads: Threads = SystemThread,
     ) -> None:
         self._connect, self._clock, self._config, self._group = connect, clock, config, group
         self._subscribed = tuple(sorted(subscribed))
         self._assignor, self._published, self._deliver = assignor, published, deliver
         self._file, self._predecessor, self._log = file, predecessor, log
         self._member = Member(config)
-        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._thread = threads("control", self._run)
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._metadata: tuple[int, bytes] | None = None
         self._view = AssignmentView()
         self._fresh, self._leaving = True, False
-        self._loop: asyncio.AbstractEventLoop | None = None
         self.losses = 0
         """How often tasks were taken away; any thread may read it."""
-        self._hears = threading.Event()
-        """Whoever posts before that would not be heard."""
         self._begin: Callable[..., object]
         """An asyncio task that ends by itself, or with the thread."""
 
@@ -105,41 +101,37 @@ class Session:
         return self._member.lease.until
 
     @property
+    def member(self) -> Member:
+        """The machine, for who looks on."""
+        return self._member
+
+    @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._thread.alive
 
     def start(self) -> None:
         """It needs no broker for that, only to get anywhere."""
         self._thread.start()
-        self._hears.wait()
 
-    def join(self) -> None:
+    async def ended(self) -> None:
         """Wait for the thread's end; it may never have begun."""
-        if self.alive:
-            self._thread.join(CLOSE_S)
+        await self._thread.ended()
 
     def post(self, event: e.Event) -> None:
         """From another thread; dropped when this one is over."""
-        self._call(self._feed, event)
+        self._thread.call(self._feed, event)
 
     def fetch_positions(self, ticket: object, tps: Iterable[TopicPartition]) -> None:
         """From another thread; answered by `Positions` with the ticket."""
-        self._call(self._ask_positions, ticket, tuple(tps))
-
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        if self._loop is not None:
-            with suppress(RuntimeError):  # it is over
-                self._loop.call_soon_threadsafe(function, *arguments)
+        self._thread.call(self._ask_positions, ticket, tuple(tps))
 
     # -- the thread
 
-    def _run(self) -> None:
+    async def _run(self) -> None:
         try:
-            asyncio.run(self._main())
+            await self._main()
         except BaseException as error:  # whatever it is, the data loop has to know
             self._deliver(Crashed(first_of(error)))
-        finally:
-            self._hears.set()
 
     async def _main(self) -> None:
         self._ended = asyncio.Event()
@@ -154,8 +146,6 @@ class Session:
                 for name, run in runs.items():
                     _ = tasks.create_task(run, name=name)
                 self._feed(e.Start(self._predecessor))
-                self._loop = asyncio.get_running_loop()
-                self._hears.set()
                 await self._ended.wait()
                 raise _Over
         except* _Over:

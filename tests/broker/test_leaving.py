@@ -95,7 +95,7 @@ def play(tmp_path: Path) -> Play:
                 for peer in group.values():
                     peer.session.post(e.Stop(CLOCK.now()))
                 for peer in group.values():
-                    peer.session.join()
+                    asyncio.run(peer.session.ended())
 
     return played
 

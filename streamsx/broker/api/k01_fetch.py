@@ -97,7 +97,7 @@ class Poll:
         self._timer = loop.call_later(call.body.max_wait / 1000, self._answer)
         call.gone = self._end
         for log in self._logs:
-            log.waiters.add(self._wake)
+            log.waiters[self._wake] = None
 
     def _wake(self, size: int) -> None:
         self._missing -= size
@@ -111,4 +111,4 @@ class Poll:
     def _end(self) -> None:
         self._timer.cancel()
         for log in self._logs:
-            log.waiters.discard(self._wake)
+            log.waiters.pop(self._wake, None)

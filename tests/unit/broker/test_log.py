@@ -222,7 +222,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
 def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -> None:
     log = opens(sync=True)
     woken: list[int] = []
-    log.waiters.add(woken.append)
+    log.waiters[woken.append] = None
     append(log, b"a")
     mark = log.mark()
     append(log, b"b")
@@ -237,7 +237,7 @@ def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -
 def test_who_waits_is_told_of_each_append_and_of_the_end(opens: Opens) -> None:
     log = opens()
     woken: list[int] = []
-    log.waiters.add(woken.append)
+    log.waiters[woken.append] = None
     append(log, b"a")
     log.close()
     assert woken[0] == len(batch(b"a"))

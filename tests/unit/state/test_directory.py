@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -34,6 +35,15 @@ def test_workers_in_one_folder_take_the_first_free_slot_and_find_it_again(tmp_pa
     assert third.root.name == "0"
     second.release()
     third.release()
+
+
+def test_ids_are_drawn_by_whoever_was_given_for_that(tmp_path: Path) -> None:
+    numbers = iter(range(1, 3))
+    directory = StateDirectory(tmp_path, "shop", lambda: UUID(int=next(numbers)))
+    assert directory.process_id == UUID(int=1)
+    directory.store("counts", 0).mkdir(parents=True)
+    assert directory.discard(directory.store("counts", 0)).name == UUID(int=2).hex
+    directory.release()
 
 
 def test_names_survive_a_restart(tmp_path: Path) -> None:
