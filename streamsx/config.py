@@ -206,8 +206,8 @@ class Config:
 
     topic_partitions: int = setting(8, whole(1), env="TOPIC_PARTITIONS")
     topic_replication_factor: int = setting(
-        1, whole(-1), "replication_factor", env="TOPIC_REPLICATION_FACTOR"
-    )
+        -1, whole(-1), "replication_factor", env="TOPIC_REPLICATION_FACTOR"
+    )  # -1: what the broker's default.replication.factor says
     topic_allow_declare: bool = setting(True, flag, env="TOPIC_ALLOW_DECLARE")
     key_serializer: object = setting("raw", as_it_is, env="APP_KEY_SERIALIZER")
     value_serializer: object = setting("json", as_it_is, env="APP_VALUE_SERIALIZER")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from streamsx.errors import BrokerUnreachable, StreamsxError, WorldError
+from streamsx.errors import BrokerUnreachable, SettingError, StreamsxError, WorldError
 from streamsx.kafka.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure
@@ -30,6 +30,8 @@ OFFSETS_LANE = "offsets"
 """A ListOffsets behind a fetch that waits took 254 ms and more."""
 
 BROKER_DEFAULT = -1
+DEFAULTS_SINCE = 4
+"""The first version of CreateTopics that takes BROKER_DEFAULT: Kafka 2.4 (KIP-464)."""
 EARLIEST, LATEST = -2, -1
 NO_REPLICA = -1
 READ_UNCOMMITTED = 0
@@ -97,6 +99,8 @@ async def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> None:
 
     async def attempt() -> None:
         connection = await cluster.controller(LANE)
+        if connection.version(Api.CREATE_TOPICS) < DEFAULTS_SINCE:
+            _demand_counts(left.values())
         wanted = [_new_topic(topic) for topic in left.values()]
         told = await connection.ask(
             Api.CREATE_TOPICS, {"topics": wanted, "timeout": CHANGE_TIMEOUT_MS}
@@ -353,6 +357,16 @@ def _all_led(told: Any) -> bool:
         and all(partition.leader_id != NO_LEADER for partition in topic.partitions)
         for topic in told.topics
     )
+
+
+def _demand_counts(topics: Iterable[NewTopic]) -> None:
+    """Of a broker that knows no defaults, and would answer that there are too few replicas."""
+    for topic in topics:
+        if BROKER_DEFAULT in (topic.partitions, topic.replication_factor):
+            raise SettingError(
+                f"the broker has no defaults for new topics: topic {topic.name}: set "
+                "topic_replication_factor and topic_partitions, or use Kafka 2.4 or newer"
+            )
 
 
 def _new_topic(topic: NewTopic) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from streamsx.errors import TopologyError
 
 REPARTITION_SEGMENT_BYTES: Final = 50 << 20
 NAME_LENGTH_MAX: Final = 249
+BROKER_DEFAULT: Final = -1
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -45,12 +46,14 @@ CONFIGS: Final[Mapping[Kind, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """How a topic is created if it is not there. `partitions` None: by rule."""
+    """How a topic is created if it is not there. `partitions` None: by rule. `replication`: copies;
+    BROKER_DEFAULT leaves it to the cluster, which knows how many brokers it has.
+    """
 
     name: str
     kind: Kind
     partitions: int | None = None
-    replication: int = 1
+    replication: int = BROKER_DEFAULT
     config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from streamsx import App
 from streamsx.errors import UsageError
 from streamsx.task.stream import DONE
 from streamsx.testing import TestDriver
-from streamsx.topology.internal_topics import Kind
+from streamsx.topology.internal_topics import BROKER_DEFAULT, Kind
 
 Drive = Callable[..., TestDriver]
 
@@ -115,6 +115,14 @@ def test_a_topic_is_created_as_it_asks(app: App) -> None:
         "cleanup.policy": "compact,delete", "retention.ms": "3600000", "segment.bytes": "1024",
     }  # fmt: skip
     assert next(iter(app.topic("plain").specs(Kind.OUTPUT))).config == {}
+
+
+def test_how_many_copies_a_topic_has_is_for_the_cluster_to_say_unless_it_is_set() -> None:
+    ours, set_for_all = App("shop"), App("shop", topic_replication_factor=2)
+    assert next(iter(ours.topic("t").specs(Kind.REPARTITION))).replication == BROKER_DEFAULT
+    assert ours.Table("totals").spec().replication == BROKER_DEFAULT
+    assert next(iter(set_for_all.topic("t").specs(Kind.SOURCE))).replication == 2
+    assert set_for_all.Table("totals").spec().replication == 2
 
 
 def test_serializers_of_the_app_are_those_of_its_topics() -> None:

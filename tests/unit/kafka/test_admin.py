@@ -70,6 +70,18 @@ def test_topics_are_created_with_their_configs() -> None:
     run(story, {Api.CREATE_TOPICS: creates(codes())}, {"a": 3, "b": 1})
 
 
+def test_a_broker_without_defaults_is_told_how_many_copies_to_make() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        broker.ranges[Api.CREATE_TOPICS] = (2, 3)
+        with pytest.raises(SettingError, match="topic b: set topic_replication_factor"):
+            await admin.create_topics(cluster, [NewTopic("a", 3, 1), NewTopic("b", 3)])
+        assert broker.asked_for(Api.CREATE_TOPICS) == []
+        await admin.create_topics(cluster, [NewTopic("a", 3, 1)])
+        assert len(broker.asked_for(Api.CREATE_TOPICS)) == 1
+
+    run(story, {Api.CREATE_TOPICS: creates(codes())}, {"a": 3})
+
+
 def test_a_topic_that_exists_is_no_error() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await admin.create_topics(cluster, [NewTopic("a", 2)])
