@@ -43,7 +43,8 @@ def show(options: argparse.Namespace) -> None:
         print(f"note: {note}", file=sys.stderr)
     if options.source:
         sources = [source for each in topology.subtopologies for source in each.sources]
-        for source in (source for source in sources if source.operators):
-            print(f"\n# {source.topic}\n{source_text(source)}", end="", file=people)
+        loops = [(source.topic, branch) for source in sources for branch in source.branches]
+        for topic, branch in loops:
+            print(f"\n# {topic}\n{source_text(branch)}", end="", file=people)
     if options.json or options.format == "json":
         print(data)

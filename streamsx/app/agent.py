@@ -163,8 +163,9 @@ def _feeding(topic: Topic, name: str, derived: Derived) -> Source:
     encode = derived.topic.encode_key if derived.key_of else _as_it_is
     forward = Operator("forward", {"encode_key": encode}, derived.topic.name)
     if derived.key_of is None:
-        return _source(topic, name, operators=(forward,))
-    return _source(topic, name, operators=(Operator("rekey", {"key_of": derived.key_of}), forward))
+        return _source(topic, name, branches=((forward,),))
+    rekey = Operator("rekey", {"key_of": derived.key_of})
+    return _source(topic, name, branches=((rekey, forward),))
 
 
 def _as_it_is(key: bytes | None) -> bytes | None:

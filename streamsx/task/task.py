@@ -126,10 +126,11 @@ class Task:
         self._sealing: tuple[dict[str, int], int, int, list[str]] | None = None
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
         self._merge = Merge(self._queues, metadata.high)
-        self._loops: dict[str, Loop] = {
-            source.topic: compiled(source, plan.number, outbox.to)
+        self._loops: dict[str, list[Loop]] = {
+            source.topic: [
+                compiled(source, branch, plan.number, outbox.to) for branch in source.branches
+            ]
             for source in plan.sources
-            if source.operators
         }
         self._agents = {s.topic: [AgentRun(a, s, self) for a in s.agents] for s in plan.sources}
         self._changelogs = {
@@ -206,7 +207,7 @@ class Task:
     def _run(self, chunk: Chunk) -> None:
         batch, start, stop = chunk
         topic = batch.topic
-        if loop := self._loops.get(topic):
+        for loop in self._loops[topic]:
             self._run_loop(loop, chunk)
         newest = max(islice(batch.timestamps, start, stop), default=-1)
         self.stream_time = max(self.stream_time, newest)

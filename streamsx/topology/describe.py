@@ -85,8 +85,8 @@ def as_mermaid(topology: Topology) -> Iterator[str]:
 
 def _boxes(each: SubTopology) -> Iterator[str]:
     for n, source in enumerate(each.sources):
-        if source.operators:
-            yield f's{each.number}o{n}["{" ".join(step.kind for step in source.operators)}"]'
+        for m, branch in enumerate(source.branches):
+            yield f's{each.number}o{n}_{m}["{" ".join(step.kind for step in branch)}"]'
     yield from (f'{box}["{name}"]' for name, box in _agents(each).items())
     yield from (f'{box}[("{name}")]' for name, box in _tables(each).items())
 
@@ -95,11 +95,10 @@ def _arrows(each: SubTopology, names: Mapping[str, str]) -> Iterator[str]:
     agents = _agents(each)
     for n, source in enumerate(each.sources):
         yield from (f"{names[source.topic]} --> {agents[agent.name]}" for agent in source.agents)
-        if source.operators:
-            yield f"{names[source.topic]} --> s{each.number}o{n}"
-        for step in source.operators:
-            if step.topic is not None:
-                yield f"s{each.number}o{n} --> {names[step.topic]}"
+        for m, branch in enumerate(source.branches):
+            box = f"s{each.number}o{n}_{m}"
+            yield f"{names[source.topic]} --> {box}"
+            yield from (f"{box} --> {names[step.topic]}" for step in branch if step.topic)
     for box in agents.values():
         yield from (f"{box} <--> {table}" for table in _tables(each).values())
     if agents:

@@ -40,13 +40,21 @@ class AgentNode:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A topic that a task reads: operators first, then each agent on its own."""
+    """A topic that a task reads: branches first, then agents, each on its own.
+
+    A branch is a straight line of operators, of one agent: its key, its failures.
+    """
 
     topic: str
     decode_key: Decode
     decode_value: Decode
-    operators: tuple[Operator, ...] = ()
+    branches: tuple[tuple[Operator, ...], ...] = ()
     agents: tuple[AgentNode, ...] = ()
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """Of all branches, one after the other."""
+        return tuple(operator for branch in self.branches for operator in branch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,5 +105,5 @@ def _both(one: Source, other: Source, agent: str) -> Source:
             f"one topic, read in two ways: {one.topic}: agent {agent} has another key or value "
             "type or serializer than an agent before: give both agents the same topic object"
         )
-    operators, agents = one.operators + other.operators, one.agents + other.agents
-    return replace(one, operators=operators, agents=agents)
+    branches, agents = one.branches + other.branches, one.agents + other.agents
+    return replace(one, branches=branches, agents=agents)

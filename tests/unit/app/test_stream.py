@@ -167,6 +167,33 @@ async def async_key(value: Any) -> Any:
     return value
 
 
+def test_agents_of_one_topic_derive_each_on_its_own(app: App, drive: Drive) -> None:
+    """Neither the key that one of them makes is the other's, nor what it cannot do."""
+    orders = app.topic("orders", partitions=1)
+    heard: dict[str, list[Any]] = {"users": [], "archive": [], "plain": []}
+
+    @app.agent(orders, name="a")
+    async def users(stream: Any) -> None:
+        async for key, order in stream.group_by(lambda o: o.pop("user"), name="user").items():
+            heard["users"].append((key, order["n"]))
+
+    @app.agent(orders, name="b")
+    async def archive(stream: Any) -> None:
+        async for key, order in stream.through(app.topic("archive", partitions=1)).items():
+            heard["archive"].append((key, order["n"]))
+
+    @app.agent(orders, name="c")
+    async def plain(stream: Any) -> None:
+        async for key, order in stream.items():
+            heard["plain"].append((key, order["n"]))
+
+    driver = drive(app)
+    driver.pipe("orders", [("k1", {"user": "ann", "n": 1}), ("k2", {"n": 2}), (None, {"n": 3})])
+    as_they_came = [(b"k1", 1), (b"k2", 2), (None, 3)]
+    assert heard == {"users": [(b"ann", 1)], "archive": as_they_came, "plain": as_they_came}
+    assert [type(each.error) for each in driver.failures] == [KeyError, KeyError]
+
+
 @pytest.mark.parametrize(
     ("key", "name", "says"), [(str, None, "give it a name"), (async_key, "n", "async function")]
 )

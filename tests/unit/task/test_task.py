@@ -45,8 +45,10 @@ REKEY = Source(
     text,
     lambda raw: orjson.loads(raw or b"null"),
     (
-        Operator("rekey", {"key_of": lambda order: order["user"]}),
-        Operator("forward", {"encode_key": orjson.dumps}, "by-user"),
+        (
+            Operator("rekey", {"key_of": lambda order: order["user"]}),
+            Operator("forward", {"encode_key": orjson.dumps}, "by-user"),
+        ),
     ),
 )
 

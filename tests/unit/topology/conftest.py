@@ -19,7 +19,7 @@ def make_stage(
     name: str, reads: str, sends: str = "", tables: str = "", *, loop: bool = False
 ) -> Stage:
     """Names with spaces between; `loop`: it forwards, and has no agent."""
-    steps = (Operator("forward", {"encode_key": same}, sends),) if loop else ()
+    steps = ((Operator("forward", {"encode_key": same}, sends),),) if loop else ()
     agents = () if loop else (AgentNode(name, same),)
     sources = tuple(Source(topic, same, same, steps, agents) for topic in reads.split())
     return Stage(name, sources, frozenset(tables.split()), frozenset(sends.split()))
