@@ -44,7 +44,7 @@ class App:
         self.agents: dict[str, Agent] = {}
         self.tables: dict[str, Table[Any, Any]] = {}
         self.topics: dict[str, Topic] = {}
-        """By name; the first object that has it."""
+        """By name, made before anything runs; the first object that has it."""
         self.host: Host | None = None
         """What runs this app; set by the driver before its tasks and services start."""
 
@@ -73,8 +73,9 @@ class App:
     def topic(self, *names: str, **options: Any) -> Topic:
         """A topic, or several that are read alike; `options` as for Topic."""
         made = Topic(self, names, **options)
-        for name in names:
-            self.topics.setdefault(name, made)
+        if self.host is None:  # what runs has looked its topics up
+            for name in names:
+                self.topics.setdefault(name, made)
         return made
 
     def agent(
@@ -177,7 +178,10 @@ class App:
         used = {name for stage in stages for name in stage.tables}
         topics += [table.spec() for name, table in self.tables.items() if name in used]
         elsewhere = [topic for job in self._jobs for topic in sends_to(self, job.fun)]
-        topics += [spec for topic in elsewhere for spec in topic.specs(Kind.OUTPUT)]
+        elsewhere += self.topics.values()  # a name is enough to send to it
+        known = {spec.name for spec in topics}
+        sent_to = (spec for topic in elsewhere for spec in topic.specs(Kind.OUTPUT))
+        topics += [spec for spec in sent_to if spec.name not in known]
         idle = sorted(self.tables.keys() - used)
         notes += [f"table without an agent: {name}: nobody can write it" for name in idle]
         return build(self.conf.id, stages, nodes, topics, notes)
@@ -221,9 +225,10 @@ class App:
         key_serializer: Any = None,
         value_serializer: Any = None,
     ) -> Done:
-        """As `Topic.send`, to a topic that may be given by its name."""
-        topic = channel if isinstance(channel, Topic) else self.topic(channel)
-        return topic.send(
+        """As `Topic.send`, to a topic that may be given by its name: one that `topic` has made."""
+        if isinstance(channel, str):
+            channel = self.topics.get(channel) or Topic(self, (channel,))
+        return channel.send(
             key=key,
             value=value,
             partition=partition,

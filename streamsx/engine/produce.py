@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from streamsx.clock import Clock
 from streamsx.engine.journal import LOG
-from streamsx.errors import BrokerUnreachable, NotFound, RecordTooLarge, WorldError
+from streamsx.errors import BrokerUnreachable, RecordTooLarge, WorldError
 from streamsx.kafka.batch import NO_HEADERS, Builder, stamp
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import ErrorCode, name_of
-from streamsx.kafka.partitioner import partition_of
+from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.kafka.wire import Api
 from streamsx.model import Headers, TopicPartition
 from streamsx.task.stream import Send, SendRows
@@ -236,8 +236,8 @@ class Producer:
     # -- sending
 
     def to(self, topic: str, partition: int | None = None) -> Send:
-        """Raises NotFound for a topic that the metadata do not have."""
-        lanes = self._lanes(topic)
+        """Raises NotFound for a topic that the metadata do not have, UsageError for a partition."""
+        lanes = self._lanes(topic, partition)
         if partition is not None:
             lanes = [lanes[partition]]
         known = self._known.setdefault((topic, len(lanes)), {}) if partition is None else {}
@@ -266,7 +266,7 @@ class Producer:
         return send
 
     def rows(self, topic: str, partition: int) -> SendRows:
-        lane = self._lanes(topic)[partition]
+        lane = self._lanes(topic, partition)[partition]
 
         def send(keys: Sequence[bytes], values: Sequence[bytes | None], timestamp: int) -> None:
             done = 0
@@ -281,10 +281,9 @@ class Producer:
 
         return send
 
-    def _lanes(self, topic: str) -> list[Partition]:
+    def _lanes(self, topic: str, partition: int | None) -> list[Partition]:
         count = self._cluster.partitions(topic)
-        if not count:
-            raise NotFound(f"unknown topic: {topic}: create it, or declare it with app.topic")
+        check_place(topic, partition, count)
         tps = [TopicPartition(topic, number) for number in range(count)]
         for tp in tps:
             if tp not in self._partitions:

@@ -1,14 +1,32 @@
-"""Which partition a key belongs to: murmur2, as Java's clients and Faust compute it.
+"""Which partition a key belongs to: murmur2, as Java's clients and Faust compute it; and which
+partitions there are to be asked for.
 
 Where a record without a key goes is the producer's.
 """
 
 import struct
 
+from streamsx.errors import NotFound, UsageError
+
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _U32 = 0xFFFFFFFF
 _words = struct.Struct("<I").iter_unpack
+
+
+def check_place(topic: str, partition: int | None, partitions: int) -> None:
+    """`partitions`: of the topic, 0 when it is not known. None leaves the choice to the key.
+
+    Raises NotFound for the topic, UsageError for the partition: as for Kafka's clients, a negative
+    one is none, and not the last.
+    """
+    if not partitions:
+        raise NotFound(
+            f"unknown topic: {topic}: make it with app.topic before the app starts: topics are "
+            "looked up then, and not when something is sent"
+        )
+    if partition is not None and not 0 <= partition < partitions:
+        raise UsageError(f"no such partition: {topic}-{partition}: it has {partitions}: use 0 on")
 
 
 def partition_of(key: bytes, partitions: int) -> int:

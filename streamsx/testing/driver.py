@@ -22,7 +22,7 @@ from streamsx.app.channel import Topic
 from streamsx.app.services import Job
 from streamsx.config import seconds
 from streamsx.errors import NotFound, TaskFailed, UsageError
-from streamsx.kafka.partitioner import partition_of
+from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
@@ -81,8 +81,8 @@ class TestDriver:
         self._now_ms = int(now * 1000)
         self.topology = app.topology()
         config = app.conf
-        self._default = config.topic_partitions
-        made = partitioned(self.topology, partitions or {}, default=self._default, declare=True)
+        default = config.topic_partitions
+        made = partitioned(self.topology, partitions or {}, default=default, declare=True)
         self._counts = dict(made.counts)
         self.failures: list[Failure] = []
         words = Word(config.on_error), Word(config.on_decode_error)
@@ -123,8 +123,7 @@ class TestDriver:
     def read(self, topic: Topic | str) -> list[Record]:
         """All that a topic holds, partition by partition, decoded."""
         name, known = self._topic(topic)
-        if name not in self._counts:
-            raise NotFound(f"no such topic: {name}: nothing was sent to it")
+        check_place(name, None, self._counts.get(name, 0))
         parts = [TopicPartition(name, partition) for partition in range(self._counts[name])]
         return [record for tp in parts for record in self._read(known, tp)]
 
@@ -232,12 +231,8 @@ class TestDriver:
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         """Of a task's outbox, and for what is sent outside of tasks."""
-        if topic not in self._counts:
-            known = self._app.topics.get(topic)
-            self._counts[topic] = (known and known.partitions) or self._default
-        partitions = self._counts[topic]
-        if partition is not None and not 0 <= partition < partitions:
-            raise UsageError(f"no such partition: {topic}-{partition}: it has {partitions}")
+        partitions = self._counts.get(topic, 0)
+        check_place(topic, partition, partitions)
 
         def send(
             key: bytes | None, value: bytes | None, at_ms: int, headers: Headers | None

@@ -74,6 +74,7 @@ def test_outside_of_a_task_it_has_the_current_time(app: App, drive: Drive) -> No
 
 @pytest.mark.parametrize("at", [0.0, 1.001, 4.35, 1_700_000_000.255, 1_700_000_000.999])
 def test_a_time_is_kept_to_the_millisecond(app: App, drive: Drive, at: float) -> None:
+    app.topic("out")
     driver = drive(app)
     driver.pipe("out", [(None, 1, at)])
     assert app.send("out", timestamp=at) is DONE

@@ -9,7 +9,7 @@ import pytest
 
 from streamsx.clock import SystemClock
 from streamsx.engine.produce import Producer
-from streamsx.errors import RecordTooLarge
+from streamsx.errors import NotFound, RecordTooLarge, UsageError
 from streamsx.kafka.batch import columns, scan
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
@@ -271,6 +271,26 @@ def test_what_was_dropped_never_arrives_and_nobody_waits_for_it() -> None:
         play.send(b"new")
         await play.producer.flush()
         assert play.log.of(P) == [Sent(P, 0, 0, [b"sent"]), Sent(P, 1, 0, [b"new"])]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "error", "says"),
+    [
+        ("t", -1, UsageError, "no such partition: t--1: it has 2"),
+        ("t", 2, UsageError, "no such partition: t-2: it has 2"),
+        ("made-at-run-time", None, NotFound, "unknown topic: made-at-run-time"),
+    ],
+)
+def test_a_place_that_is_not_there_is_refused_where_it_is_sent_to(
+    topic: str, partition: int | None, error: type[Exception], says: str
+) -> None:
+    """As in the test driver; a negative partition is not the last one."""
+
+    async def story(play: Play) -> None:
+        with pytest.raises(error, match=says):
+            play.producer.to(topic, partition)
 
     play(story)
 

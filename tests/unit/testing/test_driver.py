@@ -99,7 +99,7 @@ def test_what_is_not_there_is_said(drive: Drive) -> None:
         lambda: driver.store("counts", 99),
         lambda: driver.read("nope"),
     ):
-        with pytest.raises(NotFound, match="no such"):
+        with pytest.raises(NotFound, match=r"no such|unknown topic: nope"):
             ask()
 
 
@@ -112,9 +112,41 @@ def test_an_app_has_one_driver_at_a_time(drive: Drive) -> None:
     drive(app).pipe("words", ["b"])
 
 
-def test_a_partition_that_is_not_there_is_refused(drive: Drive) -> None:
-    with pytest.raises(UsageError, match="no such partition: words-8: it has 8"):
-        drive(counting()).pipe("words", ["a"], partition=8)
+@pytest.mark.parametrize("partition", [8, -1])
+def test_a_partition_that_is_not_there_is_refused(drive: Drive, partition: int) -> None:
+    with pytest.raises(UsageError, match=f"no such partition: words-{partition}: it has 8"):
+        drive(counting()).pipe("words", ["a"], partition=partition)
+
+
+def test_a_topic_that_a_worker_would_not_know_is_refused(drive: Drive) -> None:
+    """Its name is made when the record is there, and a worker has looked its topics up before."""
+    app = App("shop")
+
+    @app.agent("words")
+    async def route(stream: Any) -> None:
+        async for word in stream:
+            await app.topic(f"{word}s").send(value=word)
+
+    driver = drive(app)
+    driver.pipe("words", ["a"])
+    assert "unknown topic: as: make it with app.topic" in str(driver.failures[0].error)
+    with pytest.raises(NotFound):
+        driver.read("as")
+
+
+def test_a_topic_can_be_sent_to_by_its_name_alone(drive: Drive) -> None:
+    app = App("shop")
+    for name in "as", "bs":
+        app.topic(name)
+
+    @app.agent("words")
+    async def route(stream: Any) -> None:
+        async for word in stream:
+            await app.send(f"{word}s", value=word)
+
+    driver = drive(app)
+    driver.pipe("words", ["a", "b"])
+    assert [each.value for each in driver.read("bs")] == ["b"]
 
 
 def test_agents_that_feed_each_other_without_end_are_stopped(
