@@ -163,6 +163,46 @@ def columns(
     return reading.columns(max(start, next_offset))
 
 
+class Piece(NamedTuple):
+    """Whole batches of one partition as `columns` takes them, in memory of their own."""
+
+    data: bytes
+    start: int
+    """The first offset wanted; the first batch may begin before it."""
+    next_offset: int
+    aborted: tuple[tuple[int, int], ...]
+    """The aborted transactions that reach into it, also those from an earlier piece."""
+
+
+def pieces(
+    data: Buffer, start: int, *, aborted: Iterable[tuple[int, int]] = (), records_max: int
+) -> Iterator[Piece]:
+    """Cut a slice of a log; each piece ends with the batch that gives it `records_max` or more.
+
+    `aborted` tells of the whole slice and would be wrong for a part of it: "p aborts a transaction,
+    then commits ten thousand records; the cut falls between": nothing in the second piece ends the
+    aborted one, and all that p has committed there would be left out. Raises CorruptRecord, after
+    the last sound piece, for what is no batch; checksums are `columns`' to look at.
+    """
+    view, visible, begin, end, records = memoryview(data), _Visible(aborted), 0, 0, 0
+    next_offset, damage = start, None
+    try:
+        for at, size, header in scan(view, check=False):
+            if records >= records_max:
+                yield Piece(bytes(view[begin:at]), start, next_offset, visible.reached())
+                start, begin, records = next_offset, at, 0
+            if header.attributes & TRANSACTION:
+                visible.keeps(header)
+            next_offset = header.base_offset + header.last_offset_delta + 1
+            records, end = records + header.records, at + size
+    except CorruptRecord as error:
+        damage = error
+    if end > begin:
+        yield Piece(bytes(view[begin:end]), start, next_offset, visible.reached())
+    if damage is not None:
+        raise damage
+
+
 DAMAGES = (CorruptRecordException, UnicodeDecodeError, OverflowError, NotExpandable)
 """What reading the records of a batch can raise although its checksum is right."""
 
@@ -238,15 +278,23 @@ class _Visible:
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._coming = sorted(aborted, key=lambda entry: entry[1], reverse=True)
-        self._dropping: set[int] = set()
+        self._open: dict[int, int] = {}
+        """Producer -> first offset, of the aborted transactions that have begun and not ended."""
+        self._reached: list[tuple[int, int]] = []
 
     def keeps(self, header: Header) -> bool:
         while self._coming and self._coming[-1][1] <= header.last_offset:
-            self._dropping.add(self._coming.pop()[0])
+            self._reached.append(self._coming.pop())
+            self._open.update(self._reached[-1:])
         if header.control:
-            self._dropping.discard(header.producer_id)
+            self._open.pop(header.producer_id, None)
             return False
-        return header.producer_id not in self._dropping
+        return header.producer_id not in self._open
+
+    def reached(self) -> tuple[tuple[int, int], ...]:
+        """The aborted transactions that were open since it was last asked."""
+        reached, self._reached = tuple(self._reached), list(self._open.items())
+        return reached
 
 
 def records(header: Header, batch: memoryview) -> DefaultRecordBatch:

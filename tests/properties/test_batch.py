@@ -64,6 +64,53 @@ def test_a_slice_that_ends_anywhere_reads_up_to_its_last_whole_batch(
     assert read.next_offset == batch.end_offset(data[:cut], 0) == len(read.keys) < len(written)
 
 
+TURNS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(["write", "commit", "abort", "plain"]))
+)
+
+
+def transactions(turns: list[tuple[int, str]]) -> tuple[bytes, list[tuple[int, int]], list[bytes]]:
+    """A log of what several producers did, the aborted ones, and what is committed."""
+    data, open_, aborted, kept = b"", dict[int, list[int]](), list[tuple[int, int]](), set[int]()
+    for offset, (producer, what) in enumerate(turns):
+        ends = what in ("commit", "abort") and producer in open_
+        plain = what == "plain" or (what != "write" and not ends)
+        builder = Builder(1 << 20, transactional=not plain)
+        builder.append(1, None, b"%d" % offset)
+        closed = builder.close(-1 if plain else producer, 0, 0)
+        batch.place(closed, offset, 0)
+        if ends:
+            closed[22] |= batch.CONTROL
+            struct.pack_into(">I", closed, 17, crc32c(memoryview(closed)[21:]))
+            written = open_.pop(producer)
+            if what == "abort":
+                aborted.append((producer, written[0]))
+            else:
+                kept.update(written)
+        elif plain:
+            kept.add(offset)
+        else:
+            open_.setdefault(producer, []).append(offset)
+        data += closed
+    kept.update(offset for written in open_.values() for offset in written)
+    return data, aborted, [b"%d" % offset for offset in sorted(kept)]
+
+
+@given(TURNS, st.integers(1, 20), st.data())
+def test_transactions_are_seen_alike_wherever_the_log_is_cut(
+    turns: list[tuple[int, str]], records_max: int, draw: st.DataObject
+) -> None:
+    data, aborted, kept = transactions(turns)
+    cut = batch.pieces(
+        data, 0, aborted=draw.draw(st.permutations(aborted)), records_max=records_max
+    )
+    pieces = list(cut)
+    read = [columns(piece.data, piece.start, aborted=piece.aborted) for piece in pieces]
+    assert [value for each in read for value in each.values] == kept
+    assert [piece.start for piece in pieces] == list(range(0, len(turns), records_max))
+    assert [each.next_offset for each in read] == [piece.next_offset for piece in pieces]
+
+
 @given(BATCHES, st.data())
 def test_a_flipped_bit_where_the_checksum_looks_is_a_corrupt_record(
     batches: list[tuple[list[Record], str]], draw: st.DataObject

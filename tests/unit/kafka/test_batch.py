@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from streamsx.errors import CorruptRecord
 from streamsx.kafka import batch
-from streamsx.kafka.batch import Builder, columns, scan
+from streamsx.kafka.batch import Builder, Piece, columns, scan
 from streamsx.kafka.compression import EXPANDED_BYTES_MAX
 
 NOW = 1_700_000_000_000
@@ -291,3 +291,82 @@ def test_rows_are_split_over_batches() -> None:
     assert len(batches) > 5
     assert [key for each in batches for key in columns(each, 0).keys] == keys
     assert all(len(each) <= 1000 for each in batches)
+
+
+def told(
+    data: bytearray, aborted: list[tuple[int, int]], records_max: int
+) -> list[list[bytes | None]]:
+    """The values of each piece, as a reader of committed records sees them."""
+    cut = batch.pieces(data, 0, aborted=aborted, records_max=records_max)
+    return [columns(piece.data, piece.start, aborted=piece.aborted).values for piece in cut]
+
+
+def test_a_piece_ends_with_the_batch_that_fills_it() -> None:
+    data = numbers(0, 3) + numbers(3, 1) + numbers(4, 1) + numbers(9, 4) + numbers(13, 2)[:-1]
+    first, second = batch.pieces(data, 1, records_max=4)
+    assert first == Piece(bytes(numbers(0, 3) + numbers(3, 1)), 1, 4, ())
+    assert second == Piece(bytes(numbers(4, 1) + numbers(9, 4)), 4, 13, ())
+
+
+def test_a_piece_keeps_nothing_else_in_memory() -> None:
+    frame = memoryview(numbers(0, 3) + bytes(1000))
+    (piece,) = batch.pieces(frame[: len(numbers(0, 3))], 0, records_max=10)
+    assert type(piece.data) is bytes
+
+
+def test_nothing_whole_gives_no_piece() -> None:
+    assert list(batch.pieces(numbers(0, 3)[:-1], 0, records_max=1)) == []
+
+
+def test_what_is_no_batch_ends_the_cutting_behind_the_last_sound_piece() -> None:
+    second = numbers(3, 3)
+    second[16] = 1
+    cut = batch.pieces(numbers(0, 3) + second, 0, records_max=10)
+    assert next(cut) == Piece(bytes(numbers(0, 3)), 0, 3, ())
+    with pytest.raises(CorruptRecord, match="at offset 3: magic 1"):
+        next(cut)
+
+
+def test_a_transaction_that_was_aborted_in_an_earlier_piece_says_nothing_of_the_next_one() -> None:
+    """With the list of the whole slice nothing ends it there, and the committed one is lost."""
+    data = (
+        transactional(0, 7, b"aborted")
+        + marker(1, 7, ABORTS)
+        + transactional(2, 7, b"one")
+        + transactional(3, 7, b"two")
+        + marker(4, 7, COMMITS)
+    )
+    assert told(data, [(7, 0)], 2) == [[], [b"one", b"two"], []]
+
+
+def test_a_transaction_that_began_in_an_earlier_piece_is_left_out_up_to_its_marker() -> None:
+    data = (
+        transactional(0, 7, b"one")
+        + transactional(1, 8, b"kept")
+        + transactional(2, 7, b"two")
+        + marker(3, 7, ABORTS)
+        + transactional(4, 7, b"good")
+        + marker(5, 8, COMMITS)
+        + marker(6, 7, COMMITS)
+    )
+    assert told(data, [(7, 0)], 1) == [[], [b"kept"], [], [], [b"good"], [], []]
+    assert told(data, [(7, 0)], 2) == [[b"kept"], [], [b"good"], []]
+    assert told(data, [(7, 0)], 9) == [[b"kept", b"good"]]
+
+
+def test_a_piece_tells_of_each_aborted_transaction_that_begins_in_it() -> None:
+    data = (
+        transactional(0, 7, b"one")
+        + marker(1, 7, ABORTS)
+        + transactional(2, 7, b"good")
+        + marker(3, 7, COMMITS)
+        + transactional(4, 7, b"two")
+        + transactional(5, 8, b"three")
+        + marker(6, 7, ABORTS)
+        + marker(7, 8, ABORTS)
+    )
+    aborted = [(8, 5), (7, 4), (7, 0)]
+    (whole,) = batch.pieces(data, 0, aborted=aborted, records_max=100)
+    assert whole.aborted == ((7, 0), (7, 4), (8, 5))
+    cut = batch.pieces(data, 0, aborted=aborted, records_max=5)
+    assert [piece.aborted for piece in cut] == [((7, 0), (7, 4)), ((7, 4), (8, 5))]
