@@ -13,8 +13,8 @@ from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subto
 from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.engine.committing import Committing
-from streamsx.engine.failures import Failures
-from streamsx.engine.fetch import Fetcher, Limits
+from streamsx.engine.failures import Failures, damage
+from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
 from streamsx.engine.group import GroupLink
 from streamsx.engine.journal import LOG, Journal
@@ -26,6 +26,7 @@ from streamsx.engine.stores import OpenRows, Stores
 from streamsx.engine.tasks import Parts, Tasks
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import PLAINTEXT, Security
+from streamsx.lifecycle.fetch import Limits
 from streamsx.membership.member import MemberConfig
 from streamsx.membership.messages import Message
 from streamsx.membership.session import Session
@@ -118,8 +119,9 @@ def assemble(given: Given) -> Machinery:
     failures = Failures(clock)
     tasks = Tasks(parts_of(given, stores, producer, link, failures, arrived), gaps)
     data, log = limits_of(config)
-    fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut)
-    changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut)
+    damaged = damage(given.journal)
+    fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut, damaged)
+    changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut, damaged)
     restorer = Restorer(clock, changelogs, given.journal, tasks, limit=given.limit)
     purging = purging_of(given)
     committing = Committing(

@@ -1,10 +1,15 @@
-"""Tells of records that failed: one of them, and each second how many more. For each operator."""
+"""Tells of records that failed: one of them, and each second how many more, for each operator; and
+of batches that stay damaged.
+"""
 
 import asyncio
 from collections import Counter
 
 from streamsx.clock import Clock
-from streamsx.engine.journal import LOG
+from streamsx.engine.fetch import Unreadable
+from streamsx.engine.journal import LOG, Journal
+from streamsx.lifecycle.fetch import BACKOFF_MAX_S
+from streamsx.model import TopicPartition
 from streamsx.task.policy import Failure
 
 TELL_EVERY_S = 1.0
@@ -41,3 +46,16 @@ class Failures:
             self._told_at[operator] = self._clock.now()
             LOG.warning("record_failed %s: %s more: skipped", operator, more)
         self._silent.clear()
+
+
+def damage(journal: Journal) -> Unreadable:
+    """Tells of a batch that stays damaged: whoever reads that log stands still there."""
+
+    def tell(tp: TopicPartition, offset: int, why: str) -> None:
+        what = (
+            f"{why}: nothing behind it is read; it is tried every {BACKOFF_MAX_S:g} s: let a sound "
+            f"replica lead {tp}, or give these records up with kafka-delete-records.sh"
+        )
+        journal("error", what=what, where=f"{tp} at offset {offset}")
+
+    return tell

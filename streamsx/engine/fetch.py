@@ -6,78 +6,62 @@ records of the last one are looked at; positions come from batch headers, column
 batch is taken. A partition that holds too much is left out of the next request and the others go
 on, so a slow task never stops its broker.
 
-What becomes of an offset that is out of range is the owner's affair. Not here: who reads what.
+What to ask, keep and hand on is decided in `streamsx.lifecycle.fetch`; what becomes of an offset
+that is out of range is the owner's affair. Not here: who reads what.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from streamsx.clock import Clock
 from streamsx.engine.journal import LOG
-from streamsx.errors import BrokerUnreachable, CorruptRecord
-from streamsx.kafka.batch import columns, scan
+from streamsx.errors import BrokerUnreachable
 from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.errors import ErrorCode, name_of
+from streamsx.kafka.errors import name_of
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle.fetch import (
+    BACKOFF_MAX_S,
+    BACKOFF_S,
+    Answer,
+    Arrived,
+    Asked,
+    Damaged,
+    Fetching,
+    Limits,
+    Outcome,
+    OutOfRange,
+    Refused,
+)
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
 
-TAKE_RECORDS = 5000
 HURRY_WAIT_MS = 20
 HURRY_S = 10.0
 """After an assignment: what is added while a poll waits, waits for its end."""
 REPLY_TIMEOUT_S = 30.0
-BACKOFF_S = 0.1
-BACKOFF_MAX_S = 5.0
 READ_COMMITTED = 1
 DAMAGED_MAX = 3
+"""So often a batch may come damaged before it is said to be; it is asked for all the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Of one lane. `held_bytes`: per partition, and of all together."""
-
-    wait_ms: int = 250
-    reply_bytes: int = 16 << 20
-    partition_bytes: int = 1 << 20
-    held_bytes: int = 2 << 20
-    held_bytes_all: int = 64 << 20
-    check_crcs: bool = True
-
-
-class Piece(NamedTuple):
-    """Whole record batches of one partition as they came; `start`: the first offset wanted."""
-
-    data: memoryview
-    start: int
-    aborted: tuple[tuple[int, int], ...]
-
-
-@dataclass(slots=True)
-class Partition:
-    """`position`: next offset to ask for; `end`: last stable offset by the newest reply."""
-
-    position: int
-    end: int = -1
-    held: int = 0
-    retry_at: float = 0.0
-    backoff_s: float = BACKOFF_S
-    damaged: int = 0
-    pieces: deque[Piece] = field(default_factory=deque)
-
-
-class OutOfRange(Protocol):
-    """The broker does not have the offset of a partition; it is fetched again when it is added."""
+class At(Protocol):
+    """Hears of an offset of a partition."""
 
     def __call__(self, tp: TopicPartition, offset: int) -> None: ...
 
 
+class Unreadable(Protocol):
+    """The batch at this offset stays damaged; nothing behind it is handed on meanwhile."""
+
+    def __call__(self, tp: TopicPartition, offset: int, why: str) -> None: ...
+
+
 class Fetcher:
-    """One lane. `arrived` is called when there is something to take."""
+    """One lane. `arrived` is called when there is something to take; after `out_of_range` (the
+    broker does not have that offset) a partition is fetched again when it is added.
+    """
 
     def __init__(
         self,
@@ -86,13 +70,13 @@ class Fetcher:
         lane: str,
         limits: Limits,
         arrived: Callable[[], None],
-        out_of_range: OutOfRange,
+        out_of_range: At,
+        unreadable: Unreadable,
     ) -> None:
         self._cluster, self._clock, self._lane, self._limits = cluster, clock, lane, limits
-        self._arrived, self._out_of_range = arrived, out_of_range
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self._arrived, self._out_of_range, self._unreadable = arrived, out_of_range, unreadable
+        self._fetching = Fetching(limits)
         self._changed = asyncio.Event()
-        self._held = 0
         self._hurry_until = 0.0
         self._stale = False
         """A broker said that it leads something no more."""
@@ -105,14 +89,13 @@ class Fetcher:
 
     def add(self, tp: TopicPartition, offset: int) -> None:
         """From this offset on; what was held of it is dropped."""
-        self.remove(tp)
-        self._partitions[tp] = Partition(offset)
+        self._fetching.add(tp, offset)
         self._wake()
 
     def remove(self, tp: TopicPartition) -> None:
         """What is in flight for it never surfaces."""
-        if (partition := self._partitions.pop(tp, None)) is not None:
-            self._held -= partition.held
+        self._fetching.remove(tp)
+        self._wake()
 
     def hurry(self) -> None:
         """An assignment has come: polls are short for a while."""
@@ -120,62 +103,34 @@ class Fetcher:
 
     def end(self, tp: TopicPartition) -> int:
         """What a reader can reach by the newest reply; -1 before the first."""
-        partition = self._partitions.get(tp)
-        return -1 if partition is None else partition.end
+        return self._fetching.end(tp)
 
     def waiting(self, tp: TopicPartition) -> bool:
         """There is something to take."""
-        partition = self._partitions.get(tp)
-        return partition is not None and bool(partition.pieces)
+        return self._fetching.waiting(tp)
 
     def caught_up(self, tp: TopicPartition) -> bool:
         """Everything up to the end was taken."""
-        partition = self._partitions.get(tp)
-        return (
-            partition is not None
-            and not partition.pieces
-            and partition.position >= partition.end >= 0
-        )
+        return self._fetching.caught_up(tp)
 
     def take(self, tp: TopicPartition) -> Batch | None:
         """The next records of a partition, up to a few thousand; None when nothing is there."""
-        partition = self._partitions.get(tp)
-        if partition is None or not partition.pieces:
+        found = self._fetching.take(self._clock.now(), tp)
+        if found is not None:
+            self._ask_again()
+        if isinstance(found, Damaged):
+            self._damaged(tp, found)
             return None
-        piece = partition.pieces.popleft()
-        was_full = self._full(partition)
-        partition.held -= len(piece.data)
-        self._held -= len(piece.data)
-        if was_full and not self._full(partition):
-            self._wake()
-        check, aborted = self._limits.check_crcs, piece.aborted
-        try:
-            found = columns(piece.data, piece.start, aborted=aborted, check=check)
-        except CorruptRecord as error:
-            self._damaged(tp, partition, error)
-            self._held -= partition.held
-            partition.pieces.clear()
-            partition.held, partition.position = 0, piece.start
-            return None
-        partition.damaged, partition.backoff_s = 0, BACKOFF_S
-        return Batch(tp.topic, tp.partition, *found)
+        return found
 
-    def _damaged(self, tp: TopicPartition, partition: Partition, error: CorruptRecord) -> None:
-        """It may have been damaged on the way: fetched again, a few times."""
-        partition.damaged += 1
-        if partition.damaged > DAMAGED_MAX:
-            raise CorruptRecord(f"{tp}: {error}: fetched {DAMAGED_MAX} times") from error
-        LOG.warning("fetching %s again: %s", tp, error)
-        self._pause(partition)
+    def _wake(self) -> None:
+        self._changed.set()
+        self._ask_again()
 
-    def _pause(self, partition: Partition) -> None:
-        """Never a tight loop: each one in a row doubles it."""
-        partition.retry_at = self._clock.now() + partition.backoff_s
-        partition.backoff_s = min(partition.backoff_s * 2, BACKOFF_MAX_S)
-
-    def _full(self, partition: Partition) -> bool:
-        limits = self._limits
-        return partition.held >= limits.held_bytes or self._held >= limits.held_bytes_all
+    def _ask_again(self) -> None:
+        """There may be room, or more to ask for, at any broker."""
+        for wanted in self._nodes.values():
+            wanted.set()
 
     # -- loops
 
@@ -184,7 +139,7 @@ class Fetcher:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
-                leaders = {self._cluster.leader(tp) for tp in self._partitions}
+                leaders = {self._cluster.leader(tp) for tp in self._fetching}
                 for node in sorted(n for n in leaders if n is not None and n not in self._nodes):
                     self._nodes[node] = asyncio.Event()
                     group.create_task(self._serve(node), name=f"fetch {self._lane} from {node}")
@@ -193,16 +148,15 @@ class Fetcher:
                     continue
                 await self._changed.wait()
 
-    def _wake(self) -> None:
-        self._changed.set()
-        for wanted in self._nodes.values():
-            wanted.set()
-
     async def _serve(self, node: int) -> None:
         wake, backoff_s = self._nodes[node], BACKOFF_S
+
+        def leads(tp: TopicPartition) -> bool:
+            return self._cluster.leader(tp) == node
+
         while True:
             wake.clear()
-            wanted, wait_s = self._wanted(node)
+            wanted, wait_s = self._fetching.wanted(self._clock.now(), leads)
             if not wanted:
                 await _wait(wake, wait_s)
                 continue
@@ -227,27 +181,15 @@ class Fetcher:
         with suppress(BrokerUnreachable):  # the next fetch says so
             await self._cluster.refresh()
 
-    def _wanted(self, node: int) -> tuple[dict[TopicPartition, Partition], float | None]:
-        """What to ask this broker for now; else how long until something may be asked again."""
-        now, wanted, next_at = self._clock.now(), dict[TopicPartition, Partition](), None
-        for tp, partition in self._partitions.items():
-            if self._cluster.leader(tp) != node or self._full(partition):
-                continue
-            if partition.retry_at <= now:
-                wanted[tp] = partition
-            else:
-                next_at = min(next_at or partition.retry_at, partition.retry_at)
-        return wanted, None if next_at is None else max(0.0, next_at - now)
-
-    def _request(self, wanted: Mapping[TopicPartition, Partition]) -> dict[str, Any]:
+    def _request(self, wanted: Mapping[TopicPartition, Asked]) -> dict[str, Any]:
         topics: dict[str, list[dict[str, int]]] = {}
-        for tp, partition in wanted.items():
+        for tp, asked in wanted.items():
             topics.setdefault(tp.topic, []).append(
                 {
                     "partition": tp.partition,
                     "current_leader_epoch": -1,
-                    "fetch_offset": partition.position,
-                    "partition_max_bytes": self._limits.partition_bytes,
+                    "fetch_offset": asked.offset,
+                    "partition_max_bytes": asked.bytes_max,
                 }
             )
         hurry = self._clock.now() < self._hurry_until
@@ -263,54 +205,43 @@ class Fetcher:
 
     # -- replies
 
-    def _received(self, wanted: Mapping[TopicPartition, Partition], reply: Any) -> None:
-        arrived = False
+    def _received(self, wanted: Mapping[TopicPartition, Asked], reply: Any) -> None:
+        arrived, now = False, self._clock.now()
         for topic in reply.responses:
             for part in topic.partitions:
                 tp = TopicPartition(topic.topic, part.partition_index)
-                partition = wanted.get(tp)
-                if partition is None or self._partitions.get(tp) is not partition:
-                    continue  # removed meanwhile
-                if part.error_code:
-                    self._refused(tp, partition, part.error_code)
-                elif self._keep(tp, partition, part):
-                    arrived = True
+                if (asked := wanted.get(tp)) is None:
+                    continue
+                outcomes = self._fetching.answered(now, tp, asked, answer_of(part))
+                arrived = arrived or Arrived() in outcomes
+                for outcome in outcomes:
+                    self._carry_out(tp, outcome)
         if arrived:
             self._arrived()
 
-    def _keep(self, tp: TopicPartition, partition: Partition, part: Any) -> bool:
-        """Cut what came into pieces of whole batches; whether there was any."""
-        partition.end = part.last_stable_offset
-        if not part.records:
-            return False
-        aborted = tuple((a.producer_id, a.first_offset) for a in part.aborted_transactions or ())
-        first, begin, end, records = partition.position, 0, 0, 0
-        try:
-            for at, size, header in scan(part.records, check=False):
-                if records >= TAKE_RECORDS:
-                    partition.pieces.append(Piece(part.records[begin:at], first, aborted))
-                    first, begin, records = header.base_offset, at, 0
-                partition.position = header.base_offset + header.last_offset_delta + 1
-                records, end = records + header.records, at + size
-        except CorruptRecord as error:
-            self._damaged(tp, partition, error)
-        if end > begin:
-            partition.pieces.append(Piece(part.records[begin:end], first, aborted))
-        if not end:
-            self._pause(partition)  # nothing whole came: not at once again
-        partition.held += end
-        self._held += end
-        return end > 0
+    def _carry_out(self, tp: TopicPartition, outcome: Outcome) -> None:
+        match outcome:
+            case OutOfRange(offset):
+                self._out_of_range(tp, offset)
+            case Refused(code, again_s):
+                LOG.warning("fetching %s: %s: again in %.1f s", tp, name_of(code), again_s)
+                self._stale = True
+            case Damaged():
+                self._damaged(tp, outcome)
+            case Arrived():  # the caller says it once for all
+                return
 
-    def _refused(self, tp: TopicPartition, partition: Partition, code: int) -> None:
-        self._pause(partition)
-        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            offset = partition.position
-            self.remove(tp)
-            self._out_of_range(tp, offset)
-            return
-        LOG.warning("fetching %s: %s: again in %.1f s", tp, name_of(code), partition.backoff_s)
-        self._stale = True
+    def _damaged(self, tp: TopicPartition, found: Damaged) -> None:
+        if found.times < DAMAGED_MAX:  # it may have happened on the way
+            LOG.warning("fetching %s again: %s", tp, found.why)
+        elif found.times == DAMAGED_MAX:
+            self._unreadable(tp, found.offset, found.why)
+
+
+def answer_of(part: Any) -> Answer:
+    """Out of a decoded reply."""
+    aborted = [(a.producer_id, a.first_offset) for a in part.aborted_transactions or ()]
+    return Answer(part.error_code, part.last_stable_offset, part.records, aborted)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:

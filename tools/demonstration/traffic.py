@@ -12,12 +12,13 @@ from itertools import islice
 from math import inf
 
 from streamsx.clock import Clock
-from streamsx.engine.fetch import Fetcher, Limits
+from streamsx.engine.fetch import Fetcher
 from streamsx.engine.produce import Producer, always
-from streamsx.errors import TopicGone, WorldError, first_of
+from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle.fetch import Limits
 from streamsx.membership import requests
 from streamsx.model import TopicPartition
 from streamsx.testing.wordcount import text
@@ -108,12 +109,15 @@ async def counts(cluster: Cluster, clock: Clock, changelog: str) -> dict[str, in
     def gone(tp: TopicPartition, offset: int) -> None:
         raise TopicGone(f"the changelog was cut: {tp}: no offset {offset}: start again")
 
+    def unreadable(tp: TopicPartition, offset: int, why: str) -> None:
+        raise CorruptRecord(f"the changelog is damaged: {tp} at offset {offset}: {why}")
+
     await cluster.follow([changelog])
     tps = [TopicPartition(changelog, number) for number in range(cluster.partitions(changelog))]
     ends = {
         tp: each for tp, each in (await admin.bounds(cluster, tps)).items() if each[0] < each[1]
     }
-    fetcher = Fetcher(cluster, clock, "counts", Limits(), arrived.set, gone)
+    fetcher = Fetcher(cluster, clock, "counts", Limits(), arrived.set, gone, unreadable)
     for tp, bounds in ends.items():
         fetcher.add(tp, bounds.start)
     newest: dict[bytes | None, bytes | None] = {}

@@ -1,0 +1,81 @@
+"""Read committed, as workers read: what another client's transactions leave in an answer."""
+
+import asyncio
+import uuid
+
+import pytest
+from confluent_kafka import Producer
+
+from streamsx.clock import SystemClock
+from streamsx.engine.fetch import Fetcher
+from streamsx.kafka import admin
+from streamsx.kafka.admin import NewTopic
+from streamsx.kafka.cluster import Cluster
+from streamsx.lifecycle.fetch import Limits
+from streamsx.model import TopicPartition
+from streamsx.testing.apache_kafka import ApacheKafka
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.xdist_group("kafka"),
+    pytest.mark.timeout(120),
+]
+COMMITTED, BATCH = 10_000, 1000
+
+
+def write(kafka: ApacheKafka, topic: str) -> None:
+    """A hundred records that are aborted, then ten thousand that are committed, then some more."""
+    batches = {"linger.ms": 5, "batch.num.messages": BATCH}
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, **batches}
+    )
+    producer.init_transactions(30)
+    for name, records, commits in (("lost", 100, False), ("kept", COMMITTED, True), ("lost", 9, 0)):
+        producer.begin_transaction()
+        for number in range(records):
+            producer.produce(topic, b"%s %d" % (name.encode(), number), partition=0)
+        producer.flush()
+        if commits:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+
+
+def raises(tp: TopicPartition, offset: int, why: str = "") -> None:
+    raise AssertionError(f"{tp} at {offset}: {why}")
+
+
+async def read(kafka: ApacheKafka, topic: str) -> list[bytes | None]:
+    cluster, tp, arrived = Cluster(kafka.bootstrap), TopicPartition(topic, 0), asyncio.Event()
+    await cluster.start()
+    await cluster.follow([topic])
+    fetcher = Fetcher(cluster, SystemClock(), "data", Limits(), arrived.set, raises, raises)
+    fetcher.add(tp, 0)
+    running = asyncio.create_task(fetcher.run())
+    values: list[bytes | None] = []
+    async with asyncio.timeout(60):
+        while not fetcher.caught_up(tp):
+            await arrived.wait()
+            arrived.clear()
+            while (batch := fetcher.take(tp)) is not None:
+                values += batch.values
+    running.cancel()
+    await asyncio.wait([running])
+    await cluster.stop()
+    return values
+
+
+def test_what_is_committed_behind_an_aborted_transaction_is_read_to_the_last_record(
+    kafka: ApacheKafka,
+) -> None:
+    """One answer with several pieces: what is aborted in the first says nothing of the others."""
+
+    async def story() -> list[bytes | None]:
+        cluster, topic = Cluster(kafka.bootstrap), f"t-{uuid.uuid4()}"
+        await cluster.start()
+        await admin.create_topics(cluster, [NewTopic(topic)])
+        await cluster.stop()
+        await asyncio.to_thread(write, kafka, topic)
+        return await read(kafka, topic)
+
+    assert asyncio.run(story()) == [b"kept %d" % number for number in range(COMMITTED)]
