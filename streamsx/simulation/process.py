@@ -1,0 +1,171 @@
+"""Processes: threads, memory and sockets that freeze and die together."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from streamsx.simulation.loop import ThreadLoop
+from streamsx.simulation.scheduler import SimClock
+
+if TYPE_CHECKING:
+    from streamsx.simulation.connection import Side
+    from streamsx.simulation.network import Net
+
+JOIN_S: Final = 5.0
+"""As the machine's thread has it."""
+
+Main = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class Process:
+    """On `host`, a machine of the network. It ends with the first of its threads that was started.
+
+    A process that was killed never runs again; whoever holds something for it that the kernel would
+    take back says so in `on_kill`.
+    """
+
+    def __init__(
+        self, net: "Net", name: str, *, host: str | None = None, clock: SimClock | None = None
+    ) -> None:
+        self.net, self.scheduler = net, net.scheduler
+        self.name, self.host = name, host or name
+        lives = [other for other in self.scheduler.processes if other.name == name]
+        self.life = len(lives) + 1
+        """How often there has been one of this name."""
+        self.clock = clock or SimClock(self.scheduler)
+        self.alive, self.killed = True, False
+        self.frozen_until = 0.0
+        self.loops: list[ThreadLoop] = []
+        self.threads: list[SimThread] = []
+        """Those that have started."""
+        self.sides: dict[Side, None] = {}
+        """Ends of connections that are open."""
+        self.on_kill: list[Callable[[], None]] = []
+        net.boot(self.host)
+        self.scheduler.processes.append(self)
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name}>"
+
+    def thread(self, name: str, main: Main) -> "SimThread":
+        """What a worker is handed for its control thread."""
+        return SimThread(self, name, main)
+
+    def start(self, main: Main, name: str = "main") -> "SimThread":
+        """The main thread."""
+        thread = SimThread(self, name, main)
+        thread.start()
+        return thread
+
+    @property
+    def main(self) -> "SimThread":
+        return self.threads[0]
+
+    @property
+    def frozen(self) -> bool:
+        return self.frozen_until > self.scheduler.now
+
+    def freeze(self, seconds: float) -> None:
+        """SIGSTOP for so long: no thread runs, the kernel goes on."""
+        self.frozen_until = max(self.frozen_until, self.scheduler.now + seconds)
+
+    def kill(self, *, power: bool = False) -> None:
+        """SIGKILL: no thread runs any more, and the kernel closes the sockets. With `power` the
+        machine is off: nobody does, until a process starts there.
+        """
+        if self.alive:
+            self.killed = True
+            self._gone(power=power)
+            for undo in self.on_kill:
+                undo()
+
+    def signal(self, number: int) -> None:
+        """SIGTERM or SIGINT; without a handler SIGTERM kills, SIGINT cancels the main coroutine."""
+        if not self.alive:
+            return
+        loop, task = self.main.loop, self.main.task
+        handler = loop.signals.get(number) if loop else None
+        if loop is not None and handler is not None:
+            loop.post_at(self.scheduler.now, handler)
+        elif loop is not None and task is not None and number == signal.SIGINT:
+            loop.post_at(self.scheduler.now, task.cancel)
+        else:
+            self.kill()
+
+    def loop_over(self, loop: ThreadLoop) -> None:
+        """All of a thread's tasks have ended."""
+        loop.close()
+        for thread in self.threads:
+            if thread.loop is loop:
+                thread.tell_end()
+        if loop is self.main.loop:
+            self._gone(power=False)
+
+    def _gone(self, *, power: bool) -> None:
+        self.alive = False
+        for loop in self.loops:
+            loop.close()
+        if power:
+            self.net.switch_off(self)
+        for side in tuple(self.sides):
+            side.die(power=power)
+
+
+class SimThread:
+    """`LoopThread` of a simulated process. `result` or `error`: how its coroutine has ended."""
+
+    def __init__(self, process: Process, name: str, main: Main) -> None:
+        self.process, self.name, self._main = process, name, main
+        self.loop: ThreadLoop | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    @property
+    def alive(self) -> bool:
+        return self.loop is not None and not self.loop.closed
+
+    def start(self) -> None:
+        self.process.threads.append(self)
+        self.loop = ThreadLoop(self.process, self.name)  # type: ignore[abstract]  # as asyncio's
+        self.task = self.loop.create_task(self._main(), name=self.name)
+        self.task.add_done_callback(self._done)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        if self.loop is not None:
+            with suppress(RuntimeError):  # it is over
+                self.loop.call_soon_threadsafe(function, *arguments)
+
+    async def ended(self) -> None:
+        if not self.alive:
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.append((loop, waiter))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(JOIN_S):
+                await waiter
+
+    def tell_end(self) -> None:
+        """To those who wait for it."""
+        for loop, waiter in self._waiters:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_wake, waiter)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        assert self.loop is not None
+        if task.cancelled():
+            self.error = asyncio.CancelledError()
+        elif (error := task.exception()) is not None:
+            self.error = error
+        else:
+            self.result = task.result()
+        self.loop.end()
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

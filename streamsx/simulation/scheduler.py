@@ -1,0 +1,176 @@
+"""One virtual time for all simulated threads, and whose turn it is.
+
+What happens when lies on one heap; a seed decides the rest. A turn is one iteration of a thread's
+event loop. Time passes between turns, a little with each look at a clock, and in the middle of a
+turn where somebody calls `elapse`: others run meanwhile, as they would beside a thread that blocks.
+
+Not here: what a loop does in its turn (`loop`), what dies and freezes (`process`), the network.
+"""
+
+import asyncio
+import contextvars
+import hashlib
+import random
+import struct
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from streamsx.simulation.loop import ThreadLoop
+    from streamsx.simulation.process import Process
+
+TICK_S: Final = 2e-6
+"""Between two looks at a clock, at the mean."""
+WALL_0: Final = 1_700_000_000.0
+"""Unix seconds at the virtual second 0."""
+
+
+class Violation(AssertionError):
+    """What must never happen has happened: seed, second, which rule, what."""
+
+
+class Killed(KeyboardInterrupt):
+    """Ends the turn of a process that was killed in the middle of it.
+
+    asyncio passes no other kind of exception through a callback. Frames on the way are unwound, but
+    what they still do reaches nobody: the process is dead before this is raised.
+    """
+
+
+class Scheduler:
+    """The virtual world's time, its heap and its randomness. `seed` names the run."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.now = seed, 0.0
+        self.hop_s = 0.0005
+        """How late a sleeping thread wakes up for another one's call, at the mean."""
+        self.disk_s = 0.004
+        """What is given to an executor takes so long, at the mean."""
+        self.preempt = 0.0
+        """How often a look at a clock lets other threads run first: a share of 1."""
+        self.processes: list[Process] = []
+        self.running: ThreadLoop | None = None
+        """Whose turn it is."""
+        self.violation: Violation | None = None
+        self.turns = 0
+        self.trace: list[tuple[float, str, str]] = []
+        self.numbers = count(1)
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
+        self._ties = count()
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._ticks, self._pauses = self.stream("ticks"), self.stream("pauses")
+
+    def stream(self, concern: str) -> random.Random:
+        """Randomness for one concern: what one draws does not change what others draw."""
+        return random.Random(f"{self.seed}/{concern}")
+
+    @property
+    def digest(self) -> str:
+        """Of every turn and every word said so far: two runs are the same, or differ here."""
+        return self._digest.hexdigest()
+
+    # -- what is to happen
+
+    def at(self, when: float, function: Callable[..., object], *arguments: Any) -> None:
+        """In no thread: the kernel, the network, whoever makes faults or looks on."""
+        heappush(self._heap, (when, next(self._ties), function, arguments))
+
+    def after(self, seconds: float, function: Callable[..., object], *arguments: Any) -> None:
+        self.at(self.now + seconds, function, *arguments)
+
+    def run_until(self, end: float, done: Callable[[], bool] = lambda: False) -> None:
+        """Until that second, or until `done`, which is asked after each event.
+
+        Raises Violation.
+        """
+        self._run(end, done)
+        if self.violation is not None:
+            raise self.violation
+
+    def _run(self, end: float, done: Callable[[], bool]) -> None:
+        heap = self._heap
+        while self.violation is None and not done():
+            if not heap or heap[0][0] > end:
+                self.now = max(self.now, end)
+                return
+            at, _, function, arguments = heappop(heap)
+            self.now = max(self.now, at)
+            function(*arguments)
+
+    # -- time, as a thread sees it
+
+    def look(self) -> float:
+        """The time; in a turn it has moved on a little since the last look."""
+        if self.running is not None:
+            self.now += self._ticks.random() * 2 * TICK_S
+            if self.preempt and self._pauses.random() < self.preempt:
+                self.elapse(self._pauses.expovariate(1 / self.hop_s))
+        return self.now
+
+    def elapse(self, seconds: float) -> None:
+        """This turn goes on so much later: its thread computes, blocks, or is not scheduled."""
+        loop, end = self.running, self.now + seconds
+        assert loop is not None, "in no turn: nothing would wait"
+        task = _swap_task(loop, None)
+        asyncio._set_running_loop(None)
+        self.running = None
+        try:
+            while self.violation is None and self.now < end and loop.process.alive:
+                contextvars.Context().run(self._run, end, lambda: not loop.process.alive)
+                end = max(end, loop.process.frozen_until)
+        finally:
+            asyncio._set_running_loop(loop)
+            self.running = loop
+            _ = _swap_task(loop, task)
+        if not loop.process.alive:
+            raise Killed
+
+    # -- what is told
+
+    def note(self, loop: "ThreadLoop", handles: int) -> None:
+        """A turn is over."""
+        self.turns += 1
+        self._digest.update(struct.pack("<dII", self.now, loop.number, handles))
+
+    def say(self, who: str, what: str) -> None:
+        """A line of the story."""
+        self.trace.append((self.now, who, what))
+        self._digest.update(f"{self.now!r} {who} {what}".encode())
+
+    def violate(self, rule: str, what: str) -> None:
+        """The first one ends the run."""
+        if self.violation is None:
+            self.violation = Violation(f"seed {self.seed} at {self.now:.3f} s: {rule}: {what}")
+
+    def close(self) -> None:
+        """The end of the world: every thread is cancelled, and what it does about it is not heard.
+
+        Without it the interpreter would complain of the coroutines of those who were killed.
+        """
+        self._heap.clear()
+        loops = [loop for process in self.processes for loop in process.loops]
+        for process in self.processes:
+            process.kill(power=True)
+        for loop in loops:
+            loop.unwind()
+
+
+class SimClock:
+    """`Clock` of one machine. `rate`: its seconds per virtual second; `ahead_s`: its wall clock."""
+
+    def __init__(self, scheduler: Scheduler, rate: float = 1.0, ahead_s: float = 0.0) -> None:
+        self._scheduler, self.rate, self.ahead_s = scheduler, rate, ahead_s
+
+    def now(self) -> float:
+        return self._scheduler.look() * self.rate
+
+    def wall(self) -> float:
+        return WALL_0 + self.ahead_s + self.now()
+
+
+def _swap_task(loop: "ThreadLoop", task: Any) -> Any:
+    """Where Python counts current tasks per thread (from 3.12 on), the one that waits steps out."""
+    swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)
+    return swap(loop, task) if swap else None

@@ -1,0 +1,426 @@
+"""Virtual time, turns and threads: as asyncio and the kernel have them, from one seed."""
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamsx.simulation.network import Net
+from streamsx.simulation.process import Process
+from streamsx.simulation.scheduler import Killed, Scheduler, Violation
+
+Run = Callable[..., Any]
+
+
+async def for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def test_an_hour_passes_at_once(scheduler: Scheduler, run: Run) -> None:
+    run(lambda: asyncio.sleep(3600), limit_s=4000)
+    assert scheduler.now == pytest.approx(3600, abs=0.01)
+    assert scheduler.turns < 10
+
+
+def test_timers_fire_in_their_order_and_cancelled_ones_never(run: Run) -> None:
+    heard: list[object] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(3, heard.append, "late")
+        for seconds in (2, 1, 1.5):
+            loop.call_later(seconds, heard.append, seconds)
+        for _ in range(300):  # more than it keeps
+            loop.call_later(2.5, heard.append, "cancelled").cancel()
+        late.cancel()
+        await asyncio.sleep(4)
+
+    run(main)
+    assert heard == [1, 1.5, 2]
+
+
+def test_a_timeout_cancels_what_waits(run: Run) -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await for_ever()
+        return loop.time() - before
+
+    assert run(main) == pytest.approx(5, abs=0.01)
+
+
+def test_time_moves_on_within_a_turn(run: Run) -> None:
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        return [loop.time() for _ in range(1000)]
+
+    times = run(main)
+    assert sorted(set(times)) == times
+    assert 0.001 < times[-1] - times[0] < 0.01
+
+
+def test_clocks_of_machines_differ(scheduler: Scheduler, net: Net) -> None:
+    slow, fast = Process(net, "slow"), Process(net, "fast")
+    slow.clock.rate, fast.clock.ahead_s = 0.5, 60.0
+    woken: dict[str, float] = {}
+    for process in (slow, fast):
+
+        async def main(name: str = process.name) -> None:
+            await asyncio.sleep(1)
+            woken[name] = scheduler.now
+
+        process.start(main)
+    scheduler.run_until(10)
+    assert woken == {"slow": pytest.approx(2, abs=0.01), "fast": pytest.approx(1, abs=0.01)}
+    assert fast.clock.wall() - slow.clock.wall() == pytest.approx(60 + 5)
+
+
+class Pair:
+    """Two threads of a process: `main` starts the other one, which collects what it hears."""
+
+    def __init__(self, net: Net) -> None:
+        self.heard: list[tuple[str, float]] = []
+        self.process = Process(net, "p")
+        self.other = self.process.thread("other", for_ever)
+
+    def hear(self, what: str) -> None:
+        self.heard.append((what, self.process.scheduler.now))
+
+
+def test_another_threads_call_is_in_the_queue_at_once_but_wakes_it_late(
+    scheduler: Scheduler, net: Net
+) -> None:
+    """The other thread's own timer comes first, and takes along what was called before."""
+    scheduler.hop_s = 50.0
+    pair = Pair(net)
+
+    async def main() -> None:
+        pair.other.start()
+        await asyncio.sleep(1)
+        assert pair.other.loop is not None
+        pair.other.loop.call_later(0.5, pair.hear, "timer")
+        pair.other.call(pair.hear, "called")
+        await for_ever()
+
+    pair.process.start(main)
+    scheduler.run_until(5)
+    assert [what for what, _ in pair.heard] == ["called", "timer"]
+    assert pair.heard[0][1] == pytest.approx(1.5, abs=0.01)
+
+
+def test_calls_from_another_thread_stay_in_order_and_end_with_it(
+    scheduler: Scheduler, net: Net
+) -> None:
+    pair = Pair(net)
+    over: list[float] = []
+
+    async def main() -> None:
+        pair.other.call(pair.hear, "before the start")
+        await pair.other.ended()
+        pair.other.start()
+        for word in "abc":
+            pair.other.call(pair.hear, word)
+        assert pair.other.task is not None
+        pair.other.call(pair.other.task.cancel)
+        await pair.other.ended()
+        over.append(scheduler.now)
+        assert not pair.other.alive
+        pair.other.call(pair.hear, "after the end")
+
+    pair.process.start(main)
+    scheduler.run_until(10)
+    assert [what for what, _ in pair.heard] == ["a", "b", "c"]
+    assert over[0] < 1
+
+
+def test_who_waits_for_a_thread_that_never_ends_goes_on_after_a_while(
+    scheduler: Scheduler, net: Net, run: Run
+) -> None:
+    stuck = Process(net, "stuck").thread("main", for_ever)
+
+    async def main() -> None:
+        stuck.start()
+        await stuck.ended()
+
+    run(main)
+    assert scheduler.now == pytest.approx(5, abs=0.1)
+
+
+def test_a_thread_that_ends_cancels_what_it_has_begun(run: Run) -> None:
+    ended: list[str] = []
+
+    async def lives(name: str) -> None:
+        try:
+            await for_ever()
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append(name)
+
+    async def main() -> None:
+        left = [asyncio.create_task(lives(name)) for name in "ab"]
+        await asyncio.sleep(1)
+        assert len(left) == 2
+
+    run(main)
+    assert ended == ["a", "b"]
+
+
+def test_a_frozen_process_runs_nothing_and_its_timers_come_late(
+    scheduler: Scheduler, net: Net
+) -> None:
+    pair = Pair(net)
+
+    async def main() -> None:
+        pair.other.start()
+        for _ in range(4):
+            pair.hear("tick")
+            await asyncio.sleep(1)
+
+    pair.process.start(main)
+    scheduler.at(1.5, pair.process.freeze, 5)
+    scheduler.at(2, pair.other.call, pair.hear, "called")
+    scheduler.run_until(20)
+    times = {what: at for what, at in pair.heard if what == "called"}
+    assert [int(at) for what, at in pair.heard if what == "tick"] == [0, 1, 6, 7]
+    assert times["called"] >= 6.5
+
+
+def test_who_is_killed_runs_no_finally(scheduler: Scheduler, net: Net) -> None:
+    heard: list[str] = []
+    process = Process(net, "p")
+
+    async def main() -> None:
+        try:
+            asyncio.get_running_loop().call_later(2, heard.append, "timer")
+            await asyncio.sleep(3)
+        finally:
+            heard.append("finally")
+
+    process.on_kill.append(lambda: heard.append("handles released"))
+    process.start(main)
+    scheduler.at(1, process.kill)
+    scheduler.run_until(10)
+    _ = gc.collect()
+    assert heard == ["handles released"]
+    assert process.killed
+
+
+def test_who_is_killed_within_a_turn_ends_it_there(scheduler: Scheduler, net: Net) -> None:
+    heard: list[str] = []
+    process = Process(net, "p")
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(heard.append, "next in this turn")
+        process.kill()
+        raise Killed
+
+    process.start(main)
+    scheduler.run_until(10)
+    assert heard == []
+
+
+def test_a_process_ends_with_its_main_thread(scheduler: Scheduler, net: Net) -> None:
+    pair = Pair(net)
+
+    async def main() -> int:
+        pair.other.start()
+        await asyncio.sleep(1)
+        return 3
+
+    thread = pair.process.start(main)
+    scheduler.run_until(10)
+    assert thread.result == 3
+    assert not pair.process.alive
+    assert not pair.process.killed
+    assert not pair.other.alive
+
+
+def test_signals_go_to_the_handler_or_do_what_they_do(scheduler: Scheduler, net: Net) -> None:
+    heard: list[str] = []
+    handles, plain, interrupted = (Process(net, name) for name in ("handles", "plain", "int"))
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, heard.append, "handled")
+        await for_ever()
+
+    async def waits() -> None:
+        try:
+            await for_ever()
+        finally:
+            heard.append("interrupted")
+
+    handles.start(main)
+    plain.start(for_ever)
+    interrupted.start(waits)
+    scheduler.run_until(1)
+    for process in (handles, plain):
+        process.signal(signal.SIGTERM)
+    interrupted.signal(signal.SIGINT)
+    scheduler.run_until(2)
+    assert heard == ["handled", "interrupted"]
+    assert handles.alive
+    assert plain.killed
+    assert not interrupted.alive
+    assert not interrupted.killed
+
+
+def test_an_executor_takes_time_and_hands_back_errors(scheduler: Scheduler, run: Run) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert await loop.run_in_executor(None, divmod, 7, 2) == (3, 1)
+        with pytest.raises(ZeroDivisionError):
+            await loop.run_in_executor(None, divmod, 7, 0)
+
+    run(main)
+    assert 0 < scheduler.now < 1
+
+
+def test_a_turn_that_blocks_lets_all_others_run(scheduler: Scheduler, net: Net) -> None:
+    pair = Pair(net)
+
+    async def beside() -> None:
+        while True:
+            await asyncio.sleep(0.9)
+            pair.hear("beside")
+
+    other = pair.process.thread("beside", beside)
+
+    async def main() -> None:
+        other.start()
+        await asyncio.sleep(0.1)
+        scheduler.elapse(2)
+        pair.hear("blocked for two seconds")
+        assert asyncio.current_task() is pair.process.main.task
+
+    pair.process.start(main)
+    scheduler.run_until(3)
+    assert [what for what, _ in pair.heard] == ["beside", "beside", "blocked for two seconds"]
+
+
+def test_who_is_killed_while_it_blocks_never_goes_on(scheduler: Scheduler, net: Net) -> None:
+    heard: list[str] = []
+    process = Process(net, "p")
+
+    async def main() -> None:
+        scheduler.elapse(5)
+        heard.append("went on")
+
+    process.start(main)
+    scheduler.at(2, process.kill)
+    scheduler.run_until(10)
+    assert heard == []
+
+
+def test_a_look_at_the_clock_may_let_other_threads_run(scheduler: Scheduler, net: Net) -> None:
+    scheduler.preempt = 0.2
+    pair = Pair(net)
+    order: list[str] = []
+
+    def looks(name: str) -> Callable[[], Any]:
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            for _ in range(20):
+                loop.time()
+                order.append(name)
+
+        return main
+
+    for name in "ab":
+        Process(net, name).start(looks(name))
+    scheduler.run_until(1)
+    assert pair.heard == []
+    assert len(order) == 40
+    assert "".join(order) not in ("a" * 20 + "b" * 20, "b" * 20 + "a" * 20)
+
+
+def test_an_exception_in_a_callback_is_a_violation(net: Net) -> None:
+    scheduler = Scheduler(7)
+    process = Process(Net(scheduler), "p")
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(1, divmod, 1, 0)
+        await asyncio.sleep(5)
+
+    process.start(main)
+    with pytest.raises(Violation, match=r"seed 7 at 1\.00.*callback.*ZeroDivisionError"):
+        scheduler.run_until(10)
+    scheduler.close()
+
+
+def test_a_loop_that_is_woken_for_ever_is_a_livelock() -> None:
+    scheduler = Scheduler(1)
+    process = Process(Net(scheduler), "p")
+
+    async def main() -> None:
+        def again() -> None:
+            asyncio.get_running_loop().call_soon(again)
+
+        again()
+        await for_ever()
+
+    process.start(main)
+    with pytest.raises(Violation, match="livelock: p/main"):
+        scheduler.run_until(10)
+    scheduler.close()
+
+
+STORY = """
+import asyncio
+from streamsx.simulation.network import Net
+from streamsx.simulation.process import Process
+from streamsx.simulation.scheduler import Scheduler
+
+def story(seed):
+    scheduler = Scheduler(seed)
+    net = Net(scheduler)
+    async def serve():
+        async def echo(reader, writer):
+            while data := await reader.read(100):
+                writer.write(data)
+        await asyncio.get_running_loop().create_server(
+            lambda: asyncio.StreamReaderProtocol(reader := asyncio.StreamReader(), echo), "s", 1)
+        await asyncio.get_running_loop().create_future()
+    async def ask(word):
+        reader, writer = await asyncio.open_connection("s", 1)
+        for number in range(5):
+            writer.write(word * 40)
+            scheduler.say("client", repr(await reader.readexactly(40)))
+            await asyncio.wait({asyncio.create_task(asyncio.sleep(i / 100)) for i in range(9)})
+    async def main():
+        async with asyncio.TaskGroup() as tasks:
+            for word in (b"a", b"b", b"c"):
+                tasks.create_task(ask(word))
+    Process(net, "server", host="s").start(serve)
+    Process(net, "client").start(main)
+    scheduler.run_until(10)
+    found = scheduler.digest
+    scheduler.close()
+    return found
+
+if __name__ == "__main__":
+    print(story(1), story(1), story(2))
+"""
+
+
+def test_one_seed_is_one_trace_whatever_the_hash_seed() -> None:
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", STORY],
+            env={"PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("0", "1", "77")
+    }
+    assert len(told) == 1
+    first, again, other = told.pop().split()
+    assert first == again != other
