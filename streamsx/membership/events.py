@@ -50,6 +50,7 @@ class Timer(Enum):
     COLLECT = "collect"
     DRAIN = "drain"
     STOP = "stop"
+    EVICT = "evict"
 
 
 # Requests.
@@ -192,6 +193,13 @@ class Disconnected:
     lane: Lane
 
 
+class Eviction(NamedTuple):
+    """Remove this member at `at`, if the plan that says so is still the newest."""
+
+    member_id: str
+    at: float
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """Answers `Assign`. With an error the assignments return everybody's claims."""
@@ -199,6 +207,7 @@ class Planned:
     request: int
     assignments: tuple[tuple[str, bytes], ...]
     error: str | None = None
+    evictions: tuple[Eviction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +332,13 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """Take another member out of the group, if it is still there; one try."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class OnAssignment:
     """The whole assignment, before the callbacks for its parts."""
 
@@ -408,6 +424,6 @@ class Left:
 
 
 Effect = (
-    Find | Send | Close | Arm | Disarm | Assign | OnAssignment | Assigned | Revoke | Lost
+    Find | Send | Close | Arm | Disarm | Assign | Evict | OnAssignment | Assigned | Revoke | Lost
     | CommitDone | CommitFailed | Count | Remember | Fatal | Left
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """What a leader does: plan with fresh partition counts, and remove who overstays its deadline.
 
 Every member watches the counts, for each may be elected. Not here: what a plan says (the
-assignor's), when one is due (the member's).
+assignor's), when one or a removal is due (the member's).
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import requests
-from streamsx.membership.member import Member
 
 METADATA_RETRY_S = 0.1
 METADATA_WAIT_S = 2.0
@@ -37,14 +36,12 @@ class Leading:
         group: str,
         subscribed: Sequence[str],
         assignor: StreamsPartitionAssignor,
-        member: Member,
         ask: AskCoordinator,
-        begin: Callable[..., object],
         log: Callable[[str], None],
     ) -> None:
         self._cluster, self._clock, self._group = cluster, clock, group
-        self._subscribed, self._assignor, self._member = subscribed, assignor, member
-        self._ask, self._begin, self._log = ask, begin, log
+        self._subscribed, self._assignor = subscribed, assignor
+        self._ask, self._log = ask, log
         self._counts: dict[str, int] = {}
 
     async def plan(self, asked: e.Assign) -> Outcome:
@@ -62,10 +59,6 @@ class Leading:
             self._log(note)
         for decision in outcome.plan.explain if outcome.plan else ():
             self._log(f"plan task={decision.task} {decision.decision}: {decision.why}")
-        for eviction in outcome.evictions:
-            ahead_s = eviction.at_ms / 1000 - self._clock.wall()
-            loop = asyncio.get_running_loop()
-            loop.call_later(max(0.0, ahead_s), self._evict, eviction.member)
         return outcome
 
     async def watch(self, changed: Callable[[], None]) -> None:
@@ -96,12 +89,8 @@ class Leading:
     def _found(self) -> dict[str, int]:
         return {topic: self._cluster.partitions(topic) for topic in self._subscribed}
 
-    def _evict(self, member_id: str) -> None:
-        """A marked member that may still be there behind its deadline, if we still lead."""
-        if self._member.leader:
-            self._begin(self._remove(member_id), name=f"evict {member_id}")
-
-    async def _remove(self, member_id: str) -> None:
+    async def remove(self, member_id: str) -> None:
+        """A marked member that may still be there behind its deadline."""
         body = requests.leave(self._group, member_id)
         try:
             reply = await self._ask(Api.LEAVE_GROUP, body, EVICT_TIMEOUT_S)

@@ -48,6 +48,7 @@ from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
 from streamsx.membership.leaving import Leaving
 from streamsx.membership.outbox import Flight, Outbox
+from streamsx.membership.plans import Plans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +98,7 @@ TICKS: dict[e.Timer, str] = {
     e.Timer.COLLECT: "_box.collected",
     e.Timer.DRAIN: "_drained",
     e.Timer.STOP: "_go",
+    e.Timer.EVICT: "_plans.evict",
 }
 
 ROUND_SLACK_S = 5.0
@@ -106,7 +108,7 @@ PREDECESSOR_S, LEAVE_S, LAST_COMMIT_S = 2.0, 5.0, 5.0
 DEAF_S = 2.0
 """A coordinator that has answered nothing for so long is not told that we leave: our successor in
 the state directory does it."""
-PLAN_PAUSE_S, FULL_PAUSE_S = 1.0, 10.0
+FULL_PAUSE_S = 10.0
 STORY_LENGTH = 200
 
 
@@ -134,9 +136,9 @@ class Member:
         self.claims = self._mine.claims
         self.lease = Lease(self._box, config.session_timeout_s, config.heartbeat_interval_s)
         self.leaving = Leaving(self._box)
+        self._plans = Plans(self._box)
         self.story: deque[tuple[float, e.Event, tuple[e.Effect, ...]]] = deque(maxlen=STORY_LENGTH)
         self._predecessor: str | None = None
-        self._plan: int | None = None
         self._want: str | None = None
         self._reason, self._claimed = "", NONE
         self._round_s = config.rebalance_timeout_s + ROUND_SLACK_S
@@ -206,7 +208,8 @@ class Member:
         if event.lane is e.Lane.BEAT:
             self._mine.commits.break_off()
         elif joining:
-            self.state, self._plan = State.JOINING, None
+            self.state = State.JOINING
+            self._plans.drop()
         if event.lane is e.Lane.BEAT or joining or self.nonce == 0:
             self._box.find()
 
@@ -258,22 +261,16 @@ class Member:
         self.state, self.generation = State.SYNCING, body.generation
         self.leader = body.leader == body.member_id
         self.lease.contact(flight.at)
+        self._plans.end()
         self._beat()
         if self.leader:
-            self._plan = self._box.number()
-            who = (self.member_id, self.generation)
-            self._box.emit(e.Assign(self._plan, *who, body.members))
+            self._plans.ask(self.member_id, self.generation, body.members)
         else:
             self._sync(())
 
     def _planned(self, event: e.Planned) -> None:
-        if event.request != self._plan:
-            return
-        self._plan = None
-        if event.error is not None:
-            self._box.emit(e.Count("failed-rebalance-total"))
-            self._box.after(e.Timer.BACKOFF, PLAN_PAUSE_S)
-        self._sync(event.assignments)
+        if self._plans.take(event):
+            self._sync(event.assignments)
 
     def _sync(self, assignments: tuple[tuple[str, bytes], ...]) -> None:
         body = e.SyncGroup(self.member_id, self.generation, assignments)
@@ -406,7 +403,8 @@ class Member:
         self._box.emit(*(e.Close(lane) for lane in e.Lane if self._box.flying(lane)))
         self._box.abandon()
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
-        self._claimed, self._plan, self._want = NONE, None, None
+        self._plans.end()
+        self._claimed, self._want = NONE, None
         self.generation, self.owned_generation, self.leader = -1, -1, False
         self.lease.until = 0.0
 

@@ -160,9 +160,7 @@ class Session:
             self._group,
             self._subscribed,
             self._assignor,
-            self._member,
             self._ask_coordinator,
-            self._begin,
             self._log,
         )
 
@@ -189,18 +187,16 @@ class Session:
         match effect:
             case e.Send():
                 self._send(effect)
-            case e.Arm(timer, at):
-                self._disarm(timer)
-                loop = asyncio.get_running_loop()
-                self._timers[timer] = loop.call_at(at, self._tick, timer)
-            case e.Disarm(timer):
-                self._disarm(timer)
+            case e.Arm() | e.Disarm():
+                self._wind(effect)
             case e.Find():
                 self._begin(self._find(), name="find coordinator")
             case e.Close(lane):
                 self._lanes[lane].close()
             case e.Assign():
                 self._begin(self._assign(effect), name="assign")
+            case e.Evict(member_id):
+                self._begin(self._leading.remove(member_id), name=f"evict {member_id}")
             case e.OnAssignment():
                 self._planned(effect)
             case e.Remember(member_id):
@@ -217,9 +213,12 @@ class Session:
         self.losses += isinstance(effect, e.Lost)
         self._deliver(effect)
 
-    def _disarm(self, timer: e.Timer) -> None:
+    def _wind(self, effect: e.Arm | e.Disarm) -> None:
+        timer = effect.timer
         if (handle := self._timers.pop(timer, None)) is not None:
             handle.cancel()
+        if isinstance(effect, e.Arm):
+            self._timers[timer] = asyncio.get_running_loop().call_at(effect.at, self._tick, timer)
 
     def _tick(self, timer: e.Timer) -> None:
         self._timers.pop(timer, None)
@@ -310,16 +309,19 @@ class Session:
         )
 
     def _mark(self, said: Mark) -> e.Mark:
-        """Deadlines travel as unix time."""
-        deadline = None
-        if said.deadline_ms is not None:
-            deadline = said.deadline_ms / 1000 - self._clock.wall() + self._clock.now()
+        deadline = None if said.deadline_ms is None else self._at(said.deadline_ms)
         return e.Mark(said.state is MarkState.LEAVING, deadline, said.epoch_ms)
+
+    def _at(self, unix_ms: int) -> float:
+        """Deadlines travel as unix time."""
+        return unix_ms / 1000 - self._clock.wall() + self._clock.now()
 
     async def _assign(self, assign: e.Assign) -> None:
         outcome = await self._leading.plan(assign)
         error = outcome.error.name if outcome.error else None
-        self._feed(e.Planned(assign.request, tuple(outcome.assignments.items()), error))
+        evictions = tuple(e.Eviction(x.member, self._at(x.at_ms)) for x in outcome.evictions)
+        assignments = tuple(outcome.assignments.items())
+        self._feed(e.Planned(assign.request, assignments, error, evictions))
 
     # -- positions
 

@@ -47,9 +47,10 @@ def test_a_seed_is_one_story_under_every_hash_seed() -> None:
 
 
 def test_the_swarm_meets_what_a_group_can_meet() -> None:
-    """A simulation that never fences anybody proves nothing about fences."""
+    """A simulation that never fences anybody proves nothing about fences. Who is removed behind its
+    deadline is rare: 6 seeds of 120, 42 is one of them."""
     met = Counter[str]()
-    for seed in range(20):
+    for seed in (*range(20), 42):
         world = World(seed, keep=True)
         world.run()
         for line in world.heap.story:

@@ -169,6 +169,9 @@ class Control:
                 self.heap.after(
                     PLAN_S, self.life, "plan", None, lambda: self.feed(self._seat.plan(effect))
                 )
+            case e.Evict(member_id):
+                self.heap.note(self.life, "evict", member_id)
+                self.remove(member_id)
             case e.Count(metric):
                 self.heap.note(self.life, metric)
             case _:

@@ -165,15 +165,10 @@ class Worker:
             now_ms=int(self.heap.now * 1000),
         )
         self.witness.plans(outcome)
-        for eviction in outcome.evictions:
-            evict = partial(self._evict, eviction.member)
-            self.heap.at(eviction.at_ms / 1000, self.life, "evict", eviction.member, evict)
         error = None if outcome.error is ErrorWord.NONE else outcome.error.name
-        return e.Planned(assign.request, tuple(sorted(outcome.assignments.items())), error)
-
-    def _evict(self, member_id: str) -> None:
-        if self.member.leader:
-            self.control.remove(member_id)
+        evictions = tuple(e.Eviction(x.member, x.at_ms / 1000) for x in outcome.evictions)
+        assignments = tuple(sorted(outcome.assignments.items()))
+        return e.Planned(assign.request, assignments, error, evictions)
 
     def read(self, assignment: bytes) -> e.Synced:
         told = Assignment.read(assignment)

@@ -192,6 +192,69 @@ def test_an_idle_join_connection_that_breaks_disturbs_nobody(play: Plays) -> Non
     assert e.Timer.FIND not in group.armed
 
 
+# Removing who overstays.
+
+EVICTION = e.Eviction("slow", 35.0)
+
+
+def led(group: Any, generation: int, *evictions: e.Eviction) -> None:
+    """A round that it leads, whose plan says who is to be removed when."""
+    assign = only(group.joined(generation, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    group.feed(e.Planned(assign.request, (), None, evictions))
+    group.synced(P)
+
+
+def test_who_overstays_is_removed_by_the_leader_once(play: Plays) -> None:
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION, e.Eviction("slower", 40.0))
+    assert group.armed[e.Timer.EVICT] == 35.0
+    assert group.tick(e.Timer.EVICT) == [e.Evict("slow")]
+    assert group.tick(e.Timer.EVICT) == [e.Evict("slower")]
+    assert e.Timer.EVICT not in group.armed
+
+
+def test_a_deadline_that_a_newer_plan_does_not_know_removes_nobody(play: Plays) -> None:
+    """Told to leave within 30 s, told to stay at 10 s, removed at 35 s."""
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.feed(e.Want("a tool has taken it back"))
+    led(group, 2)
+    assert e.Timer.EVICT not in group.armed
+
+
+def test_a_deadline_ends_with_the_leadership_and_does_not_come_back_with_it(play: Plays) -> None:
+    """m1 leads and arms it; m2 leads and hears that it is taken back; m1 leads again and waits for
+    fresh metadata when the time comes."""
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.stable(P, generation=2)
+    assert e.Timer.EVICT not in group.armed
+    group.feed(e.Want("a reason"))
+    group.joined(3, leader=True)
+    assert e.Timer.EVICT not in group.armed
+
+
+def test_a_deadline_stands_while_the_next_round_gathers(play: Plays) -> None:
+    """That round may be waiting for the very member that is to be removed."""
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.feed(e.Want("a reason"))
+    assert group.tick(e.Timer.EVICT) == [e.Evict("slow")]
+
+
+def test_a_fenced_leader_removes_nobody(play: Plays) -> None:
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.answer(e.Heartbeat, 25)
+    assert e.Timer.EVICT not in group.armed
+
+
 # Heartbeats and the lease.
 
 
