@@ -24,6 +24,8 @@ class Lane:
         self._waiting: deque[tuple[int, Ask]] = deque()
         self._arrived = asyncio.Event()
         self._connection: Connection | None = None
+        self._node = -1
+        """The broker at its other end."""
         self._epoch = 0
         """Of what was asked before the last `close` nothing is told any more."""
 
@@ -46,17 +48,29 @@ class Lane:
             node, ask = self._waiting.popleft()
             epoch = self._epoch
             try:
-                if self._connection is None or self._connection.closed:
-                    self._connection = await self._cluster.open(node, f"group {self._name}")
+                connection = await self._connected(node)
                 if epoch == self._epoch:
-                    await ask(self._connection)
+                    await ask(connection)
             except BrokerUnreachable:
                 if epoch == self._epoch:
                     self._drop()
                     self._lost()
 
+    async def _connected(self, node: int) -> Connection:
+        """To this broker and no other: "the coordinator moves; the old one lives, and says for ever
+        on the connection that stands that it is none"."""
+        if node != self._node:
+            self._abort()
+        if self._connection is None or self._connection.closed:
+            self._connection = await self._cluster.open(node, f"group {self._name}")
+            self._node = node
+        return self._connection
+
     def _drop(self) -> None:
         self._waiting.clear()
+        self._abort()
+
+    def _abort(self) -> None:
         if self._connection is not None:
             self._connection.abort()
             self._connection = None

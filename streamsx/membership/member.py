@@ -186,6 +186,9 @@ class Member:
         self._box.look()
 
     def _found(self, event: e.Found) -> None:
+        for lane in self._box.doubtful(event.node):
+            self._box.emit(e.Close(lane))
+            self._cut(e.Disconnected(lane))
         if not self._box.found(event):
             return
         if self.nonce == 0:

@@ -23,6 +23,7 @@ class Flight:
     """A request under way. `stable`: its member was in STABLE when it was sent, `at`."""
 
     body: e.Request
+    node: int
     lane: e.Lane
     at: float
     stable: bool
@@ -89,7 +90,7 @@ class Outbox:
         assert self._node is not None
         assert not self.flying(lane if lane is e.Lane.JOIN else type(body))
         number = self.number()
-        self._flights[number] = Flight(body, lane, self.now, stable)
+        self._flights[number] = Flight(body, self._node, lane, self.now, stable)
         self.emit(e.Send(number, self._node, lane, timeout_s, body))
 
     def flying(self, what: e.Lane | type[e.Request]) -> bool:
@@ -98,6 +99,21 @@ class Outbox:
     def waited_s(self, lane: e.Lane) -> float:
         """How long the oldest request on this lane has been unanswered; 0 without one."""
         return max((self.now - f.at for f in self._flights.values() if f.lane is lane), default=0.0)
+
+    def doubtful(self, node: int | None) -> list[e.Lane]:
+        """Lanes that nobody can rely on once the coordinator is found at `node`: something waits
+        there for minutes that was asked before it had to be looked for, or at another broker.
+
+        "JoinGroup is parked; the coordinator moves, or its machine starts anew and knows nothing of
+        a round; that connection says nothing, the heartbeat's breaks": the group would go on
+        without us for as long as a round may last.
+        """
+        lanes = {
+            flight.lane
+            for flight in self._flights.values()
+            if flight.lane is e.Lane.JOIN or flight.node != node
+        }
+        return [lane for lane in e.Lane if lane in lanes and node is not None]
 
     def landed(self, event: e.Reply | e.Disconnected) -> list[Flight]:
         """What this event ends; nothing, if that was given up before."""

@@ -185,6 +185,51 @@ def test_a_broken_beat_lane_does_not_disturb_a_round_on_the_other_one(play: Play
     assert group.last(e.SyncGroup).node == 1
 
 
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_join_that_is_parked_is_asked_again_where_the_coordinator_is_found(
+    play: Plays, node: int
+) -> None:
+    """The coordinator moves, or its machine starts anew and knows of no round; the connection on
+    which JoinGroup waits says nothing of it for 65 s, and heartbeats are answered well."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    parked = group.last(e.JoinGroup).body
+    group.cut(e.Lane.BEAT)
+    group.tick(e.Timer.FIND)
+    effects = group.feed(e.Found(node))
+    assert effects[0] == e.Close(e.Lane.JOIN)
+    assert (group.last(e.JoinGroup).body, group.last(e.JoinGroup).node) == (parked, node)
+    assert group.last(e.Heartbeat).node == node
+
+
+def test_a_sync_that_is_parked_at_a_broker_that_is_no_coordinator_begins_with_the_join(
+    play: Plays,
+) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    group.answer(e.Heartbeat, 16)
+    group.tick(e.Timer.FIND)
+    group.feed(e.Found(2))
+    assert group.member.state is State.JOINING
+    assert group.last(e.JoinGroup).node == 2
+    assert group.member.claims.owned == {P}
+
+
+def test_a_commit_at_a_broker_that_is_no_coordinator_goes_to_the_new_one(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.feed(e.Want("a reason"))
+    group.answer(e.JoinGroup, 16)
+    group.tick(e.Timer.FIND)
+    assert e.Close(e.Lane.BEAT) in group.feed(e.Found(2))
+    assert group.last(e.OffsetCommit).node == 2
+    assert group.last(e.OffsetCommit).body.offsets == OFFSETS
+
+
 def test_an_idle_join_connection_that_breaks_disturbs_nobody(play: Plays) -> None:
     group = play()
     group.stable(P)
