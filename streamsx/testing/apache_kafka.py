@@ -1,4 +1,5 @@
-"""A real Apache Kafka on this machine: one KRaft node, started, restarted, killed.
+"""A real Apache Kafka on this machine in KRaft mode, started, restarted, killed: one node, or a
+cluster of several brokers beside one controller.
 
 To hold against it what the embedded broker and our clients do. It never outlives the process that
 started it. Jars come from `jars`; Java 17 or newer must be on PATH.
@@ -7,9 +8,13 @@ started it. Jars come from `jars`; Java 17 or newer must be on PATH.
 import base64
 import socket
 import subprocess
+import threading
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import BrokerUnreachable
@@ -23,56 +28,113 @@ STOP_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 5.0
 PROBE_PAUSE_S = 0.05
 LOG_LINES_TOLD = 20
+HOST = "127.0.0.1"
+CONTROLLER_ID = 100
+ELECT_LEADERS = 43
+"""An API that nothing of ours asks for or serves."""
+ELECTION_NOT_NEEDED = 84
 
-PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.bootstrap.servers=127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+T = TypeVar("T")
+
+COMMON = """\
 controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-log.dirs={logs}
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={home}/logs
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=300
 group.consumer.min.heartbeat.interval.ms=100
 group.consumer.min.session.timeout.ms=300
+offsets.topic.num.partitions=1
+transaction.state.log.num.partitions=1
+num.network.threads=1
+num.io.threads=2
+"""
+"""Group timers may be fast."""
+
+ALONE = (
+    COMMON
+    + """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers={host}:{controller}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
 broker.session.timeout.ms=1500
 broker.heartbeat.interval.ms=300
 """
-"""One node with fast group timers. A killed broker's registration must expire before it comes back:
-1.5 s instead of 9 bring a restart after SIGKILL from 12.7 s to 3.9."""
+)
+"""A killed broker's registration must expire before it comes back: 1.5 s instead of 9 bring a
+restart after SIGKILL from 12.7 s to 3.9."""
+
+CONTROLLER = (
+    COMMON
+    + """\
+process.roles=controller
+node.id={node}
+controller.quorum.bootstrap.servers={host}:{controller}
+listeners=CONTROLLER://{host}:{controller}
+advertised.listeners=CONTROLLER://{host}:{controller}
+default.replication.factor=3
+min.insync.replicas=2
+auto.leader.rebalance.enable=false
+broker.session.timeout.ms={session}
+"""
+)
+BROKER = (
+    COMMON
+    + """\
+process.roles=broker
+node.id={node}
+controller.quorum.bootstrap.servers={host}:{controller}
+listeners=PLAINTEXT://{host}:{port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+"""
+)
+"""The controller says how many replicas there are, and how long a broker may be silent. Leaders go
+back when they are told to."""
 
 OVERRIDE = "--override"
-JAVA = ("java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+JAVA = (
+    "java", "-Xmx384m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+    "-XX:CICompilerCount=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)  # fmt: skip
 
 
-class ApacheKafka:
-    """A context manager; between its calls the node may be down, its address stays the same."""
+class Node:
+    """One process of Kafka. A context manager; between its calls it may be down, its address stays
+    the same.
+    """
 
-    def __init__(self, jars: Path, home: Path, clock: Clock | None = None) -> None:
-        """`home`: an empty folder for configuration, data and log."""
-        self._jars, self._home = jars, home
+    def __init__(
+        self,
+        jars: Path,
+        home: Path,
+        port: int,
+        properties: str,
+        format_as: tuple[str, ...],
+        ready: Callable[[socket.socket], bool],
+        clock: Clock | None = None,
+    ) -> None:
+        """`home`: an empty folder for configuration, data and log. `ready`: asked on a connection
+        to its port, until it is true; it may raise OSError.
+        """
+        home.mkdir(parents=True, exist_ok=True)
+        self._jars, self._home, self._port = jars, home, port
+        self._format_as, self._is_ready = format_as, ready
         self._clock = clock or SystemClock()
         self._java: subprocess.Popen[bytes] | None = None
-        self._port, controller = _free_ports(2)
-        # Both ports stay: the controller's is written into the formatted directory.
         self._properties = home / "server.properties"
-        self._properties.write_text(
-            PROPERTIES.format(port=self._port, controller=controller, logs=home / "logs")
-        )
+        self._properties.write_text(properties.format(home=home, host=HOST))
 
     @property
     def bootstrap(self) -> str:
         """HOST:PORT."""
-        return f"127.0.0.1:{self._port}"
+        return f"{HOST}:{self._port}"
 
     @property
     def pid(self) -> int | None:
@@ -87,9 +149,14 @@ class ApacheKafka:
         self.stop()
 
     def start(self, *, idle_s: float | None = None) -> None:
-        """Until its group coordinator answers. `idle_s`: it closes connections that are idle for so
-        long, ten minutes without. Raises BrokerUnreachable with the end of its log.
+        """Until it is ready. `idle_s`: it closes connections that are idle for so long, ten minutes
+        without. Raises BrokerUnreachable with the end of its log.
         """
+        self.begin(idle_s=idle_s)
+        self.wait()
+
+    def begin(self, *, idle_s: float | None = None) -> None:
+        """Start it and do not wait until it is ready."""
         assert self.pid is None, "it is running"
         if not (self._home / "logs").exists():
             self._format()
@@ -97,6 +164,9 @@ class ApacheKafka:
         command = self._command("kafka.Kafka", str(self._properties), *limit)
         with (self._home / "kafka.log").open("ab") as log:
             self._java = children.start(command, out=log, err=log)
+
+    def wait(self) -> None:
+        """Until it is ready. Raises BrokerUnreachable."""
         try:
             self._wait_until_ready()
         except BaseException:
@@ -128,13 +198,10 @@ class ApacheKafka:
         self.start()
 
     def _command(self, *words: str) -> list[str]:
-        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return [*JAVA, quiet, "-cp", f"{self._jars}/*", *words]
+        return [*JAVA, "-cp", f"{self._jars}/*", *words]
 
     def _format(self) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # One in 64 begins with a dash, which would be an option without the "=".
-        words = ("format", "--standalone", f"--cluster-id={cluster}", "-c", str(self._properties))
+        words = ("format", *self._format_as, "-c", str(self._properties))
         done = subprocess.run(  # noqa: S603  # the command is written above
             self._command("kafka.tools.StorageTool", *words),
             check=False, capture_output=True, text=True, timeout=READY_TIMEOUT_S,
@@ -143,9 +210,6 @@ class ApacheKafka:
             raise BrokerUnreachable(f"Kafka cannot be formatted: {self._home}: {done.stderr}")
 
     def _wait_until_ready(self) -> None:
-        """An open port is too early, and so is an answered ApiVersions: the coordinator refuses for
-        up to 4 s more. FindCoordinator also makes a new broker create its offsets topic.
-        """
         assert self._java
         until = self._clock.now() + READY_TIMEOUT_S
         while not self._ready():
@@ -159,17 +223,167 @@ class ApacheKafka:
 
     def _ready(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self._port), PROBE_TIMEOUT_S) as sock:
-                found = converse(sock, Api.FIND_COORDINATOR, 1, {"key": "probe", "key_type": 0})
-                asked = {"group_id": "probe", "topics": None}
-                offsets = converse(sock, Api.OFFSET_FETCH, 7, asked)
+            with socket.create_connection((HOST, self._port), PROBE_TIMEOUT_S) as sock:
+                return self._is_ready(sock)
         except OSError:
             return False
-        return {found.error_code, offsets.error_code} == {ErrorCode.NONE}
 
     def _told(self) -> str:
         lines = (self._home / "kafka.log").read_text(errors="replace").splitlines()
         return "\n".join([str(self._home), *lines[-LOG_LINES_TOLD:]])
+
+
+class ApacheKafka(Node):
+    """One node that is broker and controller, with one replica of everything."""
+
+    def __init__(self, jars: Path, home: Path, clock: Clock | None = None) -> None:
+        # Both ports stay: the controller's is written into the formatted directory.
+        port, controller = _free_ports(2)
+        super().__init__(
+            jars, home, port, _filled(ALONE, port=port, controller=controller),
+            ("--standalone", _cluster_id()), _coordinates, clock,
+        )  # fmt: skip
+
+
+class ApacheCluster:
+    """Brokers 1, 2, 3 and a controller, all processes of their own; three replicas, of which two
+    must be in sync. A context manager.
+    """
+
+    def __init__(
+        self, jars: Path, home: Path, *, session_s: float = 9.0, clock: Clock | None = None
+    ) -> None:
+        """`home`: an empty folder. `session_s`: a broker that is gone without a word is missed
+        after that, and one that is started again is let in as late.
+        """
+        self._clock, self._pause = clock or SystemClock(), threading.Event()
+        named = _cluster_id()
+        controller, *ports = _free_ports(4)
+        properties = _filled(
+            CONTROLLER, node=CONTROLLER_ID, controller=controller, session=int(session_s * 1000)
+        )
+        format_as = ("--standalone", named)
+        self._controller = Node(
+            jars, home / "controller", controller, properties, format_as, lambda _: True, clock
+        )
+        self.brokers: dict[int, Node] = {}
+        """By id."""
+        for node, port in enumerate(ports, 1):
+            properties = _filled(BROKER, node=node, port=port, controller=controller)
+            format_as = ("--no-initial-controllers", named)
+            ready = partial(_is_member, node)
+            self.brokers[node] = Node(
+                jars, home / str(node), port, properties, format_as, ready, clock
+            )
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT of each broker, with commas between them."""
+        return ",".join(node.bootstrap for node in self.brokers.values())
+
+    def __enter__(self) -> Self:
+        """Until all brokers know of each other, and one of them coordinates groups."""
+        nodes = (self._controller, *self.brokers.values())
+        try:
+            for node in nodes:
+                node.begin()
+            for node in nodes:
+                node.wait()
+            self.until_in_sync()
+            self.until(lambda: self.coordinator("probe"), "a coordinator")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Killed: nobody needs what they hold."""
+        for node in (*self.brokers.values(), self._controller):
+            node.kill()
+
+    def coordinator(self, group: str) -> int | None:
+        """The id of the broker that coordinates a group, as another one has it; None: nobody."""
+        told = self._ask(Api.FIND_COORDINATOR, 2, {"key": group, "key_type": 0})
+        return None if told.error_code else int(told.node_id)
+
+    def leaders(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Of each partition of each topic the broker that leads it and the preferred one."""
+        return {
+            (topic.name, part.partition_index): (part.leader_id, part.replica_nodes[0])
+            for topic in self._ask(Api.METADATA, 8, {"topics": None}).topics
+            for part in topic.partitions
+        }
+
+    def elect_preferred(self) -> None:
+        """Until each partition is led by its preferred broker; all of these must run."""
+        body = {"election_type": 0, "topic_partitions": None, "timeout": 10_000}
+
+        def elected() -> bool:
+            told = self._ask(ELECT_LEADERS, 2, body)
+            results = [p for topic in told.replica_election_results for p in topic.partition_result]
+            codes = {told.error_code, *(part.error_code for part in results)}
+            return codes <= {ErrorCode.NONE, ELECTION_NOT_NEEDED} and all(
+                leader == preferred for leader, preferred in self.leaders().values()
+            )
+
+        self.until(elected, "leaders are the preferred ones")
+
+    def until_in_sync(self) -> None:
+        """Until every broker is there, with all replicas it should have."""
+
+        def in_sync() -> bool:
+            told = self._ask(Api.METADATA, 8, {"topics": None})
+            return len(told.brokers) == len(self.brokers) and all(
+                len(part.isr_nodes) == len(part.replica_nodes)
+                for topic in told.topics
+                for part in topic.partitions
+            )
+
+        self.until(in_sync, "replicas in sync")
+
+    def until(self, condition: Callable[[], T], what: str) -> T:
+        """What `condition` gives, once that is true; while it raises OSError it is not. Raises
+        BrokerUnreachable when it takes too long.
+        """
+        over = self._clock.now() + READY_TIMEOUT_S
+        while self._clock.now() < over:
+            with suppress(OSError):
+                if found := condition():
+                    return found
+            self._pause.wait(PROBE_PAUSE_S)
+        raise BrokerUnreachable(f"the cluster at {self.bootstrap}: not in time: {what}")
+
+    def _ask(self, api: int, version: int, body: wire.Body) -> Any:
+        """Of any broker that runs."""
+        running = next(node for node in self.brokers.values() if node.pid)
+        host, _, port = running.bootstrap.rpartition(":")
+        with socket.create_connection((host, int(port)), PROBE_TIMEOUT_S) as sock:
+            return converse(sock, api, version, body)
+
+
+def _filled(properties: str, **values: int) -> str:
+    """`home` and `host` are not known yet."""
+    return properties.format(home="{home}", host="{host}", **values)
+
+
+def _cluster_id() -> str:
+    """An option: one id in 64 begins with a dash, which would be an option without the "="."""
+    return "--cluster-id=" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _coordinates(sock: socket.socket) -> bool:
+    """An open port is too early, and so is an answered ApiVersions: the coordinator refuses for up
+    to 4 s more. FindCoordinator also makes a new broker create its offsets topic.
+    """
+    found = converse(sock, Api.FIND_COORDINATOR, 1, {"key": "probe", "key_type": 0})
+    offsets = converse(sock, Api.OFFSET_FETCH, 7, {"group_id": "probe", "topics": None})
+    return {found.error_code, offsets.error_code} == {ErrorCode.NONE}
+
+
+def _is_member(node: int, sock: socket.socket) -> bool:
+    """It knows of itself that it may lead: its registration is not fenced."""
+    told = converse(sock, Api.METADATA, 8, {"topics": []})
+    return node in {broker.node_id for broker in told.brokers}
 
 
 def converse(sock: socket.socket, api: int, version: int, body: wire.Body) -> Any:

@@ -1,13 +1,14 @@
-"""A blocking client of a broker with one node, for tests: topics, records in and out, offsets.
+"""A blocking client for tests: topics, records in and out, offsets; of one broker or of several.
 
-It goes on through restarts of the broker: what cannot be asked now is asked again, for a while.
-That does no harm, since whatever it asks may be asked twice: records are sent with the idempotence
-of Kafka's own producers.
+It goes on through restarts of brokers and moves of leaders: what cannot be asked now is asked
+again, for a while. That does no harm, since whatever it asks may be asked twice: records are sent
+with the idempotence of Kafka's own producers.
 
-Not here: groups that are joined (`streamsx.membership`), many brokers, speed.
+Not here: groups that are joined (`streamsx.membership`), speed.
 """
 
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Event as Moment
@@ -28,9 +29,10 @@ AGAIN_S = 0.05
 BATCH_BYTES = 900_000
 FETCH_BYTES = 4 << 20
 EARLIEST, LATEST = -2, -1
-TOPIC_RESOURCE = 2
+BROKERS_DEFAULT = -1
 
 T = TypeVar("T")
+Address = tuple[str, int]
 
 
 class Record(NamedTuple):
@@ -46,26 +48,29 @@ class Client:
     """Not to be shared between threads."""
 
     def __init__(self, bootstrap: str, clock: Clock | None = None) -> None:
-        host, _, port = bootstrap.rpartition(":")
-        self._address = host, int(port)
+        """`bootstrap`: HOST:PORT[,HOST:PORT]."""
+        given = (address.rpartition(":") for address in bootstrap.split(","))
+        self._bootstrap: deque[Address] = deque((host, int(port)) for host, _, port in given)
         self._clock = clock or SystemClock()
-        self._socket: socket.socket | None = None
+        self._sockets: dict[Address, socket.socket] = {}
+        self._leaders: dict[TopicPartition, Address] = {}
         self._moment = Moment()
         self._producer_id = -1
         self._sequences: dict[TopicPartition, int] = {}
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        for sock in self._sockets.values():
+            sock.close()
+        self._sockets.clear()
 
     # -- topics
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-        """And wait until it can be written."""
+        """And wait until it can be written; on as many brokers as they have it by default."""
         said = [{"name": key, "value": value} for key, value in (configs or {}).items()]
         topic = {
-            "name": name, "num_partitions": partitions, "replication_factor": 1, "configs": said,
+            "name": name, "num_partitions": partitions, "replication_factor": BROKERS_DEFAULT,
+            "configs": said,
         }  # fmt: skip
 
         def attempt() -> bool:
@@ -87,7 +92,9 @@ class Client:
     def delete_records(self, tp: TopicPartition, before: int) -> None:
         body = {"topics": by_topic([tp], lambda _: {"offset": before}), "timeout": 5000}
         self._persist(
-            lambda: good(*(p.error_code for _, p in parts(self._ask(Api.DELETE_RECORDS, 1, body)))),
+            lambda: good(
+                *(p.error_code for _, p in parts(self._lead(tp, Api.DELETE_RECORDS, 1, body)))
+            ),
             f"delete records of {tp}",
         )
 
@@ -117,7 +124,7 @@ class Client:
         }  # fmt: skip
 
         def attempt() -> bool:
-            told = self._ask(Api.PRODUCE, 8, body)
+            told = self._lead(tp, Api.PRODUCE, 8, body)
             code = told.responses[0].partition_responses[0].error_code
             return good(code, also=ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 
@@ -153,7 +160,7 @@ class Client:
             "isolation_level": 1, "session_epoch": -1,
             "topics": [{"topic": tp.topic, "partitions": [part]}],
         }  # fmt: skip
-        told = self._ask(Api.FETCH, 11, body).responses[0].partitions[0]
+        told = self._lead(tp, Api.FETCH, 11, body).responses[0].partitions[0]
         return bytes(told.records or b"") if good(told.error_code) else None
 
     # -- offsets
@@ -166,10 +173,11 @@ class Client:
         return self._offsets(list(tps), LATEST)
 
     def _offsets(self, tps: list[TopicPartition], time: int) -> dict[TopicPartition, int]:
-        body = {"replica_id": -1, "topics": by_topic(tps, lambda _: {"timestamp": time})}
-
         def attempt() -> dict[TopicPartition, int] | None:
-            found = list(parts(self._ask(Api.LIST_OFFSETS, 5, body)))
+            found: list[tuple[TopicPartition, Any]] = []
+            for leader, led in self._led(tps).items():
+                body = {"replica_id": -1, "topics": by_topic(led, lambda _: {"timestamp": time})}
+                found += parts(self._ask(Api.LIST_OFFSETS, 5, body, leader))
             if not good(*(part.error_code for _, part in found)):
                 return None
             return {tp: part.offset for tp, part in found}
@@ -185,7 +193,7 @@ class Client:
 
         def attempt() -> dict[TopicPartition, int] | None:
             body = {"group_id": group, "topics": topics}
-            told = self._ask(Api.OFFSET_FETCH, 7, body)
+            told = self._ask(Api.OFFSET_FETCH, 7, body, self._coordinator(group))
             found = list(parts(told))
             if not good(told.error_code, *(part.error_code for _, part in found)):
                 return None
@@ -197,17 +205,51 @@ class Client:
         """Member ids."""
 
         def attempt() -> tuple[list[str]] | None:
-            told = self._ask(Api.DESCRIBE_GROUPS, 4, {"groups": [group]}).groups[0]
+            body, node = {"groups": [group]}, self._coordinator(group)
+            told = self._ask(Api.DESCRIBE_GROUPS, 4, body, node).groups[0]
             return ([m.member_id for m in told.members],) if good(told.error_code) else None
 
         return self._persist(attempt, f"members of {group}")[0]
 
     # -- asking
 
-    def _ask(self, api: Api, version: int, body: Body) -> Any:
-        if self._socket is None:
-            self._socket = socket.create_connection(self._address, ANSWER_S)
-        return converse(self._socket, api, version, body)
+    def _ask(self, api: Api, version: int, body: Body, at: Address | None = None) -> Any:
+        """Of this broker, or of one that was given at the start."""
+        address = at or self._bootstrap[0]
+        if address not in self._sockets:
+            self._sockets[address] = socket.create_connection(address, ANSWER_S)
+        return converse(self._sockets[address], api, version, body)
+
+    def _lead(self, tp: TopicPartition, api: Api, version: int, body: Body) -> Any:
+        (leader,) = self._led([tp])
+        return self._ask(api, version, body, leader)
+
+    def _led(self, tps: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:
+        """By leader. Raises BrokerUnreachable while one of them has none."""
+        found: dict[Address, list[TopicPartition]] = {}
+        for tp in tps:
+            if tp not in self._leaders:
+                self._learn(tp.topic)
+            if tp not in self._leaders:
+                raise BrokerUnreachable(f"{tp} has no leader")
+            found.setdefault(self._leaders[tp], []).append(tp)
+        return found
+
+    def _learn(self, topic: str) -> None:
+        body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        told = self._ask(Api.METADATA, 8, body)
+        where = {broker.node_id: (broker.host, broker.port) for broker in told.brokers}
+        for part in told.topics[0].partitions:
+            if part.leader_id in where:
+                tp = TopicPartition(topic, part.partition_index)
+                self._leaders[tp] = where[part.leader_id]
+
+    def _coordinator(self, group: str) -> Address:
+        """Raises BrokerUnreachable while it has none."""
+        told = self._ask(Api.FIND_COORDINATOR, 2, {"key": group, "key_type": 0})
+        if told.error_code:
+            raise BrokerUnreachable(f"group {group} has no coordinator: {told.error_code}")
+        return told.host, told.port
 
     def _persist(self, attempt: Callable[[], T | None], what: str) -> T:
         """Until it gives something. Raises BrokerUnreachable when it takes too long."""
@@ -216,11 +258,13 @@ class Client:
             try:
                 if found := attempt():
                     return found
-            except (OSError, Malformed) as error:
+            except (OSError, Malformed, BrokerUnreachable) as error:
                 last = str(error)
                 self.close()
+                self._bootstrap.rotate()
+            self._leaders.clear()
             self._moment.wait(AGAIN_S)
-        raise BrokerUnreachable(f"{what}: {self._address}: not in {PATIENCE_S} s: {last}")
+        raise BrokerUnreachable(f"{what}: {self._bootstrap}: not in {PATIENCE_S} s: {last}")
 
 
 def good(*codes: int, also: int = ErrorCode.NONE) -> bool:
