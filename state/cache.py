@@ -211,8 +211,8 @@ class CachedStore(Generic[K, V]):
             return True
         order = self._order
         part = {key: self.pending[key] for key in reversed(order[-limit:])}
-        del order[-limit:]
-        self.rows.write(part, None if order else self._end)
+        self.rows.write(part, None if len(order) > limit else self._end)
+        del order[-limit:]  # not before: rows that a full disk refused must not miss below the end
         if not order:
             self.pending, self._end = {}, None
         return not order

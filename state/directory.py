@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from streamsx.errors import StoreLocked
+from streamsx.state.disk import told
 
 SLOTS_MAX = 256
 FORMAT_VERSION = 1
@@ -29,14 +30,16 @@ FORMAT_VERSION = 1
 class StateDirectory:
     """Locked from construction to `release`.
 
-    Raises StoreLocked, with the pid, when another process holds it.
+    Raises StoreLocked, with the pid, when another process holds it; SettingError for a folder that
+    cannot be used, DiskFailed for a disk that is full: both also from what is written later.
     """
 
     def __init__(
         self, state_dir: Path, app: str, fresh_id: Callable[[], uuid.UUID] = uuid.uuid4
     ) -> None:
         self.root, self.path, self._fresh_id = state_dir, state_dir / app, fresh_id
-        self.path.mkdir(parents=True, exist_ok=True)
+        with told(state_dir):
+            self.path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.path / "LOCK")
         known = _read(self.path / "process.json")
         self.process_id = uuid.UUID(known["process_id"]) if known else fresh_id()
@@ -72,7 +75,9 @@ class StateDirectory:
         _write(self.path / "member.json", {"group": group, "member_id": member_id, "host": host})
 
     def forget_member(self) -> None:
-        (self.path / "member.json").unlink(missing_ok=True)
+        path = self.path / "member.json"
+        with told(path):
+            path.unlink(missing_ok=True)
 
     def predecessor(self, group: str, host: str) -> str | None:
         """The member id of a dead process of this directory.
@@ -97,8 +102,13 @@ class StateDirectory:
     def discard(self, path: Path) -> Path:
         """Out of the way at once; `empty_trash` deletes it."""
         trash = self.path / "trash"
-        trash.mkdir(exist_ok=True)
-        return path.rename(trash / self._fresh_id().hex)
+        with told(trash):
+            trash.mkdir(exist_ok=True)
+            return path.rename(trash / self._fresh_id().hex)
+
+    def delete(self, discarded: Path) -> None:
+        with told(discarded):
+            shutil.rmtree(discarded)
 
     def empty_trash(self) -> None:
         shutil.rmtree(self.path / "trash", ignore_errors=True)
@@ -108,33 +118,36 @@ class StateDirectory:
 
 
 def _locked(path: Path) -> IO[str]:
-    file = path.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.seek(0)
-        pid = file.read().strip() or "unknown"
-        file.close()
-        raise StoreLocked(
-            f"state directory in use: {path.parent}: process {pid} holds it: "
-            "stop it, or give another --state-dir"
-        ) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+    with told(path):
+        file = path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            pid = file.read().strip() or "unknown"
+            file.close()
+            raise StoreLocked(
+                f"state directory in use: {path.parent}: process {pid} holds it: "
+                "stop it, or give another --state-dir"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
     return file
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Empty when it is not there, or was torn by a crash: each file can be made anew."""
     try:
-        found = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+        with told(path):
+            found = json.loads(path.read_text() if path.exists() else "{}")
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(content))
-    new.replace(path)
+    with told(path):
+        new.write_text(json.dumps(content))
+        new.replace(path)

@@ -12,6 +12,7 @@ Not here: which directory (`directory`), what a position means (`streamsx.lifecy
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from rocksdict import (
@@ -24,7 +25,8 @@ from rocksdict import (
     WriteBufferManager,
 )
 
-from streamsx.errors import IncompatibleStore, StoreCorrupt, StoreLocked
+from streamsx.errors import IncompatibleStore, StoreCorrupt, StoreLocked, StreamsxError
+from streamsx.state import disk
 from streamsx.state.api import FORMAT, META, POSITION, holds_rows
 
 WRITE_BUFFER_BYTES = 8 << 20
@@ -73,17 +75,17 @@ class RocksRows:
     """The `Rows` protocol over one database.
 
     `layout`: what is written in it, as text; another one than was found there is IncompatibleStore.
-    Raises StoreLocked while somebody else has it open, StoreCorrupt when it cannot be opened.
+    Raises StoreLocked while somebody else has it open, StoreCorrupt when it cannot be opened; and
+    DiskFailed, from every method, when the disk is full or broken.
     """
 
     def __init__(self, path: Path, memory: RocksMemory, layout: str) -> None:
         self.path, self._layout = path, layout
-        path.mkdir(parents=True, exist_ok=True)
-        try:
+        with disk.told(path):
+            path.mkdir(parents=True, exist_ok=True)
+        with told(path):
             self._db = Rdict(str(path), options(memory))
-        except Exception as error:  # the binding raises nothing narrower
-            raise _opened(path, error) from error
-        self._check_layout()
+            self._check_layout()
 
     def _check_layout(self) -> None:
         found = self._db.get(FORMAT)
@@ -97,7 +99,10 @@ class RocksRows:
             )
 
     def get(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._db.get(key)
+        try:
+            found: bytes | None = self._db.get(key)
+        except Exception as error:  # inline: a `with` would cost more than the look-up
+            raise refused(self.path, error) from error
         return found
 
     def scan(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -118,10 +123,11 @@ class RocksRows:
                 batch.put(key, value)
         if position is not None:
             batch.put(POSITION, position.to_bytes(POSITION_BYTES, "big"))
-        self._db.write(batch)
+        with told(self.path):
+            self._db.write(batch)
 
     def position(self) -> int | None:
-        found = self._db.get(POSITION)
+        found = self.get(POSITION)
         return None if found is None else int.from_bytes(found, "big")
 
     def estimate(self) -> int:
@@ -129,20 +135,40 @@ class RocksRows:
 
     def wipe(self) -> None:
         """One atomic write: after a crash it has happened, or not."""
-        self._db.delete_range(META, LAST_KEY)
-        self._db.put(FORMAT, self._layout.encode())
+        with told(self.path):
+            self._db.delete_range(META, LAST_KEY)
+            self._db.put(FORMAT, self._layout.encode())
         assert not holds_rows(self), f"{self.path}: rows after a wipe"
 
     def close(self) -> None:
-        """Flush and close; slow, and it releases the GIL."""
-        self._db.flush()
-        self._db.close()
+        """Flush and close; slow, and it releases the GIL. What could not be flushed is read from
+        RocksDB's own log, or else from the changelog, when it is opened again.
+        """
+        with told(self.path):
+            try:
+                self._db.flush()
+            finally:
+                self._db.close()
 
 
-def _opened(path: Path, error: Exception) -> Exception:
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """For what is asked of RocksDB: its binding raises nothing narrower than Exception."""
+    try:
+        yield
+    except StreamsxError:
+        raise
+    except Exception as error:
+        raise refused(path, error) from error
+
+
+def refused(path: Path, error: Exception) -> Exception:
+    """What RocksDB says, as one of ours; itself, if it is none of them."""
     text = str(error)
     if "lock hold" in text or "Resource temporarily unavailable" in text:
         return StoreLocked(f"store in use: {path}: stop the process that has it open")
     if "Corruption" in text:
         return StoreCorrupt(f"store damaged: {path}: {text}")
+    if text.startswith("IO error"):
+        return disk.failed(path, text.rpartition(": ")[2])
     return error

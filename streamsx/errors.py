@@ -8,7 +8,7 @@ StreamsxError
     PartitionCountChanged IncompatibleStore
   NotFound     (exit 3)  app id, instance, store or topic
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
-    BrokerUnreachable StoreLocked TopicGone
+    BrokerUnreachable StoreLocked DiskFailed TopicGone
   DataError              bytes that are not what they should be
     CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge
   GroupError   (exit 1)  what the coordinator says of us
@@ -79,6 +79,10 @@ class BrokerUnreachable(WorldError):
 
 class StoreLocked(WorldError):
     """Another process holds the directory."""
+
+
+class DiskFailed(WorldError):
+    """The disk under a store or a state directory is full, or broken."""
 
 
 class TopicGone(WorldError):

@@ -13,7 +13,7 @@ from streamsx.engine import faults
 from streamsx.engine.active import Active, Stage
 from streamsx.engine.journal import Journal
 from streamsx.engine.produce import Producer
-from streamsx.errors import TaskFailed
+from streamsx.errors import DiskFailed, TaskFailed
 from streamsx.lifecycle import commit
 from streamsx.lifecycle.commit import Commits
 from streamsx.model import TaskId, TopicPartition
@@ -133,7 +133,13 @@ class Committing:
         """Committed rows into the stores, until the time is over."""
         while self._writing and self._clock.now() < until:
             active = self._writing[0]
-            if not active.task.write_some(WRITE_ROWS):
+            try:
+                written = active.task.write_some(WRITE_ROWS)
+            except DiskFailed as error:
+                self.lose(active.id)  # one that is closing stays out of it by nothing else
+                self._tasks.failed(active.id, error)
+                continue
+            if not written:
                 faults.point("during_write")
                 continue
             self._writing.popleft()

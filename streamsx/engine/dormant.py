@@ -9,14 +9,17 @@ Not here: what is on the disk (`stores`), what a copy is good for (the assignor)
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from streamsx.engine.journal import LOG
+from streamsx.engine.stores import Leftover
 from streamsx.errors import WorldError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
 from streamsx.model import TaskId, TopicPartition
+from streamsx.state.api import Rows
+from streamsx.topology.nodes import SubTopology
 
 LOOK_EVERY_S = 1.0
 
@@ -34,6 +37,17 @@ class Dormant:
         self._cluster, self._changed = cluster, changed
         self._positions: dict[TaskId, Positions] = {}
         self._some = asyncio.Event()
+
+    async def begin(self, leftovers: Iterable[Leftover], plans: Mapping[int, SubTopology]) -> None:
+        """What earlier processes left on the disk, and how far behind it is. Raises WorldError."""
+        found: dict[TaskId, dict[TopicPartition, int | None]] = {}
+        for task, changelog, position in leftovers:
+            whole = kept(plans[task.subtopology], task.partition, {})
+            found.setdefault(task, whole)[changelog] = position
+        for task, positions in found.items():
+            self.add(task, positions, None)
+        if found:
+            await self.look()
 
     def add(self, task: TaskId, positions: Positions, lag: int | None) -> None:
         """Its stores were closed, so far behind."""
@@ -65,6 +79,18 @@ class Dormant:
             if self._positions.get(task) is positions:
                 self.lags[task] = max(behind(at, bounds[tp]) for tp, at in positions.items())
         self._changed()
+
+
+def kept(
+    plan: SubTopology, partition: int, rows: Mapping[str, Rows]
+) -> dict[TopicPartition, int | None]:
+    """Positions of a task's stores: of those that are on the disk and open."""
+    return {
+        TopicPartition(node.changelog, partition): (
+            rows[node.name].position() if node.persistent and node.name in rows else None
+        )
+        for node in plan.stores
+    }
 
 
 def behind(position: int | None, bounds: Bounds) -> int:

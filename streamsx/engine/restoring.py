@@ -16,6 +16,7 @@ from streamsx.clock import Clock
 from streamsx.engine import faults
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.journal import Journal
+from streamsx.errors import DiskFailed
 from streamsx.kafka.admin import Bounds
 from streamsx.lifecycle import restore
 from streamsx.lifecycle.restore import Restore
@@ -31,6 +32,7 @@ class Outcome(Protocol):
     """The tasks, as their restores see them."""
 
     def restored(self, task: TaskId, role: Role, *, done: bool) -> None: ...
+    def failed(self, task: TaskId, error: Exception) -> None: ...
 
 
 @dataclass(slots=True)
@@ -148,9 +150,14 @@ class Restorer:
         """Read and write until the time is over; whether anything was done."""
         worked = False
         for restoring in sorted(filter(ready, self._tasks.values()), key=Restoring.order):
-            for store in list(restoring.stores):
-                while self._clock.now() < until and self._advance(restoring, store):
-                    worked = True
+            try:
+                for store in list(restoring.stores):
+                    while self._clock.now() < until and self._advance(restoring, store):
+                        worked = True
+            except DiskFailed as error:
+                self.remove(restoring.task)  # the next rows must not go in without these
+                self._outcome.failed(restoring.task, error)
+                continue
             if not restoring.done and self._clock.now() - restoring.told_at >= PROGRESS_EVERY_S:
                 self._tell(restoring)
             if self._clock.now() >= until:

@@ -7,7 +7,6 @@ Not here: what a store's position means, when a task wants its stores.
 """
 
 import asyncio
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 from streamsx.clock import Clock
 from streamsx.engine.journal import LOG, Journal
-from streamsx.errors import StoreCorrupt, StoreLocked
+from streamsx.errors import DiskFailed, StoreCorrupt, StoreLocked
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
@@ -85,8 +84,12 @@ class Stores:
         return self._rows(path, self._layouts[node.name])
 
     async def close(self, task: TaskId, rows: Mapping[str, Rows]) -> None:
-        """Flush and close, off the loop; one that does not end is given up and named."""
+        """Flush and close, off the loop; one that does not end is given up and named.
+
+        Raises DiskFailed of the first that could not be flushed, when all are closed.
+        """
         loop = asyncio.get_running_loop()
+        failed: DiskFailed | None = None
         for name, store in rows.items():
             closing = loop.run_in_executor(self._executor, store.close)
             try:
@@ -95,6 +98,10 @@ class Stores:
             except TimeoutError:
                 what = f"not closed after {CLOSE_MAX_S:.0f} s, given up: is the disk slow or full?"
                 self._journal("error", what=what, where=f"store {name} of task {task}")
+            except DiskFailed as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def leftovers(self, plans: Mapping[int, SubTopology]) -> Iterator[Leftover]:
         """What earlier processes left of this app's stores, each opened, flushed and closed."""
@@ -139,5 +146,5 @@ class Stores:
             kept = self._directory.discard(self._directory.store(name, partition))
             gone(task)
             LOG.info("store_wiped store=%s partition=%d: nobody wanted it", name, partition)
-            await loop.run_in_executor(self._executor, shutil.rmtree, kept)
+            await loop.run_in_executor(self._executor, self._directory.delete, kept)
             del self._unwanted[name, partition]

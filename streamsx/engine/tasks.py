@@ -17,7 +17,7 @@ from streamsx.config import Config
 from streamsx.engine.active import Active
 from streamsx.engine.bounds import LogBounds
 from streamsx.engine.committing import WRITE_ROWS, Committing
-from streamsx.engine.dormant import Dormant, Positions
+from streamsx.engine.dormant import Dormant, kept
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
 from streamsx.engine.journal import LOG, Journal
@@ -26,7 +26,7 @@ from streamsx.engine.promotions import Promotions
 from streamsx.engine.pump import LoopPump
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
-from streamsx.errors import StreamsxError
+from streamsx.errors import DiskFailed, StreamsxError
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle import commit, reconcile
 from streamsx.lifecycle.reconcile import Holdings
@@ -236,8 +236,15 @@ class Tasks:
     def _start(self, task: TaskId, job: Coroutine[Any, Any, None], what: str) -> None:
         if (old := self._jobs.pop(task, None)) is not None:
             old.cancel()
-        made = self._jobs[task] = self._parts.spawn(job, name=f"{what} {task}")
+        made = self._jobs[task] = self._parts.spawn(self._tried(task, job), name=f"{what} {task}")
         made.add_done_callback(lambda done: self._over(task, done))
+
+    async def _tried(self, task: TaskId, job: Coroutine[Any, Any, None]) -> None:
+        """What cannot be opened, read or written ends the task, and with it the worker."""
+        try:
+            await job
+        except StreamsxError as error:
+            self.failed(task, error)
 
     def _over(self, task: TaskId, done: asyncio.Task[None]) -> None:
         if self._jobs.get(task) is done:
@@ -247,12 +254,8 @@ class Tasks:
         plan = self._parts.plans[task.subtopology]
         rows = self._rows[task] = dict[str, Rows]()
         self.dormant.remove(task)
-        try:
-            for node in plan.stores:
-                rows[node.name] = await self._parts.stores.open(task, node)
-        except StreamsxError as error:
-            self.failed(task, error)
-            return
+        for node in plan.stores:
+            rows[node.name] = await self._parts.stores.open(task, node)
         for node in plan.stores:
             tp = TopicPartition(node.changelog, task.partition)
             self._restorer.add(task, role, node.name, tp, rows[node.name])
@@ -308,39 +311,27 @@ class Tasks:
         if (active := self._closing.pop(task, None)) is not None:
             for store in active.task.stores.values():
                 store.stop_preload()
-            await self._write_out(active.task)
+            await self._as_far(self._write_out(active.task))
             lag = 0
         rows = self._rows.pop(task, {})
         if rows:
-            self.dormant.add(task, self._kept(task, rows), lag)
+            plan = self._parts.plans[task.subtopology]
+            self.dormant.add(task, kept(plan, task.partition, rows), lag)
         self._positions.pop(task, None)
         self._promotions.drop(task)
-        await self._parts.stores.close(task, rows)
+        await self._as_far(self._parts.stores.close(task, rows))
         self.feed(reconcile.Closed(task))
+
+    async def _as_far(self, job: Coroutine[Any, Any, None]) -> None:
+        """As the disk lets it: a full one ends the worker, and no task stays half closed."""
+        try:
+            await job
+        except DiskFailed as error:
+            self._parts.fatal(error)
 
     def _changelogs(self, task: TaskId) -> list[TopicPartition]:
         stores = self._parts.plans[task.subtopology].stores
         return [TopicPartition(node.changelog, task.partition) for node in stores]
-
-    def _kept(self, task: TaskId, rows: Mapping[str, Rows]) -> Positions:
-        """What is left of its stores when they are closed."""
-        return {
-            TopicPartition(node.changelog, task.partition): (
-                rows[node.name].position() if node.persistent and node.name in rows else None
-            )
-            for node in self._parts.plans[task.subtopology].stores
-        }
-
-    async def find_leftovers(self) -> None:
-        """What earlier processes left on the disk, and how far behind it is. Raises WorldError."""
-        found: dict[TaskId, dict[TopicPartition, int | None]] = {}
-        for task, changelog, position in self._parts.stores.leftovers(self._parts.plans):
-            of_task = found.setdefault(task, dict(self._kept(task, {})))
-            of_task[changelog] = position
-        for task, positions in found.items():
-            self.dormant.add(task, positions, None)
-        if found:
-            await self.dormant.look()
 
     def _changed(self) -> None:
         self.changed = True

@@ -223,7 +223,8 @@ class Worker:
 
     async def _work(self, made: Machinery) -> None:
         await made.producer.start()
-        await made.tasks.find_leftovers()
+        plans = {plan.number: plan for plan in self._topology.subtopologies}
+        await made.tasks.dormant.begin(made.stores.leftovers(plans), plans)
         made.link.publish()
         background = {
             "fetch data": made.fetcher.run(),

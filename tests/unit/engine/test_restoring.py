@@ -1,36 +1,58 @@
 """engine/restoring.py: what becomes of a task whose role changes while its stores are opened."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from streamsx.clock import SystemClock
 from streamsx.engine.journal import Journal
 from streamsx.engine.restoring import Restorer
+from streamsx.errors import DiskFailed
 from streamsx.kafka.admin import Bounds
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.memory import MemoryRows
+from streamsx.task.batch import Batch
 
 TASK, CHANGELOG = TaskId(0, 2), TopicPartition("app-counts-changelog", 2)
 
 
 class Reading:
-    """A fetcher that nothing comes from."""
+    """A fetcher from which comes what it was given."""
 
     def __init__(self) -> None:
         self.reads: dict[TopicPartition, int] = {}
+        self.batches: list[Batch] = []
+
+    def take(self, _: TopicPartition) -> Batch | None:
+        return self.batches.pop(0) if self.batches else None
 
     def add(self, tp: TopicPartition, offset: int) -> None:
         self.reads[tp] = offset
 
+    def end(self, _: TopicPartition) -> int:
+        return -1
+
     def remove(self, tp: TopicPartition) -> None:
         self.reads.pop(tp, None)
+
+
+def batch_of(start: int, stop: int) -> Batch:
+    offsets = range(start, stop)
+    keys = [b"%d" % n for n in offsets]
+    times = [0] * len(offsets)
+    return Batch(CHANGELOG.topic, CHANGELOG.partition, keys, keys, times, offsets, None, stop)
 
 
 class Told:
     def __init__(self) -> None:
         self.done: list[tuple[Role, bool]] = []
 
+        self.errors: list[Exception] = []
+
     def restored(self, _: TaskId, role: Role, *, done: bool) -> None:
         self.done.append((role, done))
+
+    def failed(self, _: TaskId, error: Exception) -> None:
+        self.errors.append(error)
 
 
 def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end() -> None:
@@ -46,3 +68,23 @@ def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end
 
     assert not behind
     assert told.done[-1] == (Role.ACTIVE, True)
+
+
+class FullDisk(MemoryRows):
+    def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
+        raise DiskFailed("disk full")
+
+
+def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more() -> None:
+    clock, reading, told = SystemClock(), Reading(), Told()
+    fetcher: Any = reading
+    restorer = Restorer(clock, fetcher, Journal("w1", clock), told, limit=20)
+    restorer.add(TASK, Role.ACTIVE, "counts", CHANGELOG, FullDisk())
+    restorer.ends(TASK, Role.ACTIVE, {CHANGELOG: Bounds(0, 1000)})
+    reading.batches = [batch_of(0, 600), batch_of(600, 1000)]
+
+    restorer.slice(clock.now() + 10)
+    restorer.slice(clock.now() + 10)
+
+    assert [type(error) for error in told.errors] == [DiskFailed]
+    assert (len(restorer), reading.reads, len(reading.batches)) == (0, {}, 1)

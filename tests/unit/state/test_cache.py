@@ -1,10 +1,12 @@
 """state/cache.py: against a plain dict, and the corners that a dict does not have."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import pytest
 
+from streamsx.errors import DiskFailed
 from streamsx.state.api import ROW
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
@@ -198,3 +200,34 @@ def test_a_row_has_one_place_however_its_key_is_written(first: object) -> None:
     assert cached.get(b"1") == 9
     cached.put(b"1", 10)
     assert (cached.get(1), dict(cached.items())) == (10, {1: 10, b"x": 8})
+
+
+class FullDisk(MemoryRows):
+    """It refuses the second write, and then it has room again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
+        self.writes += 1
+        if self.writes == 2:
+            raise DiskFailed("disk full")
+        super().write(rows, position)
+
+
+def test_rows_that_a_full_disk_refused_are_not_missing_below_the_position() -> None:
+    rows = FullDisk()
+    cached = store(rows)
+    for n in range(7):
+        cached.put(f"k{n}", n)
+    while len(cached.seal(3).keys) == 3:
+        pass
+    cached.adopt(9)
+    assert not cached.write_some(3)
+    with pytest.raises(DiskFailed):
+        cached.write_some(3)
+    while not cached.write_some(3):
+        pass
+    assert len(list(rows.scan(ROW, None))) == 7
+    assert rows.position() == 9

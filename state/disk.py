@@ -1,0 +1,43 @@
+"""What a disk refuses, as an error: of the user who named the folder, or of the world.
+
+A folder that cannot be made, is a file or belongs to somebody else is the user's: nothing was
+tried. A disk that is full or broken may become so at any time; what was committed is in Kafka, and
+a store that was not written to its end is brought up from its changelog.
+"""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from streamsx.errors import DiskFailed, SettingError, StreamsxError
+
+FULL_OR_BROKEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+@contextmanager
+def told(path: object) -> Iterator[None]:
+    """For what is done to a folder or file. Raises DiskFailed or SettingError for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise refused(path, error) from error
+
+
+def refused(path: object, error: OSError) -> StreamsxError:
+    """Whose fault it is, in one line."""
+    why = error.strerror or str(error)
+    if error.errno in FULL_OR_BROKEN:
+        return failed(path, why)
+    return SettingError(
+        f"state directory cannot be used: {path}: {why}: give --state-dir a folder that this user "
+        "may write to"
+    )
+
+
+def failed(path: object, why: str) -> DiskFailed:
+    """The world's."""
+    return DiskFailed(
+        f"disk full or broken: {path}: {why}: make room there, or give another --state-dir; what "
+        "was committed is safe"
+    )

@@ -1,0 +1,105 @@
+"""state/disk.py: whose fault it is when a disk refuses; and what RocksDB says of it."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamsx.errors import DiskFailed, SettingError, StreamsxError
+from streamsx.state import disk
+from streamsx.state.directory import StateDirectory
+from streamsx.state.rocks import refused
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "exit_code"),
+    [
+        (errno.ENOSPC, DiskFailed, 1),
+        (errno.EDQUOT, DiskFailed, 1),
+        (errno.EIO, DiskFailed, 1),
+        (errno.EROFS, SettingError, 2),
+        (errno.EACCES, SettingError, 2),
+        (errno.ENOTDIR, SettingError, 2),
+        (errno.ENOENT, SettingError, 2),
+    ],
+)
+def test_a_folder_is_the_users_and_a_full_disk_the_worlds(
+    code: int, kind: type[StreamsxError], exit_code: int
+) -> None:
+    line = rf": /data: {os.strerror(code)}: .*--state-dir"
+    with pytest.raises(kind, match=line) as caught, disk.told("/data"):
+        raise OSError(code, os.strerror(code))
+    assert caught.value.exit_code == exit_code
+
+
+@pytest.mark.parametrize("named", ["file", "file/in/it", "dangling"])
+def test_a_state_directory_that_can_be_none_is_the_users(tmp_path: Path, named: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone")
+    with pytest.raises(SettingError, match=f"state directory cannot be used: {tmp_path / named}: "):
+        StateDirectory(tmp_path / named, "shop")
+
+
+def test_what_cannot_be_kept_in_it_later_is_told_the_same(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path, "shop")
+    (directory.path / "member.json").mkdir()
+    says = r"member.json: Is a directory"
+    with pytest.raises(SettingError, match=says):
+        directory.remember_member("shop", "m-1", "h")
+    with pytest.raises(SettingError, match=says):
+        directory.predecessor("shop", "h")
+    with pytest.raises(SettingError, match=says):
+        directory.forget_member()
+    directory.release()
+
+
+def test_what_rocksdb_says_of_a_disk_is_one_line() -> None:
+    text = "IO error: No space left on device: While appending to file: s/9.sst: {}"
+    error = refused(Path("s"), Exception(text.format("No space left on device")))
+    assert isinstance(error, DiskFailed)
+    assert str(error).startswith("disk full or broken: s: No space left on device: make room")
+
+
+def test_what_rocksdb_says_of_other_things_stays_as_it_is() -> None:
+    error = Exception("Invalid argument: no such column family")
+    assert refused(Path("s"), error) is error
+
+
+WRITER = """
+import resource, sys
+from pathlib import Path
+from streamsx.errors import DiskFailed
+from streamsx.state.api import ROW
+from streamsx.state.rocks import RocksMemory, RocksRows
+
+memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=8 << 20)
+rows = RocksRows(Path(sys.argv[1]), memory, "layout 1")
+rows.write({ROW + b"first": b"1"}, 1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+try:
+    for n in range(2, 1000):
+        rows.write({ROW + b"%d" % n: bytes(1000)}, n)
+except DiskFailed as error:
+    print("write", n, error)
+try:
+    rows.close()
+except DiskFailed as error:
+    print("close", n, error)
+again = RocksRows(Path(sys.argv[1]), memory, "layout 1")
+print("again", again.position(), again.get(ROW + b"first"))
+"""
+
+
+def test_a_store_whose_disk_is_full_says_so_and_can_be_opened_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER, str(tmp_path / "store")],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    told = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert f"disk full or broken: {tmp_path / 'store'}: File too large: " in told["write"], done
+    refused_at, kept = int(told["write"].split()[0]), int(told["again"].split()[0])
+    assert 1 < kept < refused_at, done
+    assert told["again"].endswith("b'1'")
