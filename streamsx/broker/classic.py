@@ -127,6 +127,17 @@ class Turn:
         self.effects: list[Effect] = []
         self.wake_at = inf
 
+    def begin(self, now: float) -> float:
+        """A step; when the group will be woken as things stand."""
+        self.now, self.effects = now, []
+        return self.wake_at
+
+    def over(self, armed: float) -> list[Effect]:
+        """What it puts out. Whoever wants to be woken earlier than is `armed` must say so."""
+        if self.wake_at < armed:
+            self.effects.append(Wake(self.group_id, self.wake_at))
+        return self.effects
+
     def reply(self, waiter: int, body: Body) -> None:
         """Answers a request."""
         self.effects.append(Reply(waiter, body))
@@ -357,7 +368,7 @@ class ClassicGroup:
     def step(self, now: float, event: Request | Tick | Gone) -> list[Effect]:
         """Raises InvalidTransition if a request came through that its state does not know."""
         turn = self.turn
-        turn.now, turn.effects, armed = now, [], turn.wake_at
+        armed = turn.begin(now)
         if isinstance(event, Request):
             turn.wall_ms = event.wall_ms
             self._requests[event.api](event)
@@ -366,9 +377,7 @@ class ClassicGroup:
             self._tick()
         else:
             self._forget_waiter(event.waiter)
-        if turn.wake_at < armed:
-            turn.effects.append(Wake(self.id, turn.wake_at))
-        return turn.effects
+        return turn.over(armed)
 
     def load(self, now: float, value: GroupValue) -> list[Effect]:
         """Becomes the group that was persisted."""
@@ -376,18 +385,18 @@ class ClassicGroup:
         self.round.load(value)
         return [Wake(self.id, self.turn.wake_at)] if self.turn.wake_at < inf else []
 
-    def may_commit(self, now: float, request: Request) -> ErrorCode:
+    def may_commit(self, now: float, request: Request) -> tuple[ErrorCode, list[Effect]]:
         """Whether this OffsetCommit is accepted; a member that may commit is alive."""
         body, generation = request.body, request.body.generation_id_or_member_epoch
         if generation < 0 and self.round.state is State.EMPTY:
-            return ErrorCode.NONE
+            return ErrorCode.NONE, []
         if code := self._check(body, generation):
-            return code
+            return code, []
         if self.round.state is State.COMPLETING:
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        self.turn.now = now
+            return ErrorCode.REBALANCE_IN_PROGRESS, []
+        armed = self.turn.begin(now)
         self.turn.touch(self.round.members[body.member_id])
-        return ErrorCode.NONE
+        return ErrorCode.NONE, self.turn.over(armed)
 
     def _join(self, request: Request) -> None:
         body, peer, members = request.body, request.peer, self.round.members

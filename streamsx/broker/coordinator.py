@@ -84,9 +84,9 @@ class Coordinator:
 
     def _commit(self, now: float, request: Request) -> list[Effect]:
         body = request.body
-        group = self.groups.get(body.group_id)
+        group, effects = self.groups.get(body.group_id), list[Effect]()
         if group is not None:
-            refused = group.may_commit(now, request)
+            refused, effects = group.may_commit(now, request)
         elif body.generation_id_or_member_epoch < 0:
             refused = ErrorCode.NONE
         else:
@@ -96,10 +96,10 @@ class Coordinator:
         puts, answer = judge_commit(request, refused, self.catalog, note_max)
         reply = Reply(request.waiter, answer)
         if not puts:
-            return [reply]
+            return [*effects, reply]
         committed = self._group(body.group_id).committed
         committed |= {(key.topic, key.partition): value for key, value in puts.items()}
-        return [Persist(tuple(puts.items())), reply]
+        return [*effects, Persist(tuple(puts.items())), reply]
 
     def _fetch(self, _: float, request: Request) -> list[Effect]:
         body, version = request.body, request.version

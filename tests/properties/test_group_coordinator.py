@@ -15,7 +15,7 @@ from streamsx.testing.desk import Desk
 SEEDS = 150
 STEPS = 250
 OFFERS = ({"range": b"a"}, {"range": b"b"}, {"sticky": b"s", "range": b"a"}, {"mine": b""})
-SESSION_MS, REBALANCE_MS = 3000, 5000
+SESSIONS_MS, REBALANCE_MS = (3000, 3000, 12_000), 5000
 
 
 class Clients:
@@ -27,6 +27,7 @@ class Clients:
             GroupConfig(members_max=4, initial_delay_ms=self.random.choice([0, 0, 2000]))
         )
         self.desk.set_topics(t=2, u=1)
+        self.sessions = random.Random(f"sessions {seed}")
         self.seen: Counter[tuple[Cause, State]] = Counter()
 
     def group(self) -> str:
@@ -56,7 +57,8 @@ class Clients:
         self.desk.join(
             member_id, group=group, instance=self.instance(group, member_id),
             protocols=self.random.choices(OFFERS, (6, 3, 3, 1))[0],
-            version=self.random.choice([0, 3, 5, 9]), session_ms=SESSION_MS,
+            version=self.random.choice([0, 3, 5, 9]),
+            session_ms=self.sessions.choice(SESSIONS_MS),
             rebalance_ms=REBALANCE_MS,
         )  # fmt: skip
 

@@ -179,6 +179,27 @@ def test_a_member_commits_at_its_generation_but_not_between_join_and_sync(desk: 
     assert desk.commit(follower, 2, {("t", 1): 3}) == {("t", 1): NONE}
 
 
+def test_who_commits_while_it_waits_and_then_dies_is_removed_at_the_end_of_its_session(
+    desk: Desk,
+) -> None:
+    """A worker commits on one connection while its JoinGroup waits on another."""
+    first = str(desk.replies[desk.join(version=3)]["member_id"])
+    desk.join(version=3, session_ms=60_000)
+    desk.join(first)
+    second = next(m for m in desk.machine.groups["g"].round.members if m != first)
+    desk.sync(first, 2)
+    desk.sync(second, 2)
+    desk.join(first)
+    desk.sleep(20)
+    assert desk.commit(first, 2, {("t", 0): 1}) == {("t", 0): NONE}
+    desk.leave((second, None))
+    assert round_of(desk) == (State.COMPLETING, 3)
+    desk.sleep(9.9)
+    assert round_of(desk) == (State.COMPLETING, 3)
+    desk.sleep(0.2)
+    assert round_of(desk) == (State.EMPTY, 4)
+
+
 def test_partitions_that_are_not_there_are_refused_and_the_others_stored(desk: Desk) -> None:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     asked = {("no", 0): 1, ("t", 3): 2, ("t", 4): 3, ("t", -1): 4}
