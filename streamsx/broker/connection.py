@@ -42,6 +42,10 @@ class Traffic:
     """In the order in which they came."""
     in_flight_bytes: int = 0
 
+    def largest(self) -> "Connection":
+        """Which holds the most; of equals the one that has been silent for the longest time."""
+        return max(self.connections, key=lambda each: (each.counted, -each.active_at))
+
 
 class Call:
     """A decoded request and the way back to whoever sent it."""
@@ -88,7 +92,9 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = Frames(limits.frame_bytes_max)
         self._queue: deque[bytearray] = deque()
         self._serving = 0  # bytes of the frame that is being served
-        self._queued = self._counted = 0
+        self._queued = 0
+        self.counted = 0
+        """Of this connection in the traffic's `in_flight_bytes`."""
         self._pumping = self._unsent = self._unread = False
         self._transport: asyncio.Transport
 
@@ -107,7 +113,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._traffic.connections.pop(self, None)
-        self._traffic.in_flight_bytes -= self._counted
         self._forget()
 
     def get_buffer(self, _: int) -> memoryview:
@@ -158,6 +163,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _forget(self) -> None:
         self._queue.clear()
+        self._traffic.in_flight_bytes -= self.counted
+        self.counted = 0
         call, self.call = self.call, None
         if call is not None and call.gone is not None:
             call.gone()
@@ -177,13 +184,19 @@ class Connection(asyncio.BufferedProtocol):
         self._count()
 
     def _count(self) -> None:
-        """Looks at the limits of what was received and not yet answered."""
-        limits, held = self._limits, self._queued + self._frames.held
-        self._traffic.in_flight_bytes += held - self._counted
-        self._counted = held
-        if self._traffic.in_flight_bytes > limits.in_flight_bytes_max:
-            self.close(f"{limits.in_flight_bytes_max} bytes of requests are in flight")
+        """Looks at the limits of what was received and not yet answered.
+
+        Whoever holds the most has to go, not whoever comes: "eight connections send most of a frame
+        and no more": the next honest request would be one too many.
+        """
+        if not self._open():
             return
+        limits, traffic, held = self._limits, self._traffic, self._queued + self._frames.held
+        traffic.in_flight_bytes += held - self.counted
+        self.counted = held
+        while traffic.in_flight_bytes > limits.in_flight_bytes_max:
+            largest, most = traffic.largest(), limits.in_flight_bytes_max
+            largest.close(f"{largest.counted} bytes of requests, of {most} for all, are in flight")
         many = len(self._queue) >= limits.queued_requests_max
         full = many or self._queued > limits.queued_bytes_max
         if full != self._unread and self._open():

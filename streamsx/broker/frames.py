@@ -2,6 +2,8 @@
 
 Small frames are cut from one scratch buffer; a large one is received straight into a buffer of its
 own, which is then the caller's: what it carries is changed in place and written to disk from there.
+That buffer grows with what has come: a length alone, of which nothing follows, costs its sender
+nothing and would cost us all of it.
 """
 
 from struct import Struct
@@ -11,6 +13,8 @@ from streamsx.kafka.compiler import Malformed
 SCRATCH_BYTES = 64 << 10
 LARGE_BYTES = 16 << 10
 """A frame of this size is not waited for in the scratch buffer."""
+FIRST_BYTES = 1 << 20
+"""Taken for a large frame at once; twice as many whenever they are full."""
 FRAME_BYTES_MIN = 8
 """Nothing shorter holds the head of a request."""
 
@@ -20,13 +24,13 @@ _length = Struct(">i")
 class Frames:
     """Give the caller `buffer()`, and then say with `received` how much came into it."""
 
-    __slots__ = ("_filled", "_large", "_most", "_scratch")
+    __slots__ = ("_filled", "_large", "_most", "_scratch", "_size")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._most = frame_bytes_max
         self._scratch = bytearray(SCRATCH_BYTES)
         self._large: bytearray | None = None
-        self._filled = 0
+        self._filled = self._size = 0
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -34,7 +38,7 @@ class Frames:
 
     @property
     def held(self) -> int:
-        """Bytes of the large frame that is being received, if one is."""
+        """Bytes taken for the large frame that is being received, if one is."""
         return 0 if self._large is None else len(self._large)
 
     def received(self, count: int) -> list[bytearray]:
@@ -43,6 +47,10 @@ class Frames:
         if self._large is None:
             return self._cut()
         if self._filled < len(self._large):
+            return []
+        if self._filled < self._size:
+            more = min(self._filled, self._size - self._filled)
+            self._large = self._large + bytes(more)  # not in place: the transport still holds it
             return []
         frame, self._large, self._filled = self._large, None, 0
         return [frame]
@@ -60,7 +68,7 @@ class Frames:
                 frames.append(scratch[body : body + size])
                 start = body + size
             elif size >= LARGE_BYTES:
-                self._large = bytearray(size)
+                self._large, self._size = bytearray(min(size, FIRST_BYTES)), size
                 self._filled = end - body
                 self._large[: self._filled] = scratch[body:end]
                 return frames

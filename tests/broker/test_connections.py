@@ -6,7 +6,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -270,10 +270,45 @@ def test_requests_in_flight_are_limited_over_all_connections(tmp_path: Path) -> 
     with serving(tmp_path, **limits) as broker, dial(broker) as first, dial(broker) as second:
         big = produce(1, bytes(200_000))
         first.sendall(big[:-1])
+        assert alive(broker)  # and so it was received
         second.sendall(big[:-1])
-        assert received(second) == b""
-        first.sendall(big[-1:])
-        assert received(first)
+        assert received(first) == b""
+        second.sendall(big[-1:])
+        assert received(second)
+
+
+def test_half_frames_are_closed_before_anybody_who_asks_for_little(tmp_path: Path) -> None:
+    """Of frames that will never be whole; a poll waits all the time, and others come."""
+    mib = 1 << 20
+    with (
+        serving(tmp_path, in_flight_bytes_max=8 * mib) as broker, dial(broker) as poll,
+        ExitStack() as stack,
+    ):  # fmt: skip
+        poll.sendall(fetch(0, 60_000))
+        half = [stack.enter_context(dial(broker)) for _ in range(8)]
+        for sock in half:
+            sock.sendall((64 * mib).to_bytes(4) + bytes(mib + 1000))
+            assert alive(broker)
+        assert [received(sock) for sock in half[:4]] == [b""] * 4
+        with dial(broker) as other:
+            other.sendall(produce(1, b"x"))
+            assert received(other)
+        assert received(poll)
+
+
+def test_what_is_only_announced_takes_no_room(tmp_path: Path) -> None:
+    mib = 1 << 20
+    with (
+        serving(tmp_path, in_flight_bytes_max=64 * mib) as broker, ExitStack() as stack,
+    ):  # fmt: skip
+        half = [stack.enter_context(dial(broker)) for _ in range(32)]
+        for sock in half:
+            sock.sendall((64 * mib).to_bytes(4) + bytes(20_000))
+        assert alive(broker)
+        for sock in half:
+            sock.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                sock.recv(1)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from streamsx.broker.frames import LARGE_BYTES, SCRATCH_BYTES, Frames
+from streamsx.broker.frames import FIRST_BYTES, LARGE_BYTES, SCRATCH_BYTES, Frames
 from streamsx.kafka.compiler import Malformed
 
 MOST = 1 << 20
@@ -61,6 +61,18 @@ def test_a_large_frame_is_counted_while_it_comes() -> None:
     feed(cutter, sent([bytes(100_000)])[:10])
     assert cutter.held == 100_000
     feed(cutter, bytes(100_000 - 6))
+    assert cutter.held == 0
+
+
+@pytest.mark.parametrize("size", [FIRST_BYTES + 1, 2 * FIRST_BYTES, 5 * FIRST_BYTES])
+def test_a_frame_takes_no_more_than_twice_what_has_come_of_it(size: int) -> None:
+    cutter, frame, most = Frames(1 << 30), random.Random(size).randbytes(size), FIRST_BYTES
+    data, at, found = sent([frame]), 0, list[bytes]()
+    while at < len(data):
+        found += feed(cutter, data[at : at + 100_003])
+        at += 100_003
+        assert cutter.held <= min(size, max(most, 2 * at))
+    assert found == [frame]
     assert cutter.held == 0
 
 
