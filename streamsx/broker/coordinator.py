@@ -179,6 +179,10 @@ class Coordinator:
                 group.committed[key.topic, key.partition] = value
         return effects
 
+    def forget(self, group_id: str) -> None:
+        """Know nothing of a group, until `Load` says what is on disk."""
+        self.groups.pop(group_id, None)
+
     def refuse(self, request: Request, code: ErrorCode) -> Reply:
         """The answer to a request of which nothing is done, in the form its clients look for."""
         body, error = request.body, {"error_code": code}

@@ -65,7 +65,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Every persisted row, in key order; comes before anything else, once."""
+    """Every persisted row, in key order, before anything else; or those of a forgotten group."""
 
     rows: tuple[tuple[Key, Value], ...]
 

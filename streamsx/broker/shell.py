@@ -1,13 +1,14 @@
 """Carries out what the group coordinator decides: writes, answers, timers, the log.
 
 Events wait in a queue while one is being carried out, because an answer can let the next request
-of its connection in. If a write fails, or the machine does, its memory is worth nothing: every
-open request is answered with 15 COORDINATOR_NOT_AVAILABLE and a new machine is loaded from disk.
+of its connection in. If a group's own machine fails, what is known of that group is worth nothing:
+its open requests are answered with 15 COORDINATOR_NOT_AVAILABLE, and it is loaded from disk; the
+others go on. If a write fails, or what concerns several, that goes for all groups.
 """
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import assert_never
@@ -38,6 +39,10 @@ logger = logging.getLogger(__name__)
 
 Catalog = Callable[[], Mapping[str, tuple[bytes, int]]]
 
+OF_ONE_GROUP = frozenset(
+    {Api.OFFSET_COMMIT, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP}
+)
+
 
 class Groups:
     """All groups of a broker, as a machine on disk and on the clock."""
@@ -53,8 +58,10 @@ class Groups:
         self._waiters = count(1)
         self._open: dict[int, tuple[Request, Call]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._queue: deque[Event] = deque()
+        self._queue: deque[tuple[Event, str | None]] = deque()
+        """With the group that it is of, where it is of one alone."""
         self._busy = False
+        self._failures: Counter[tuple[str, type[Exception]]] = Counter()
         self._machine: Coordinator | None = None
         self._load()
 
@@ -68,7 +75,7 @@ class Groups:
         )
         self._open[waiter] = request, call
         call.gone = lambda: self._gone(waiter)
-        self._tell(request)
+        self._tell(request, group_of(request))
 
     def topics_changed(self) -> None:
         """To be told of each change of the catalog."""
@@ -81,30 +88,44 @@ class Groups:
         self._timers.clear()
 
     def _gone(self, waiter: int) -> None:
-        if self._open.pop(waiter, None) is not None:
-            self._tell(Gone(waiter))
+        if (found := self._open.pop(waiter, None)) is not None:
+            self._tell(Gone(waiter), group_of(found[0]))
 
-    def _tell(self, event: Event) -> None:
-        self._queue.append(event)
-        if self._busy:
-            return
+    def _tell(self, event: Event, group: str | None = None) -> None:
+        self._queue.append((event, group))
+        if not self._busy:
+            self._drain()
+
+    def _drain(self) -> None:
         self._busy = True
         try:
             while self._queue:
-                self._take(self._queue.popleft())
+                self._take(*self._queue.popleft())
         finally:
             self._busy = False
+            if self._queue:  # one has failed: those behind it do not wait for the next event
+                self._loop.call_soon(self._drain)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event, group: str | None) -> None:
         machine = self._machine or self._load()
         try:
-            self._step(machine, event)
+            self._carry_out(machine, event, group)
         except OSError as error:
             logger.error("group_write_failed error=%r: loaded again from disk", str(error))
             self._start_over(machine)
         except Exception:
             self._start_over(machine)
             raise
+
+    def _carry_out(self, machine: Coordinator, event: Event, group: str | None) -> None:
+        try:
+            self._step(machine, event)
+        except OSError:
+            raise  # of the disk, which is everybody's
+        except Exception as error:
+            if group is None:
+                raise
+            self._start_group_over(machine, group, error)
 
     def _step(self, machine: Coordinator, event: Event) -> None:
         for effect in machine.step(self._clock.now(), event):
@@ -135,7 +156,7 @@ class Groups:
 
     def _ring(self, group: str) -> None:
         del self._timers[group]
-        self._tell(Tick(group, self._wall_ms()))
+        self._tell(Tick(group, self._wall_ms()), group)
 
     def _wall_ms(self) -> int:
         return int(self._clock.wall() * 1000)
@@ -148,6 +169,27 @@ class Groups:
         self._machine = machine
         return machine
 
+    def _start_group_over(self, machine: Coordinator, group: str, error: Exception) -> None:
+        """Ours. Clients try again for ever: the whole story once, then only the count."""
+        kind = group, type(error)
+        self._failures[kind] += 1
+        logger.error(
+            "group_failed group=%s times=%d error=%r: loaded again from disk",
+            group,
+            self._failures[kind],
+            str(error),
+            exc_info=error if self._failures[kind] == 1 else None,
+        )
+        if timer := self._timers.pop(group, None):
+            timer.cancel()
+        machine.forget(group)
+        for waiter, (request, call) in tuple(self._open.items()):
+            if group_of(request) == group:
+                del self._open[waiter]
+                call.reply(machine.refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE).body)
+        rows = self._meta.rows("GO")
+        self._step(machine, Load(tuple(row for row in rows if row[0].group == group)))
+
     def _start_over(self, machine: Coordinator) -> None:
         self._machine, waiting = None, list(self._open.values())
         self._open.clear()
@@ -155,3 +197,8 @@ class Groups:
         for request, call in waiting:
             call.reply(machine.refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE).body)
         self._load()
+
+
+def group_of(request: Request) -> str | None:
+    """The group that this request can change; None for those that look at several."""
+    return str(request.body.group_id) if request.api in OF_ONE_GROUP else None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamsx.broker.coordinator import Coordinator
+from streamsx.broker.events import Effect, Event, Request
 from streamsx.broker.meta import Meta
 from streamsx.broker.segment import Segment
 from streamsx.broker.service import Options
@@ -108,8 +109,16 @@ def test_a_group_that_cannot_be_loaded_again_is_loaded_for_the_next_request(
 
 
 def fails_once(real: Any) -> Any:
+    """Where several groups are looked at."""
     attempts = iter([True])
-    return lambda *about: 1 // 0 if next(attempts, False) else real(*about)
+
+    def step(machine: Coordinator, now: float, event: Event) -> list[Effect]:
+        if isinstance(event, Request) and event.api is Api.LIST_GROUPS and next(attempts, False):
+            raise ZeroDivisionError
+        found: list[Effect] = real(machine, now, event)
+        return found
+
+    return step
 
 
 def failing(*_: object, **__: object) -> None:
@@ -123,10 +132,11 @@ def test_a_machine_that_fails_is_replaced_and_its_story_told(
         stable_with_a_parked_join(sock, parked)
         with monkeypatch.context() as broken:
             broken.setattr(Coordinator, "step", fails_once(Coordinator.step))
-            assert commit(sock, 1) == E.COORDINATOR_NOT_AVAILABLE
+            sock.sendall(wire.request_encoder(Api.LIST_GROUPS, 2)(1, "", {}))
+            assert answer(sock, Api.LIST_GROUPS, 2).error_code == E.COORDINATOR_NOT_AVAILABLE
         assert answer(parked, Api.JOIN_GROUP, 3).error_code == E.COORDINATOR_NOT_AVAILABLE
         assert commit(other, 2) == E.NONE
-    assert [r.message for r in caplog.records if r.exc_info] == ["request_failed api=OFFSET_COMMIT"]
+    assert [r.message for r in caplog.records if r.exc_info] == ["request_failed api=LIST_GROUPS"]
 
 
 def test_a_full_disk_refuses_batches_and_leaves_none_behind(

@@ -1,0 +1,188 @@
+"""Groups over real sockets: one that fails, or dies, is its own affair."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.broker.classic import ClassicGroup
+from streamsx.broker.coordinator import Coordinator
+from streamsx.clock import SystemClock
+from streamsx.errors import InvalidTransition
+from streamsx.kafka import wire
+from streamsx.kafka.errors import ErrorCode as E
+from streamsx.kafka.wire import Api
+from streamsx.testing.apache_kafka import converse
+from streamsx.testing.embedded_broker import BrokerThread
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerThread]:
+    with BrokerThread(tmp_path / "data", topics={"t": 1}) as broker:
+        yield broker
+
+
+def dial(broker: BrokerThread) -> socket.socket:
+    host, _, port = broker.bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def joining(group: str, member_id: str, session_ms: int) -> dict[str, Any]:
+    return {
+        "group_id": group, "session_timeout": session_ms, "rebalance_timeout": MINUTE_MS,
+        "protocol_type": "test", "protocols": [{"name": "p", "metadata": b""}],
+        "member_id": member_id,
+    }  # fmt: skip
+
+
+def ask(sock: socket.socket, api: Api, version: int, **body: Any) -> None:
+    sock.sendall(wire.request_encoder(api, version)(1, "", body))
+
+
+def answer(sock: socket.socket, api: Api, version: int) -> Any:
+    with sock.makefile("rb", buffering=0) as stream:
+        frame = b""
+        size = int.from_bytes(stream.read(4) or b"")
+        while len(frame) < size:
+            frame += stream.read(size - len(frame)) or b""
+    return wire.response_decoder(api, version)(frame)
+
+
+def alone(sock: socket.socket, group: str, session_ms: int = MINUTE_MS) -> str:
+    """The only member of a stable group, at generation 1."""
+    member_id = str(converse(sock, Api.JOIN_GROUP, 3, joining(group, "", session_ms)).member_id)
+    assert synced(sock, group, member_id, 1) == E.NONE
+    return member_id
+
+
+def synced(sock: socket.socket, group: str, member_id: str, generation: int) -> int:
+    about = {"group_id": group, "member_id": member_id, "generation_id": generation}
+    return int(converse(sock, Api.SYNC_GROUP, 3, {**about, "assignments": []}).error_code)
+
+
+def beat(sock: socket.socket, group: str, member_id: str, generation: int = 1) -> int:
+    about = {"group_id": group, "member_id": member_id, "generation_id": generation}
+    return int(converse(sock, Api.HEARTBEAT, 3, about).error_code)
+
+
+def commit(sock: socket.socket, group: str, member_id: str, generation: int, offset: int) -> int:
+    partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+    body = {
+        "group_id": group, "member_id": member_id, "generation_id_or_member_epoch": generation,
+        "topics": [{"name": "t", "partitions": [partition]}],
+    }  # fmt: skip
+    told = converse(sock, Api.OFFSET_COMMIT, 3, body)
+    return int(told.topics[0].partitions[0].error_code)
+
+
+def test_a_member_that_commits_while_it_waits_and_dies_is_removed_when_its_session_ends(
+    broker: BrokerThread,
+) -> None:
+    """Its JoinGroup waits on one connection, its worker commits on another."""
+    clock = SystemClock()
+    with dial(broker) as mine, dial(broker) as other, dial(broker) as third:
+        first = str(converse(mine, Api.JOIN_GROUP, 3, joining("g", "", 800)).member_id)
+        ask(other, Api.JOIN_GROUP, 3, **joining("g", "", MINUTE_MS))
+        while beat(third, "g", first) != E.REBALANCE_IN_PROGRESS:
+            pass
+        ask(mine, Api.JOIN_GROUP, 3, **joining("g", first, 800))
+        second = str(answer(other, Api.JOIN_GROUP, 3).member_id)
+        answer(mine, Api.JOIN_GROUP, 3)
+        assert synced(mine, "g", first, 2) == synced(other, "g", second, 2) == E.NONE
+        ask(mine, Api.JOIN_GROUP, 3, **joining("g", first, 800))  # the leader: a round begins
+
+        alone(third, "h", 1000)
+        converse(third, Api.JOIN_GROUP, 3, joining("h", "", MINUTE_MS))  # until 1 s have passed
+        assert commit(third, "g", first, 2, 5) == E.NONE
+        about = {"group_id": "g", "members": [{"member_id": second}]}
+        converse(other, Api.LEAVE_GROUP, 3, about)
+        assert answer(mine, Api.JOIN_GROUP, 3).generation_id == 3
+        died = clock.now()
+        converse(other, Api.JOIN_GROUP, 3, joining("g", "", MINUTE_MS))
+        assert 0.5 < clock.now() - died < 5.0
+
+
+def fails(real: Any, group_id: str, times: int) -> Any:
+    """What replaces a method: it fails so often for one group, and leaves it half changed."""
+    left = iter(range(times))
+
+    def step(group: ClassicGroup, *about: Any) -> Any:
+        if group.id == group_id and next(left, None) is not None:
+            group.round.generation += 100
+            raise InvalidTransition(f"group {group.id}: the story of it")
+        return real(group, *about)
+
+    return step
+
+
+def test_a_group_that_fails_is_loaded_again_and_the_others_never_notice(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        dial(broker) as sock, dial(broker) as parked, dial(broker) as waiting,
+        dial(broker) as watched,
+    ):  # fmt: skip
+        bad, good = alone(sock, "bad"), alone(watched, "good")
+        assert commit(sock, "bad", bad, 1, 5) == E.NONE
+        ask(parked, Api.JOIN_GROUP, 3, **joining("bad", "", MINUTE_MS))
+        ask(waiting, Api.JOIN_GROUP, 3, **joining("good", "", MINUTE_MS))
+        for group, member in (("bad", bad), ("good", good)):
+            while beat(sock, group, member) != E.REBALANCE_IN_PROGRESS:
+                pass
+
+        monkeypatch.setattr(ClassicGroup, "step", fails(ClassicGroup.step, "bad", 2))
+        assert beat(sock, "bad", bad) == E.COORDINATOR_NOT_AVAILABLE
+        assert answer(parked, Api.JOIN_GROUP, 3).error_code == E.COORDINATOR_NOT_AVAILABLE
+        assert beat(sock, "bad", bad) == E.COORDINATOR_NOT_AVAILABLE
+
+        assert beat(sock, "bad", bad) == E.NONE  # as it is on disk: stable, at generation 1
+        assert commit(sock, "bad", bad, 1, 6) == E.NONE
+        assert beat(watched, "good", good) == E.REBALANCE_IN_PROGRESS
+        ask(watched, Api.JOIN_GROUP, 3, **joining("good", good, MINUTE_MS))
+        assert answer(waiting, Api.JOIN_GROUP, 3).generation_id == 2
+    told = [record for record in caplog.records if record.levelname == "ERROR"]
+    story = "error='group bad: the story of it': loaded again from disk"
+    assert [record.getMessage() for record in told] == [
+        f"group_failed group=bad times=1 {story}", f"group_failed group=bad times=2 {story}",
+    ]  # fmt: skip
+    assert [bool(record.exc_info) for record in told] == [True, False]
+
+
+def test_a_group_that_fails_by_itself_is_loaded_again_with_its_sessions_running(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asked anything: its timer rang."""
+    with dial(broker) as sock, dial(broker) as parked:
+        alone(sock, "g", 100)
+        monkeypatch.setattr(ClassicGroup, "_tick", fails(ClassicGroup._tick, "g", 1))
+        joined = converse(parked, Api.JOIN_GROUP, 3, joining("g", "", MINUTE_MS))
+        assert joined.error_code == E.COORDINATOR_NOT_AVAILABLE
+        joined = converse(parked, Api.JOIN_GROUP, 3, joining("g", "", MINUTE_MS))
+        assert (joined.error_code, joined.generation_id) == (E.NONE, 2)
+
+
+def test_requests_that_come_while_all_groups_are_loaded_again_are_answered(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One waits behind a parked one, which is sent away."""
+
+    def failing(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with dial(broker) as sock, dial(broker) as parked, dial(broker) as lists:
+        member = alone(sock, "g")
+        ask(parked, Api.JOIN_GROUP, 3, **joining("g", "", MINUTE_MS))
+        while beat(sock, "g", member) != E.REBALANCE_IN_PROGRESS:
+            pass
+        about = {"group_id": "g", "member_id": member, "generation_id": 1}
+        ask(parked, Api.HEARTBEAT, 3, **about)
+        with monkeypatch.context() as broken:
+            broken.setattr(Coordinator, "_change_topics", failing)
+            topic = {"name": "new", "num_partitions": 1, "replication_factor": 1}
+            ask(lists, Api.CREATE_TOPICS, 4, topics=[topic], timeout=1000)
+            assert answer(parked, Api.JOIN_GROUP, 3).error_code == E.COORDINATOR_NOT_AVAILABLE
+        assert answer(parked, Api.HEARTBEAT, 3).error_code == E.NONE
