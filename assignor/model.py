@@ -105,7 +105,8 @@ class Member:
     cannot read it; it keeps what it claims and gets nothing. `fresh`: its process has had no
     assignment yet. `marks` and `round` are those of the newest memory it has; an observer's marks
     are news. `signatures`: of its sub-topologies, from which the leader tells what it `knows`.
-    `nonce` and `version` (of streamsx) are for the coordinator and for people; no rule reads them.
+    `nonce`, `version` (of streamsx) and `stopped` (tasks that it runs and that process nothing) are
+    for the coordinator and for people; no rule reads them.
     """
 
     id: str
@@ -120,6 +121,7 @@ class Member:
     copies: Mapping[TaskId, Copy] = field(default_factory=dict)
     heirs: frozenset[TaskId] = frozenset()
     stalled: frozenset[TaskId] = frozenset()
+    stopped: frozenset[TaskId] = frozenset()
     knows: frozenset[int] | None = None
     round: int = 0
     marks: Mapping[str, Mark] = field(default_factory=dict)

@@ -39,6 +39,7 @@ class Instance:
     """A member as its last join and its assignment tell; lags in records, None: unknown.
 
     `readable` is False for a member of another version, and for all while the group rebalances.
+    `stopped`: of the active ones, those that process nothing until people have mended something.
     """
 
     member: str
@@ -49,6 +50,7 @@ class Instance:
     partitions: tuple[TopicPartition, ...]
     active: tuple[TaskId, ...]
     learners: Mapping[TaskId, int | None]
+    stopped: tuple[TaskId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +119,5 @@ def _instance(
         partitions=partitions,
         active=tuple(sorted(active)),
         learners={task: lags.get(task) for task in sorted(word.learners)},
+        stopped=tuple(sorted(active & member.stopped)),
     )

@@ -37,9 +37,10 @@ class Report:
     """A member as it is when it builds a join.
 
     `claims`: partitions it holds, as in its Subscription. `copies`: its newest published view of
-    roles and lags (records). `stalled`: learners whose lag has not fallen for a minute. `leaving`:
-    it is on its way out. `fresh`: this process has had no assignment yet. `nonce`: + 1 at every
-    join, without which a broker would answer some of them with the old assignment.
+    roles and lags (records). `stalled`: learners whose lag has not fallen for a minute. `stopped`:
+    tasks of its own that process nothing. `leaving`: it is on its way out. `fresh`: this process
+    has had no assignment yet. `nonce`: + 1 at every join, without which a broker would answer some
+    of them with the old assignment.
     """
 
     nonce: int
@@ -48,6 +49,7 @@ class Report:
     stalled: frozenset[TaskId] = frozenset()
     leaving: Leaving | None = None
     fresh: bool = False
+    stopped: frozenset[TaskId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class StreamsPartitionAssignor:
                 copies=_told(report.copies, claimed),
                 heirs=self._last.promises - claimed,
                 stalled=report.stalled,
+                stopped=report.stopped,
                 marks=self._last.memory.marks,
                 round=self._last.memory.round,
             )

@@ -174,6 +174,7 @@ JOIN = (
     textual(14, "instance", None),
     listing(18, "stalled"),
     textual(19, "version", ""),
+    listing(20, "stopped"),
 )
 ASSIGNMENT = (
     numeric(1, "round"),

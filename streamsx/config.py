@@ -126,8 +126,9 @@ def setting(default: object, parse: Callable[[object], T], *names: str, env: str
 class Config:
     """What a worker runs with. `id` names the group and the internal topics.
 
-    None: no limit for `max_learners` and `max_learners_per_member`, the first free slot of
-    `{id}-data/` for `state_dir`, a name that is made at the first start for `instance_id`.
+    None: no limit for `max_learners`, `max_learners_per_member` and `consecutive_failures_max`
+    (records in a row that fail and so stop their task; their worker goes on), the first free slot
+    of `{id}-data/` for `state_dir`, a name that is made at the first start for `instance_id`.
     """
 
     id: str = field(metadata={"parse": str, "names": ("application_id",), "env": ""})
@@ -151,6 +152,7 @@ class Config:
     )
     on_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
     on_decode_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
+    consecutive_failures_max: int | None = setting(10, or_none(whole(1)))
 
     protocol_type: str = setting("consumer", one_of("consumer", "stream"))
     session_timeout_s: float = setting(

@@ -13,7 +13,8 @@ StreamsxError
     CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge
   GroupError   (exit 1)  what the coordinator says of us
     Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
-  TaskFailed   (exit 1)  a task that its policy stops
+  TaskFailed   (exit 1)  a task that its policy stops, and its worker with it
+  TaskStopped            a task that processes no more; its worker goes on
   Bug          (exit 1)  ours: stop and tell the story
     InvalidTransition InvariantBroken IllegalPlan
 
@@ -130,7 +131,11 @@ class RebalanceInProgress(GroupError):
 
 
 class TaskFailed(StreamsxError):
-    """A task that its policy stops."""
+    """A task that its policy stops, and its worker with it."""
+
+
+class TaskStopped(StreamsxError):
+    """A task that processes no more until it is started again; its worker goes on."""
 
 
 class Bug(StreamsxError):

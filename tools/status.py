@@ -114,6 +114,7 @@ def instance_data(here: "Instance") -> dict[str, Any]:
     return {
         "state": state if here.readable else "unknown",
         "active": [str(task) for task in here.active],
+        "stopped": [str(task) for task in here.stopped],
         "standby": [],
         "learner": [{"task": str(task), "lag": lag} for task, lag in here.learners.items()],
         "version": here.version,
@@ -131,9 +132,10 @@ def drawn(data: dict[str, Any]) -> "Group":
     for column in ("instance", "state", "active", "learner (records behind)", "version"):
         table.add_column(column, overflow="fold")
     for name, here in data["instances"].items():
+        state = f"{here['state']}, stopped: {brief(here['stopped'])}" * bool(here["stopped"])
         lags = ((each["task"], each["lag"]) for each in here["learner"])
         learns = ", ".join(f"{task} ({'?' if lag is None else lag})" for task, lag in lags)
-        table.add_row(name, here["state"], brief(here["active"]), learns, here["version"])
+        table.add_row(name, state or here["state"], brief(here["active"]), learns, here["version"])
     return Group(f"{data['app']}: {data['state']}, {where}, {tasks}", table)
 
 

@@ -32,6 +32,7 @@ class Active:
     gap: Gap
     stage: Stage = Stage.FREE
     suspended: bool = False
+    """It is fed nothing more."""
     dirty: bool = False
     """It has run since its last seal began."""
     preloaded: bool = False

@@ -219,7 +219,12 @@ def parts_of(
         producer=producer,
         cluster=given.cluster,
         group=link,
-        policy=Policy(Word(config.on_error), Word(config.on_decode_error), failures.report),
+        policy=Policy(
+            Word(config.on_error),
+            Word(config.on_decode_error),
+            failures.report,
+            config.consecutive_failures_max,
+        ),
         spawn=given.owner.spawn,
         arrived=arrived,
         fatal=given.owner.fail,

@@ -1,9 +1,13 @@
 """Tells of records that failed: one of them, and each second how many more, for each operator; and
 of batches that stay damaged.
+
+The first of a kind comes with its traceback: of one operator, one type of error, raised on one way
+through the code.
 """
 
 import asyncio
 from collections import Counter
+from traceback import walk_tb
 
 from streamsx.clock import Clock
 from streamsx.engine.fetch import Unreadable
@@ -13,6 +17,8 @@ from streamsx.model import TopicPartition
 from streamsx.task.policy import Failure
 
 TELL_EVERY_S = 1.0
+KINDS_MAX = 100
+"""So many tracebacks; then those who fail in ever new ways are told of in one line each."""
 
 
 class Failures:
@@ -22,15 +28,30 @@ class Failures:
         self._clock = clock
         self._told_at: dict[str, float] = {}
         self._silent: Counter[str] = Counter()
+        self._kinds: set[object] = set()
 
     def report(self, failure: Failure) -> None:
         """A record was skipped."""
         now, operator = self._clock.now(), failure.operator
+        if self._is_new(failure):
+            self._told_at[operator] = now
+            LOG.warning("record_failed %s: skipped", failure, exc_info=failure.error)
+            return
         if now - self._told_at.get(operator, -TELL_EVERY_S) < TELL_EVERY_S:
             self._silent[operator] += 1
             return
         self._told_at[operator] = now
         LOG.warning("record_failed %s: skipped", failure)
+
+    def _is_new(self, failure: Failure) -> bool:
+        """Nobody has seen where in the code this comes from."""
+        lines = walk_tb(failure.error.__traceback__)
+        way = tuple((frame.f_code.co_filename, line) for frame, line in lines)
+        kind = failure.operator, type(failure.error), way
+        if kind in self._kinds or len(self._kinds) >= KINDS_MAX:
+            return False
+        self._kinds.add(kind)
+        return True
 
     async def run(self) -> None:
         """Until cancelled; then it tells of what is left."""

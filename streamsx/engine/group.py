@@ -89,6 +89,11 @@ class GroupLink:
     def ready(self) -> None:
         self._session.post(e.Ready())
 
+    def stopped(self, task: TaskId) -> None:
+        """A round, in which the group hears of it: what a group shows is what its joins said."""
+        self.publish()
+        self._session.post(e.Want(f"task {task} stopped"))
+
     def fetch_positions(self, task: TaskId, number: int) -> None:
         self._session.fetch_positions((task, number), sorted(self._partitions[task]))
 
@@ -119,7 +124,8 @@ class GroupLink:
         if self._assigned and not any(self._starting(task) for task in holdings.tasks(*RESTORES)):
             self.restored.set()
         stalled = (t for t, (_, since) in self._lags.items() if now - since > STALLED_S)
-        self._copies = said.Published(copies, frozenset(stalled))
+        stopped = frozenset(holdings.tasks(State.STOPPED))
+        self._copies = said.Published(copies, frozenset(stalled), stopped)
 
     def _starting(self, task: TaskId) -> bool:
         return self._tasks.holdings.of(task).role is Role.ACTIVE

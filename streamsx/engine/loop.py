@@ -22,7 +22,7 @@ from streamsx.engine.fetch import Fetcher
 from streamsx.engine.produce import Producer
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.tasks import Tasks
-from streamsx.errors import TaskFailed
+from streamsx.errors import StreamsxError, TaskStopped
 from streamsx.model import TaskId
 
 TURN_S = 0.010
@@ -120,8 +120,6 @@ class DataLoop:
         if now >= self._tick_at:
             self._tick_at = now + TICK_EVERY_S
             self._tasks.handed_over()
-            for active in self._tasks.actives.values():
-                active.task.tick(int(self._clock.wall() * 1000))
 
     def _idle_s(self) -> float:
         now = self._clock.now()
@@ -164,7 +162,10 @@ class DataLoop:
         caught_up = [tp.topic for tp in active.sources if self._fetcher.caught_up(tp)]
         try:
             records = task.run(max(1, min(CHUNK_RECORDS_MAX, limit)), caught_up)
-        except TaskFailed as error:
+        except TaskStopped as why:
+            self._tasks.stopped(active.id, why)
+            return 0
+        except StreamsxError as error:
             self._tasks.failed(active.id, error)
             return 0
         if records:

@@ -26,7 +26,7 @@ from streamsx.engine.promotions import Promotions
 from streamsx.engine.pump import LoopPump
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
-from streamsx.errors import DiskFailed, StreamsxError
+from streamsx.errors import DiskFailed, StreamsxError, TaskStopped
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle import commit, reconcile
 from streamsx.lifecycle.reconcile import Holdings
@@ -39,6 +39,7 @@ from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
 OffsetAndMetadata = tuple[int, str]
+Running = reconcile.Run | reconcile.Suspend | reconcile.Stop | reconcile.Release | reconcile.Forget
 
 
 class Group(Protocol):
@@ -46,6 +47,7 @@ class Group(Protocol):
 
     def released(self, task: TaskId, number: int) -> None: ...
     def ready(self) -> None: ...
+    def stopped(self, task: TaskId) -> None: ...
     def fetch_positions(self, task: TaskId, number: int) -> None: ...
 
 
@@ -68,6 +70,37 @@ class Parts:
     cache_bytes: int
 
 
+class Jobs:
+    """What is under way for each task: one thing at a time, the newer one ends the older.
+
+    What cannot be opened, read or written ends the task, and with it the worker.
+    """
+
+    def __init__(
+        self,
+        spawn: Callable[..., asyncio.Task[None]],
+        failed: Callable[[TaskId, Exception], None],
+    ) -> None:
+        self._spawn, self._failed = spawn, failed
+        self._of: dict[TaskId, asyncio.Task[None]] = {}
+
+    def start(self, task: TaskId, job: Coroutine[Any, Any, None], what: str) -> None:
+        if (old := self._of.pop(task, None)) is not None:
+            old.cancel()
+        made = self._of[task] = self._spawn(self._tried(task, job), name=f"{what} {task}")
+        made.add_done_callback(lambda done: self._over(task, done))
+
+    async def _tried(self, task: TaskId, job: Coroutine[Any, Any, None]) -> None:
+        try:
+            await job
+        except StreamsxError as error:
+            self._failed(task, error)
+
+    def _over(self, task: TaskId, done: asyncio.Task[None]) -> None:
+        if self._of.get(task) is done:
+            del self._of[task]
+
+
 class Tasks:
     """All tasks of one worker. `feed` is the door for everything that happens to them."""
 
@@ -84,7 +117,7 @@ class Tasks:
         self._positions: dict[TaskId, Mapping[str, OffsetAndMetadata]] = {}
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
-        self._jobs: dict[TaskId, asyncio.Task[None]] = {}
+        self._jobs = Jobs(parts.spawn, self.failed)
         self._promotions = Promotions(parts.journal)
         self._bounds = LogBounds(parts.cluster, parts.config)
         self._events: deque[reconcile.Event] = deque()
@@ -147,6 +180,11 @@ class Tasks:
     def stateful(self, task: TaskId) -> bool:
         return self._parts.plans[task.subtopology].stateful
 
+    def stopped(self, task: TaskId, why: TaskStopped) -> None:
+        """A running task cannot go on: it alone stops, where it is, until it is started again."""
+        self._parts.journal("error", what=str(why), where=f"task {task}")
+        self.feed(reconcile.Stopped(task))
+
     def failed(self, task: TaskId, error: Exception) -> None:
         """By its policy, or by what it puts into its store: the worker ends, the others commit."""
         self._parts.fatal(error)
@@ -190,11 +228,11 @@ class Tasks:
     def _perform(self, effect: reconcile.Effect) -> None:
         match effect:
             case reconcile.Open(task, role):
-                self._start(task, self._open(task, role), "open")
+                self._jobs.start(task, self._open(task, role), "open")
             case reconcile.ReadEnds(task, role):
-                self._start(task, self._read_ends(task, role), "ends of")
+                self._jobs.start(task, self._read_ends(task, role), "ends of")
             case reconcile.Close(task):
-                self._start(task, self._close(task), "close")
+                self._jobs.start(task, self._close(task), "close")
             case reconcile.Moved():
                 self._moved(effect)
             case reconcile.FetchPositions(task, number):
@@ -205,15 +243,16 @@ class Tasks:
             case _:
                 self._perform_running(effect)
 
-    def _perform_running(
-        self, effect: reconcile.Run | reconcile.Suspend | reconcile.Release | reconcile.Forget
-    ) -> None:
+    def _perform_running(self, effect: Running) -> None:
         match effect:
             case reconcile.Run(task):
                 self._run(task)
             case reconcile.Suspend(task):
                 self.actives[task].suspended = True
                 self._committing.suspend(self.actives[task])
+            case reconcile.Stop(task):
+                self._halt(self.actives[task])
+                self._parts.group.stopped(task)
             case reconcile.Release(task, number):
                 self._stop(task)
                 self._parts.group.released(task, number)
@@ -232,23 +271,6 @@ class Tasks:
         self._parts.journal("task", task=str(moved.task), **told)
         if moved.new is State.RUNNING:
             self._promotions.running(moved.task, self._parts.clock.now())
-
-    def _start(self, task: TaskId, job: Coroutine[Any, Any, None], what: str) -> None:
-        if (old := self._jobs.pop(task, None)) is not None:
-            old.cancel()
-        made = self._jobs[task] = self._parts.spawn(self._tried(task, job), name=f"{what} {task}")
-        made.add_done_callback(lambda done: self._over(task, done))
-
-    async def _tried(self, task: TaskId, job: Coroutine[Any, Any, None]) -> None:
-        """What cannot be opened, read or written ends the task, and with it the worker."""
-        try:
-            await job
-        except StreamsxError as error:
-            self.failed(task, error)
-
-    def _over(self, task: TaskId, done: asyncio.Task[None]) -> None:
-        if self._jobs.get(task) is done:
-            del self._jobs[task]
 
     async def _open(self, task: TaskId, role: Role) -> None:
         plan = self._parts.plans[task.subtopology]
@@ -293,15 +315,20 @@ class Tasks:
         for store in stores:
             store.budget_bytes = self._parts.cache_bytes // len(stores)
 
-    def _stop(self, task: TaskId) -> None:
-        """Feed it no more; its bodies end. What Kafka has of it may still have to be written."""
-        active = self.actives.pop(task, None)
-        if active is None:
-            return
+    def _halt(self, active: Active) -> None:
+        """Feed it no more; its bodies end."""
+        active.suspended = True
         for tp in active.sources:
             self._fetcher.remove(tp)
         active.task.close()
-        self._gaps.remove(task)
+        self._gaps.remove(active.id)
+
+    def _stop(self, task: TaskId) -> None:
+        """What Kafka has of it may still have to be written."""
+        active = self.actives.pop(task, None)
+        if active is None:
+            return
+        self._halt(active)
         self._closing[task] = active
         self._share_cache()
 
@@ -311,7 +338,7 @@ class Tasks:
         if (active := self._closing.pop(task, None)) is not None:
             for store in active.task.stores.values():
                 store.stop_preload()
-            await self._as_far(self._write_out(active.task))
+            await self._as_far(write_out(active.task))
             lag = 0
         rows = self._rows.pop(task, {})
         if rows:
@@ -336,13 +363,6 @@ class Tasks:
     def _changed(self) -> None:
         self.changed = True
 
-    async def _write_out(self, task: Task) -> None:
-        """What Kafka has of it, in slices."""
-        done = False
-        while not done:
-            done = task.write_some(WRITE_ROWS)
-            await asyncio.sleep(0)
-
     async def _reset(
         self, task: TaskId, number: int, found: Mapping[str, OffsetAndMetadata]
     ) -> None:
@@ -359,6 +379,14 @@ class Tasks:
         if task in self.holdings and self.holdings.awaits(task, number):
             self._positions[task] = found
         self.feed(reconcile.Positions(task, number))
+
+
+async def write_out(task: Task) -> None:
+    """What Kafka has of it, in slices."""
+    done = False
+    while not done:
+        done = task.write_some(WRITE_ROWS)
+        await asyncio.sleep(0)
 
 
 def part_of(plan: SubTopology, topics: Collection[str]) -> SubTopology:

@@ -107,6 +107,13 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
+class Stopped:
+    """A task that runs, or is suspended, cannot go on; the others can."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """By its policy, or because its stores cannot be opened or read."""
 
@@ -127,7 +134,7 @@ class Ended:
 
 Event = (
     Planned | Assigned | Revoked | Lost | Positions | StoresOpen | EndsKnown | Restored | Settled
-    | Failed | Closed | Ended
+    | Stopped | Failed | Closed | Ended
 )  # fmt: skip
 
 
@@ -177,6 +184,13 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """End its bodies and feed it nothing more; what it has done is committed all the same."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Tell the group that its partitions are free; answers `Revoked` of this number.
 
@@ -214,12 +228,14 @@ class Moved:
 
 
 Effect = (
-    Open | FetchPositions | ReadEnds | Run | Announce | Suspend | Release | Forget | Close | Moved
-)
+    Open | FetchPositions | ReadEnds | Run | Announce | Suspend | Stop | Release | Forget | Close
+    | Moved
+)  # fmt: skip
 
-PLAIN: Mapping[life.Effect, type[Run | Suspend | Forget | Close]] = {
+PLAIN: Mapping[life.Effect, type[Run | Suspend | Stop | Forget | Close]] = {
     life.Effect.RUN: Run,
     life.Effect.SUSPEND: Suspend,
+    life.Effect.STOP: Stop,
     life.Effect.FORGET: Forget,
     life.Effect.CLOSE: Close,
 }
@@ -298,7 +314,7 @@ class Holdings:
 
     def _answered(
         self,
-        event: Positions | StoresOpen | EndsKnown | Restored | Settled | Failed | Closed,
+        event: Positions | StoresOpen | EndsKnown | Restored | Settled | Stopped | Failed | Closed,
     ) -> None:
         held = self._held.get(event.task)
         if held is None:
@@ -316,8 +332,9 @@ class Holdings:
                 self._ends_known(held, role, behind=behind)
             case Restored(_, role, done):
                 self._restored(held, role, done=done)
-            case Settled():
-                self._step(held, life.Event.SETTLED)
+            case Settled() | Stopped():
+                settled = isinstance(event, Settled)
+                self._step(held, life.Event.SETTLED if settled else life.Event.STOP)
             case Failed():
                 self._failed(held)
             case Closed():

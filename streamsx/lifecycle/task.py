@@ -11,6 +11,9 @@ RESTORING   Changelog records go into its stores: an active's up to an end that 
 TAILING     A learner that is near enough; it follows its changelog until the plan makes it active
             or drops it. Its stores stay open through a promotion.
 RUNNING     The one state in which records are processed.
+STOPPED     Something that only people can mend stands in its way: it processes nothing more, its
+            bodies have ended. It stays ours, so that nobody else runs into the same thing at once,
+            until the group gives it to somebody else, or its worker ends.
 SUSPENDED   The group wants it back: it processes nothing more and waits for its last commit. Until
             then it is still ours.
 CLOSING     Released or lost; its stores are being written and closed, off the way of the group.
@@ -43,6 +46,7 @@ class State(Enum):
     RESTORING = "restoring"
     TAILING = "tailing"
     RUNNING = "running"
+    STOPPED = "stopped"
     SUSPENDED = "suspended"
     CLOSING = "closing"
     CLOSED = "closed"
@@ -66,6 +70,8 @@ class Event(Enum):
     """No list of the plan names the learner any more; it owns nothing."""
     SETTLED = auto()
     """A suspended task has nothing left to commit."""
+    STOP = auto()
+    """It cannot go on, and the other tasks can."""
     LOST = auto()
     """The group went on without us: nothing more may be committed."""
     FAIL = auto()
@@ -82,6 +88,8 @@ class Effect(Enum):
     READY = auto()
     """A learner may be made active."""
     SUSPEND = auto()
+    STOP = auto()
+    """End its bodies, and tell the group."""
     RELEASE = auto()
     """Tell the group that its partitions are free."""
     FORGET = auto()
@@ -98,6 +106,7 @@ class Cell(NamedTuple):
 
 _C, _O, _R, _T = State.CREATED, State.OPENING, State.RESTORING, State.TAILING
 _RUN, _S, _X, _END = State.RUNNING, State.SUSPENDED, State.CLOSING, State.CLOSED
+_STOP = State.STOPPED
 STAYS: Final = Cell(None)
 
 BOTH: Final[dict[tuple[Event, State], Cell]] = {
@@ -117,13 +126,18 @@ ACTIVE: Final[dict[tuple[Event, State], Cell]] = {
     (Event.REVOKE, _O): Cell(_X, (Effect.RELEASE,)),
     (Event.REVOKE, _R): Cell(_X, (Effect.RELEASE, Effect.CLOSE)),
     (Event.REVOKE, _RUN): Cell(_S, (Effect.SUSPEND,)),
+    (Event.REVOKE, _STOP): Cell(_S, (Effect.SUSPEND,)),
     (Event.REVOKE, _S): STAYS,
+    (Event.STOP, _RUN): Cell(_STOP, (Effect.STOP,)),
+    (Event.STOP, _S): STAYS,
     (Event.SETTLED, _S): Cell(_X, (Effect.RELEASE, Effect.CLOSE)),
     (Event.LOST, _O): Cell(_X),
     (Event.LOST, _R): Cell(_X, (Effect.CLOSE,)),
     (Event.LOST, _RUN): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
+    (Event.LOST, _STOP): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
     (Event.LOST, _S): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
     (Event.FAIL, _RUN): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
+    (Event.FAIL, _STOP): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
     (Event.FAIL, _S): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
 }
 LEARNER: Final[dict[tuple[Event, State], Cell]] = {

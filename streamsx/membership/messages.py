@@ -16,6 +16,7 @@ class Published:
 
     copies: Mapping[TaskId, Copy]
     stalled: frozenset[TaskId] = frozenset()
+    stopped: frozenset[TaskId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

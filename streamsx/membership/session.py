@@ -290,6 +290,7 @@ class Session:
             claims=frozenset(body.claims),
             copies=said.copies,
             stalled=said.stalled,
+            stopped=said.stopped,
             leaving=Leaving(deadline_ms) if body.leaving else None,
             fresh=self._fresh,
         )

@@ -1,5 +1,9 @@
 """What becomes of a record that fails, and how a driver hears of it.
 
+One that fails among others that do not is poison: its policy says what becomes of it. Records that
+fail in a row are a broken deploy: the first of them holds the position while the row lasts, and
+when there are too many their task stops, so that mended code finds all of them again.
+
 Not here: telling anybody; a driver limits and counts what it is told.
 """
 
@@ -29,10 +33,14 @@ class Failure:
     decode: bool
     error: Exception
 
+    @property
+    def place(self) -> str:
+        return f"{self.topic}-{self.partition} offset {self.offset}, task {self.task}"
+
     def __str__(self) -> str:
         what = "record cannot be decoded" if self.decode else "record failed"
-        where = f"{self.topic}-{self.partition} offset {self.offset}, task {self.task}"
-        return f"{what}: {where}, {self.operator}: {type(self.error).__name__}: {self.error}"
+        error = f"{type(self.error).__name__}: {self.error}"
+        return f"{what}: {self.place}, {self.operator}: {error}"
 
 
 def nobody(_failure: Failure) -> None:
@@ -41,12 +49,52 @@ def nobody(_failure: Failure) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`report` is told of each failure that does not stop the task."""
+    """`report` is told of each failure that does not end the worker.
+
+    `consecutive_failures_max`: so many records in a row that fail stop their task; None: no
+    number does, and nothing is held.
+    """
 
     on_error: Word = Word.LOG
     on_decode_error: Word = Word.LOG
     report: Callable[[Failure], None] = nobody
+    consecutive_failures_max: int | None = 10
 
     def stops(self, failure: Failure) -> bool:
         word = self.on_decode_error if failure.decode else self.on_error
         return word is Word.STOP
+
+
+class Streak:
+    """Records in a row that one reader has failed on.
+
+    They are known by their ordinals, the number of records that the reader was given before: a log
+    has holes. Nothing is called for a record that does not fail: a streak is over when one behind
+    it has been read.
+    """
+
+    __slots__ = ("_count", "_limit", "_next", "first")
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit, self._count, self._next = limit, 0, 0
+        self.first = -1
+        """Offset."""
+
+    def failed(self, ordinal: int, offset: int) -> bool:
+        """This record has; whether it is one too many."""
+        if ordinal != self._next or not self._count:
+            self._count, self.first = 0, offset
+        self._count, self._next = self._count + 1, ordinal + 1
+        return self._limit is not None and self._count >= self._limit
+
+    def position(self, ordinal: int, reached: int) -> int:
+        """What may be committed: the first of a streak that lasts, else `reached`.
+
+        `ordinal`: of the record at hand, or of the next one.
+        """
+        lasts = self._limit is not None and self._count > 0 and ordinal <= self._next
+        return self.first if lasts else reached
+
+    def reset(self) -> None:
+        """Its records are gone from the log."""
+        self._count = 0

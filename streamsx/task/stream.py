@@ -95,7 +95,9 @@ def need_input() -> Awaitable[None]:
 class Inbox:
     """Chunks for one agent instance. `position`: next offset that is safe to commit."""
 
-    __slots__ = ("_done", "_stop", "batch", "chunks", "index", "undecodable", "wait")
+    __slots__ = (
+        "_done", "_passed", "_start", "_stop", "batch", "chunks", "index", "undecodable", "wait",
+    )  # fmt: skip
 
     def __init__(self, position: int, undecodable: Callable[[Exception], None]) -> None:
         self.chunks: deque[Chunk] = deque()
@@ -104,7 +106,12 @@ class Inbox:
         self.index = 0
         self.undecodable = undecodable
         self.wait: Callable[[], Awaitable[None]] = need_input
-        self._stop, self._done = 0, position
+        self._start, self._stop, self._done, self._passed = 0, 0, position, 0
+
+    @property
+    def ordinal(self) -> int:
+        """How many records came before the one at hand, or the next one."""
+        return self._passed if self.batch is None else self._passed + self.index - self._start
 
     @property
     def position(self) -> int:
@@ -120,10 +127,11 @@ class Inbox:
         chunk = self.chunks.popleft()
         if chunk.start < chunk.stop:
             self.batch, self.index = chunk.batch, chunk.start
-        self._stop = chunk.stop
+        self._start, self._stop = chunk.start, chunk.stop
         return chunk
 
     def finish(self, chunk: Chunk) -> None:
+        self._passed += chunk.stop - chunk.start
         self.batch, self._done = None, chunk.batch.following(chunk.stop)
 
     def reset(self, position: int) -> None:
@@ -135,6 +143,7 @@ class Inbox:
         """Leave the record at hand behind; the rest of its chunk is the next one."""
         assert self.batch is not None, "nothing at hand to skip"
         batch, after = self.batch, self.index + 1
+        self._passed += after - self._start
         self.batch, self._done = None, batch.following(after)
         if after < self._stop:
             self.chunks.appendleft(Chunk(batch, after, self._stop))

@@ -6,24 +6,29 @@ cut of the input into batches gives the same stores and the same outputs.
 Not here: fetching, when to commit, what a role means.
 """
 
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any, NamedTuple
 
-from streamsx.errors import TaskFailed
+from streamsx.errors import (
+    NotFound,
+    StreamsxError,
+    TaskFailed,
+    TaskStopped,
+    TopologyError,
+    UsageError,
+)
 from streamsx.model import TaskId
 from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
-from streamsx.task.compile import Loop, RecordFailed, compiled
 from streamsx.task.merge import Merge
-from streamsx.task.policy import Failure, Policy
-from streamsx.task.stream import Inbox, Outbox, Pump, Running, values
-from streamsx.topology.nodes import AgentNode, Source, SubTopology
-
-RESTARTS_MAX = 100
-RESTARTS_WITHIN_MS = 10_000
+from streamsx.task.policy import Failure, Policy, Streak
+from streamsx.task.reader import AgentRun, LoopRun
+from streamsx.task.stream import Outbox, Pump
+from streamsx.topology.nodes import SubTopology
 
 
 class Sealed(NamedTuple):
@@ -52,55 +57,12 @@ class TaskMetadata:
     high: Mapping[str, int] = field(default_factory=dict)
 
 
-class AgentRun:
-    """One agent of one task: its inbox and its living instance."""
-
-    def __init__(self, agent: AgentNode, source: Source, task: "Task") -> None:
-        self._agent, self._source, self._task = agent, source, task
-        position = task.taken[source.topic]
-        self.inbox = Inbox(position, self._undecodable)
-        self._running = Running(task.id, task.stores, task.outbox, self.inbox)
-        self._start()
-
-    def _start(self) -> None:
-        stream = values(self.inbox, self._source.decode_value)
-        pump, running = self._task.pump, self._running
-        self.instance = pump.start(self._agent, stream, running, self._failed)
-
-    def run(self, chunk: Chunk) -> None:
-        self.inbox.chunks.append(chunk)
-        self.instance.wake()
-
-    def _undecodable(self, error: Exception) -> None:
-        self._task.failed(self._failure(error, decode=True))
-
-    def _failed(self, error: Exception) -> None:
-        """The body is over: its record counts as failed, the rest goes to a new instance."""
-        if isinstance(error, TaskFailed) or self.inbox.batch is None:
-            self._task.end(error, f"agent {self._agent.name}")
-            return
-        try:
-            self._task.failed(self._failure(error, decode=False))
-            self._task.restarted(self._agent.name)
-        except TaskFailed as fatal:
-            self._task.end(fatal, f"agent {self._agent.name}")
-            return
-        self.inbox.skip()
-        self._start()
-        self.instance.wake()
-
-    def _failure(self, error: Exception, *, decode: bool) -> Failure:
-        batch = self.inbox.batch
-        assert batch is not None, "a failure without a record"
-        offset, operator = batch.offsets[self.inbox.index], self._agent.name
-        return Failure(self._task.id, batch.topic, batch.partition, offset, operator, decode, error)
-
-
 class Task:
     """One sub-topology on one partition number.
 
-    `run` never raises for a record: the policy decides. It raises TaskFailed when the policy is to
-    stop, or when a body ends in a way that no record explains.
+    `run` never raises for a record: the policy decides. It raises TaskStopped when too many in a
+    row have failed; TaskFailed when the policy is to stop, or when a body ends in a way that no
+    record explains; UsageError when a body asks for what its app was not wired for.
     """
 
     def __init__(
@@ -120,16 +82,13 @@ class Task:
         """Topic -> next offset that is not handed to anybody yet."""
         self.skipped: Counter[str] = Counter()
         """Failed records by operator."""
-        self._ended: TaskFailed | None = None
-        self._restarts, self._restarts_since = 0, 0
+        self._ended: StreamsxError | None = None
         self._records = 0
         self._sealing: tuple[dict[str, int], int, int, list[str]] | None = None
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
         self._merge = Merge(self._queues, metadata.high)
-        self._loops: dict[str, list[Loop]] = {
-            source.topic: [
-                compiled(source, branch, plan.number, outbox.to) for branch in source.branches
-            ]
+        self._loops = {
+            source.topic: [LoopRun(source, branch, self) for branch in source.branches]
             for source in plan.sources
         }
         self._agents = {s.topic: [AgentRun(a, s, self) for a in s.agents] for s in plan.sources}
@@ -145,17 +104,15 @@ class Task:
         position = queue[-1].batch.next_offset if queue else self.taken[batch.topic]
         if batch.next_offset <= position:
             return
-        start = 0
-        if batch.offsets and batch.offsets[0] < position:
-            start = next(i for i, offset in enumerate(batch.offsets) if offset >= position)
+        start = bisect_left(batch.offsets, position)
         queue.append(Chunk(batch, start, len(batch.offsets)))
 
     def reset(self, topic: str, offset: int) -> None:
         """Go on at another offset: the log does not have the one that was next."""
         self._queues[topic].clear()
         self.taken[topic] = offset
-        for run in self._agents[topic]:
-            run.inbox.reset(offset)
+        for reader in self._readers(topic):
+            reader.reset(offset)
 
     def waiting(self, topic: str) -> int:
         """Batches in the queue of a topic."""
@@ -195,72 +152,56 @@ class Task:
     def positions(self) -> dict[str, int]:
         """Topic -> next offset that is safe to commit: that of its slowest reader."""
         return {
-            topic: min([taken, *(run.inbox.position for run in self._agents[topic])])
+            topic: min([taken, *(reader.position for reader in self._readers(topic))])
             for topic, taken in self.taken.items()
         }
 
-    def tick(self, now_ms: int) -> None:
-        """The wall clock; the only way time gets in."""
-        if now_ms - self._restarts_since >= RESTARTS_WITHIN_MS:
-            self._restarts, self._restarts_since = 0, now_ms
+    def _readers(self, topic: str) -> Iterator[LoopRun | AgentRun]:
+        yield from self._loops[topic]
+        yield from self._agents[topic]
 
     def _run(self, chunk: Chunk) -> None:
         batch, start, stop = chunk
         topic = batch.topic
-        for loop in self._loops[topic]:
-            self._run_loop(loop, chunk)
         newest = max(islice(batch.timestamps, start, stop), default=-1)
         self.stream_time = max(self.stream_time, newest)
         self._records += stop - start
         self.taken[topic] = batch.following(stop)
-        for run in self._agents[topic]:
-            run.run(chunk)
+        for reader in self._readers(topic):
+            reader.run(chunk)
 
-    def _run_loop(self, loop: Loop, chunk: Chunk) -> None:
-        """One failing record costs one start of the loop behind it."""
-        batch, start, stop = chunk
+    def failed(self, failure: Failure, streak: Streak, ordinal: int) -> None:
+        """What becomes of a record; `ordinal`: its number with its reader, whose streak it is.
 
-        def failure(index: int, error: Exception, *, decode: bool) -> Failure:
-            offset, operator = batch.offsets[start + index], f"{batch.topic} loop"
-            return Failure(self.id, batch.topic, batch.partition, offset, operator, decode, error)
-
-        def undecodable(index: int, error: Exception) -> None:
-            self.failed(failure(index, error, decode=True))
-
-        while start < stop:
-            columns = (batch.keys, batch.values, batch.timestamps)
-            headers = islice(batch.headers, start, stop) if batch.headers else repeat(None)
-            cut = (islice(column, start, stop) for column in columns)
-            records = zip(*cut, headers, strict=False)  # headers may be endless
-            try:
-                start += loop(records, undecodable)
-            except RecordFailed as error:
-                cause = error.__cause__
-                if not isinstance(cause, Exception) or isinstance(cause, TaskFailed):
-                    raise cause or error from None
-                self.failed(failure(error.args[0], cause, decode=False))
-                start += error.args[0] + 1
-
-    def failed(self, failure: Failure) -> None:
-        """What the policy says of a record. Raises TaskFailed if it is to stop."""
-        if self.policy.stops(failure):
+        Raises what ends the task.
+        """
+        error = failure.error
+        if isinstance(error, TopologyError | NotFound):
+            kind = type(error) if isinstance(error, TopologyError) else UsageError
+            self._ended = kind(f"{error} ({failure.operator}, {failure.place})")
+        elif self.policy.stops(failure):
             self._ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
-            raise self._ended from failure.error
-        self.skipped[failure.operator] += 1
-        self.policy.report(failure)
+        else:
+            self.skipped[failure.operator] += 1
+            self.policy.report(failure)
+            if streak.failed(ordinal, failure.offset):
+                self._ended = self._stopped(failure, streak.first)
+        if self._ended is not None:
+            raise self._ended from error
 
-    def restarted(self, agent: str) -> None:
-        """A body ended with its record and a new one begins."""
-        self._restarts += 1
-        if self._restarts > RESTARTS_MAX:
-            raise TaskFailed(
-                f"agent keeps failing: {agent}, task {self.id}: more than {RESTARTS_MAX} records "
-                f"in {RESTARTS_WITHIN_MS // 1000} s: see the failures logged before"
-            )
+    def _stopped(self, last: Failure, first: int) -> TaskStopped:
+        kind = type(last.error).__name__
+        return TaskStopped(
+            f"task stopped: {self.id}, {last.topic}-{last.partition} offset {first}: "
+            f"{self.policy.consecutive_failures_max} records in a row failed, the last one at "
+            f"{last.offset}, {last.operator}: {kind}: {last.error}: nothing from {first} on is "
+            "committed: mend the code and start this worker again, or raise "
+            "consecutive_failures_max if they may be skipped"
+        )
 
     def end(self, error: Exception, where: str) -> None:
         """Nothing more may run; `run` raises it, at once or the next time."""
-        if not isinstance(error, TaskFailed):
+        if not isinstance(error, StreamsxError):
             what = f"{type(error).__name__}: {error}"
             failed = TaskFailed(f"task failed outside of a record: {where}, task {self.id}: {what}")
             failed.__cause__ = error

@@ -86,7 +86,7 @@ class TestDriver:
         self._counts = dict(made.counts)
         self.failures: list[Failure] = []
         words = Word(config.on_error), Word(config.on_decode_error)
-        self._policy = Policy(*words, self.failures.append)
+        self._policy = Policy(*words, self.failures.append, config.consecutive_failures_max)
         self._logs: defaultdict[TopicPartition, list[_Row]] = defaultdict(list)
         self._rows: defaultdict[tuple[str, int], MemoryRows] = defaultdict(MemoryRows)
         self._unkeyed = count()
@@ -172,8 +172,6 @@ class TestDriver:
             heappush(self._timers, (self._after(job), n, job))
             self._run(job)
         self._now_ms = end_ms
-        for task in self._tasks.values():
-            task.tick(self._now_ms)
         self._settle()
 
     def _after(self, job: Job) -> int:

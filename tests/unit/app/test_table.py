@@ -190,11 +190,10 @@ def test_a_table_that_is_not_in_the_task_says_how_to_bring_it_there(
             touch(hidden)
 
     driver = drive(app)
-    driver.pipe("words", ["a"])
-    error = driver.failures[0].error
-    assert isinstance(error, TableNotInTask)
-    assert str(error).startswith("table not in this task: hidden, task 0_")
-    assert "@app.agent(..., tables=[...])" in str(error)
+    with pytest.raises(TableNotInTask) as told:
+        driver.pipe("words", ["a"])
+    assert str(told.value).startswith("table not in this task: hidden, task 0_")
+    assert "@app.agent(..., tables=[...])" in str(told.value)
 
 
 # -- what it becomes

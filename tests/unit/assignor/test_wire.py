@@ -43,6 +43,7 @@ members = st.builds(
     copies=st.dictionaries(ids, copies, max_size=6),
     heirs=some_ids,
     stalled=some_ids,
+    stopped=some_ids,
     round=numbers,
     marks=marks,
     signatures=st.lists(st.integers(0, 2**32 - 1), max_size=4).map(tuple),

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -59,3 +60,39 @@ def test_how_many_more_there_were_is_told_once_a_second_and_at_the_end(
 
     asyncio.run(fail(Failures(Still())))
     assert told(caplog)[1:] == ["split: 4 more: skipped", "split: 1 more: skipped"]
+
+
+def raised(kind: type[Exception], again: bool = False) -> Exception:
+    try:
+        if again:
+            raise kind("bad")
+        raise kind("bad")
+    except Exception as error:
+        return error
+
+
+def traceback_of(caplog: pytest.LogCaptureFixture) -> list[bool]:
+    return [record.exc_info is not None for record in caplog.records]
+
+
+def test_the_first_of_each_operator_type_and_line_shows_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Still()
+    some = Failures(clock)
+    kinds = [("a", ValueError, False), ("a", ValueError, False), ("a", KeyError, False)]
+    for operator, kind, again in [*kinds, ("b", ValueError, False), ("b", ValueError, True)]:
+        some.report(replace(failure(operator, 1), error=raised(kind, again)))
+        clock.at += 2.0
+    assert traceback_of(caplog) == [True, False, True, True, True]
+    assert 'raise kind("bad")' in caplog.text
+
+
+def test_who_fails_in_ever_new_ways_is_told_of_in_one_line_each(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "KINDS_MAX", 1)
+    some = Failures(Still())
+    for operator in "abc":
+        some.report(replace(failure(operator, 1), error=raised(ValueError)))
+    assert traceback_of(caplog) == [True, False, False]

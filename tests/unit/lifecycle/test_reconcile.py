@@ -29,6 +29,8 @@ from streamsx.lifecycle.reconcile import (
     Revoked,
     Run,
     Settled,
+    Stop,
+    Stopped,
     StoresOpen,
     Suspend,
 )
@@ -79,6 +81,21 @@ def test_an_active_reads_its_end_behind_both_its_stores_and_its_positions() -> N
     assert run(holdings, Positions(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
     assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=True)) == []
     assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Run(T)]
+
+
+def test_a_stopped_task_is_given_back_as_one_that_runs() -> None:
+    holdings = running()
+    assert run(holdings, Stopped(T)) == [Stop(T)]
+    assert holdings.tasks(State.STOPPED) == [T]
+    assert run(holdings, plan(tasks(T))) == []
+    assert run(holdings, Revoked(tasks(T), 7)) == [Suspend(T)]
+    assert run(holdings, Stopped(T)) == []
+    assert run(holdings, Settled(T)) == [Release(T, 7), Close(T)]
+
+
+def test_a_stopped_task_that_is_lost_is_forgotten() -> None:
+    holdings = running()
+    assert run(holdings, Stopped(T), Lost(tasks(T))) == [Forget(T), Close(T)]
 
 
 def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
@@ -235,6 +252,8 @@ class Shell:
 
     def __init__(self, seed: int, member: Member) -> None:
         self.random, self.holdings, self.member = random.Random(seed), Holdings(), member
+        self.stops = random.Random(f"stops {seed}")
+        self.stopped: set[TaskId] = set()
         self.todo: list[Event] = []
         self.open: set[TaskId] = set()
         self.runs: set[TaskId] = set()
@@ -243,6 +262,7 @@ class Shell:
         for effect in self.holdings.step(0.0, event):
             self.perform(effect)
         assert set(self.holdings.tasks(State.RUNNING)) == self.runs
+        self.stopped &= set(self.holdings.tasks(State.STOPPED))
 
     def perform(self, effect: Effect) -> None:
         match effect:
@@ -261,6 +281,9 @@ class Shell:
             case Suspend(task):
                 self.runs.discard(task)
                 self.todo.append(Settled(task))
+            case Stop(task):
+                self.runs.discard(task)
+                self.stopped.add(task)
             case Forget(task):
                 self.runs.discard(task)
                 self.todo = [e for e in self.todo if e != Settled(task)]
@@ -276,6 +299,8 @@ class Shell:
 
     def step(self) -> None:
         draw = self.random.random()
+        if self.runs and self.stops.random() < 0.05:
+            self.feed(Stopped(self.stops.choice(sorted(self.runs))))
         if self.todo and draw < 0.5:
             self.feed(self.todo.pop(self.random.randrange(len(self.todo))))
         elif self.member.said and draw < 0.7:
@@ -314,7 +339,7 @@ def test_any_order_of_plans_and_answers_ends_with_what_the_last_plan_wants(seed:
     member.assign()
     shell.settle()
 
-    assert shell.runs == member.owned == member.assigned
+    assert shell.runs | shell.stopped == member.owned == member.assigned
     assert set(shell.holdings.tasks(State.TAILING)) == member.learners
     assert len(shell.holdings) == len(member.owned) + len(member.learners)
     shell.feed(Ended())

@@ -9,7 +9,14 @@ from streamsx.lifecycle.task import TABLE, Effect, Event, Life, State
 from streamsx.model import Role, TaskId
 
 TASK = TaskId(1, 0)
-LIVING = [State.OPENING, State.RESTORING, State.TAILING, State.RUNNING, State.SUSPENDED]
+LIVING = [
+    State.OPENING,
+    State.RESTORING,
+    State.TAILING,
+    State.RUNNING,
+    State.STOPPED,
+    State.SUSPENDED,
+]
 
 
 def life(role: Role, *events: Event) -> Life:

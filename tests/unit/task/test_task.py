@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from streamsx.errors import TaskFailed
+from streamsx.errors import NotFound, TableNotInTask, TaskFailed, TaskStopped, UsageError
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Word
 from streamsx.task.stream import DONE, RUNNING
@@ -128,7 +128,9 @@ def test_any_cut_of_the_input_gives_the_same_stores_and_outputs(bench: Benches, 
             made.commit()
             made.again()
     assert made.counts() == Counter(w for w in words if w != "boom")
-    assert made.task.positions == {"words": 300}
+    while words[-1] == "boom":  # one that nothing follows holds the position
+        words.pop()
+    assert made.task.positions == {"words": len(words)}
 
 
 def test_an_agent_that_fails_goes_on_behind_the_record(bench: Benches) -> None:
@@ -179,13 +181,100 @@ def test_the_policy_stop_ends_the_task_before_the_record(
         made.task.run(1)
 
 
-def test_an_agent_that_fails_without_end_ends_its_task(bench: Benches) -> None:
+@pytest.mark.parametrize(
+    ("source", "good", "bad"),
+    [
+        (COUNT, "a", "boom"),
+        (COUNT, "a", b"\xff"),
+        (REKEY, '{"user": 1}', "{}"),
+        (REKEY, '{"user": 1}', "x"),
+    ],
+    ids=["agent", "agent decodes", "loop", "loop decodes"],
+)
+def test_records_in_a_row_that_fail_hold_the_position_and_then_stop_the_task(
+    bench: Benches, source: Source, good: str, bad: str | bytes
+) -> None:
+    heard: list[Failure] = []
+    made = bench(source, consecutive_failures_max=3, report=heard.append)
+    task, topic = made.task, source.topic
+    task.process(batch(topic, [good, bad, bad]))
+    assert task.positions == {topic: 1}
+    task.process(batch(topic, [good], first=3))
+    assert task.positions == {topic: 4}
+    task.process(batch(topic, [bad], first=4))
+    with pytest.raises(TaskStopped) as told:
+        task.process(batch(topic, [bad, bad, good], offsets=[7, 8, 9], next_offset=10))
+    assert task.positions == {topic: 4}
+    assert [failure.offset for failure in heard] == [1, 2, 4, 7, 8]
+    where = f"task stopped: 1_0, {topic}-0 offset 4: 3 records in a row failed, the last one at 8"
+    assert str(told.value).startswith(where)
+    with pytest.raises(TaskStopped):
+        task.run(1)
+
+
+def test_what_a_stopped_task_did_before_is_committed(bench: Benches) -> None:
+    made = bench(COUNT, consecutive_failures_max=2)
+    with pytest.raises(TaskStopped):
+        made.task.process(batch("words", ["a", "boom", "boom", "a"]))
+    made.task.close()
+    assert made.commit().positions == {"words": 1}
+    assert made.counts() == {"a": 1}
+
+
+def test_without_a_limit_nothing_is_held_and_nothing_stops(bench: Benches) -> None:
+    made = bench(COUNT, consecutive_failures_max=None)
+    made.task.process(batch("words", ["boom"] * 2000))
+    assert (made.task.positions, made.task.skipped["count"]) == ({"words": 2000}, 2000)
+
+
+def test_one_agent_that_fails_holds_the_position_of_both(bench: Benches) -> None:
+    async def fails(stream: AsyncIterator[Any]) -> None:
+        async for _ in stream:
+            raise ValueError
+
+    two = (AgentNode("count", count), AgentNode("fails", fails))
+    made = bench(Source("words", text, text, agents=two))
+    made.task.process(batch("words", ["a"]))
+    made.task.process(batch("words", ["a"] * 3, first=1))
+    assert (made.task.positions, made.counts()) == ({"words": 0}, {"a": 4})
+
+
+def test_a_log_that_was_cut_holds_nothing(bench: Benches) -> None:
     made = bench(COUNT)
-    made.task.process(batch("words", ["boom"] * 100))
-    made.task.tick(10_000)
-    made.task.process(batch("words", ["boom"] * 100, first=100))
-    with pytest.raises(TaskFailed, match="agent keeps failing: count"):
-        made.task.process(batch("words", ["boom"], first=200))
+    made.task.process(batch("words", ["boom"]))
+    made.task.reset("words", 9)
+    assert made.task.positions == {"words": 9}
+
+
+@pytest.mark.parametrize("error", [TableNotInTask("no table"), NotFound("no topic")])
+@pytest.mark.parametrize("in_agent", [True, False], ids=["agent", "loop"])
+def test_what_the_app_was_not_wired_for_is_no_bad_record(
+    bench: Benches, error: Exception, in_agent: bool
+) -> None:
+    def touch(_: Any) -> None:
+        raise error
+
+    async def body(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            touch(word)
+
+    heard: list[Failure] = []
+    agent = Source("words", text, text, agents=(AgentNode("a", body),))
+    forward = Operator("forward", {"encode_key": orjson.dumps}, "by-user")
+    loop = Source("words", text, text, ((Operator("rekey", {"key_of": touch}), forward),))
+    made = bench(agent if in_agent else loop, report=heard.append)
+    with pytest.raises(UsageError, match=r"no t.* \(.*, words-0 offset 0, task 1_0\)") as told:
+        made.task.process(batch("words", ["a"]))
+    assert told.value.exit_code == 2
+    assert not heard
+    assert made.task.positions == {"words": 0}
+
+
+def test_records_that_are_all_old_may_move_the_position(bench: Benches) -> None:
+    made = bench(COUNT)
+    made.task.process(batch("words", ["a", "b"]))
+    made.task.process(batch("words", ["a", "b"], next_offset=7))
+    assert (made.task.positions, made.counts()) == ({"words": 7}, {"a": 1, "b": 1})
 
 
 def test_a_body_that_returns_ends_its_task(bench: Benches) -> None:

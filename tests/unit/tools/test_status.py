@@ -21,7 +21,7 @@ SEEN = Look(
         generation=7,
         leader="m2",
         instances=(
-            Instance("m1", "b", "0.1.0", True, Leaving(9), (), (T(0, 0), T(1, 0)), {}),
+            Instance("m1", "b", "0.1.0", True, Leaving(9), (), (T(0, 0), T(1, 0)), {}, (T(1, 0),)),
             Instance("m2", "a", "0.1.0", True, None, (), (T(0, 1),), {T(1, 0): 120, T(1, 2): None}),
             Instance("m3", None, "", False, None, (), (), {}),
         ),
@@ -38,6 +38,7 @@ DATA = {
         "a": {
             "state": "running",
             "active": ["0_1"],
+            "stopped": [],
             "standby": [],
             "learner": [{"task": "1_0", "lag": 120}, {"task": "1_2", "lag": None}],
             "version": "0.1.0",
@@ -45,11 +46,19 @@ DATA = {
         "b": {
             "state": "leaving",
             "active": ["0_0", "1_0"],
+            "stopped": ["1_0"],
             "standby": [],
             "learner": [],
             "version": "0.1.0",
         },
-        "m3": {"state": "unknown", "active": [], "standby": [], "learner": [], "version": ""},
+        "m3": {
+            "state": "unknown",
+            "active": [],
+            "stopped": [],
+            "standby": [],
+            "learner": [],
+            "version": "",
+        },
     },
     "tasks": 5,
     "unassigned": ["1_1", "1_2"],
@@ -91,7 +100,7 @@ def test_people_get_a_table_without_control_characters() -> None:
         "shop: Stable, generation 7, leader a, 5 tasks, unassigned: 1_1-2",
         "instance state active learner (records behind) version",
         "a running 0_1 1_0 (120), 1_2 (?) 0.1.0",
-        "b leaving 0_0 1_0 0.1.0",
+        "b leaving, stopped: 1_0 0_0 1_0 0.1.0",
         "m3 unknown",
     ]
 

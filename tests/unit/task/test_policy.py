@@ -1,0 +1,52 @@
+"""task/policy.py: records in a row that fail."""
+
+import pytest
+
+from streamsx.task.policy import Streak
+
+
+def failed(streak: Streak, *records: tuple[int, int]) -> list[bool]:
+    return [streak.failed(ordinal, offset) for ordinal, offset in records]
+
+
+def test_the_first_of_a_streak_holds_the_position_until_a_record_behind_it_was_read() -> None:
+    streak = Streak(10)
+    assert streak.position(3, 40) == 40
+    failed(streak, (3, 40), (4, 44))
+    assert [streak.position(ordinal, 99) for ordinal in (4, 5, 6)] == [40, 40, 99]
+
+
+def test_holes_in_the_log_do_not_end_a_streak() -> None:
+    assert failed(Streak(3), (0, 5), (1, 17), (2, 90)) == [False, False, True]
+
+
+def test_a_record_that_did_not_fail_ends_it() -> None:
+    streak = Streak(2)
+    assert failed(streak, (0, 5), (2, 7), (3, 8)) == [False, False, True]
+    assert streak.first == 7
+
+
+def test_the_very_first_record_may_begin_one() -> None:
+    streak = Streak(2)
+    assert failed(streak, (1, 6)) == [False]
+    assert streak.position(2, 7) == 6
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_the_limit_is_how_many_fail(limit: int) -> None:
+    assert failed(Streak(limit), *((n, n) for n in range(3))).index(True) == limit - 1
+
+
+def test_without_a_limit_nothing_is_held() -> None:
+    streak = Streak(None)
+    assert failed(streak, *((n, n) for n in range(50))) == [False] * 50
+    assert streak.position(50, 50) == 50
+
+
+def test_what_is_gone_from_the_log_holds_nothing() -> None:
+    streak = Streak(10)
+    failed(streak, (0, 5))
+    streak.reset()
+    assert streak.position(1, 6) == 6
+    assert failed(streak, (1, 6)) == [False]
+    assert streak.first == 6
