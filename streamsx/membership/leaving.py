@@ -37,7 +37,7 @@ class Leaving:
         if not self.draining:
             return None
         self.draining, self.deadline = False, None
-        self._box.disarm(e.Timer.DRAIN)
+        self._box.disarm(e.Timer.DRAIN, e.Timer.STOP)
         return "stays"
 
     def heed(self, mark: e.Mark | None) -> str | None:

@@ -816,6 +816,18 @@ def test_a_cancelled_leaver_says_so(play: Plays) -> None:
     assert e.Timer.DRAIN not in group.armed
 
 
+def test_a_leave_that_is_taken_back_before_there_is_a_name_ends_nothing(play: Plays) -> None:
+    """The moment for which a name is waited for stayed armed: the member went all the same."""
+    group = play()
+    group.begin()
+    group.feed(e.Leave(30.0), e.Cancel())
+    assert e.Timer.STOP not in group.armed
+    group.answer(e.JoinGroup, 79, e.Joined(-1, "m1", ""))
+    group.joined(1)
+    group.synced(P)
+    assert group.member.claims.owned == {P}
+
+
 def test_a_stop_in_a_rebalance_keeps_its_membership_until_its_commits_count(play: Plays) -> None:
     """Leaving at once dropped what was not committed: 900-3,000 records came twice."""
     group = play()
