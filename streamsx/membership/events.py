@@ -340,11 +340,13 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class OnAssignment:
-    """The whole assignment, before the callbacks for its parts."""
+    """The whole assignment, before the callbacks for its parts. `learns`: what it is to learn
+    counts; not for one that is about to go."""
 
     generation: int
     user_data: bytes
     assigned: Partitions
+    learns: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,14 @@ class Holding:
         self.claims, self.commits = Claims(), Commits()
         self._box, self._revoke_timeout_s = box, revoke_timeout_s
 
-    def apply(self, generation: int, synced: e.Synced) -> None:
-        """An assignment. What must go is asked for first, and nobody waits for it."""
-        begin = self.claims.apply(synced.partitions, generation)
+    def apply(self, generation: int, synced: e.Synced, *, halting: bool) -> None:
+        """An assignment. What must go is asked for first, and nobody waits for it. Who is `halting`
+        begins nothing more, and learns nothing."""
+        partitions = NONE if halting else synced.partitions
+        begin = self.claims.apply(partitions, generation)
         self._revoke()
-        assigned = tuple(sorted(synced.partitions))
-        whole = e.OnAssignment(generation, synced.user_data, assigned)
+        assigned = tuple(sorted(partitions))
+        whole = e.OnAssignment(generation, synced.user_data, assigned, learns=not halting)
         self._box.emit(whole, e.Assigned(begin))
 
     def release_all(self) -> None:

@@ -34,7 +34,7 @@ Not here: what the worker is told (holding.py), heartbeats and the lease (lease.
 """
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -306,9 +306,7 @@ class Member:
             return
         assert isinstance(body, e.Synced)
         self.state, self.owned_generation = State.STABLE, self.generation
-        if self.leaving.halting:
-            body = replace(body, partitions=NONE)
-        self._mine.apply(self.generation, body)
+        self._mine.apply(self.generation, body, halting=self.leaving.halting)
         self.lease.hurry(hurries=body.more)
         self._wish(self.leaving.heed(body.mark))
         if body.no_takers and self.leaving.draining:

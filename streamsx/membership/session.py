@@ -13,6 +13,7 @@ like (`requests`).
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from streamsx.assignor.model import Leaving, Mark, MarkState
@@ -238,6 +239,8 @@ class Session:
         view = self._view
         if view.problem:
             self._log(f"assignment: {view.problem}")
+        if not effect.learns:
+            view = replace(view, learners=frozenset(), promises=frozenset())
         assigned = frozenset(effect.assigned)
         self._deliver(Planned(effect.generation, assigned, view, self._member.leader))
 

@@ -188,9 +188,10 @@ class Worker:
                 self.directory.member_id = member_id
             case e.Left() | e.Fatal():
                 self._over(clean=isinstance(effect, e.Left))
-            case e.OnAssignment(generation, _, assigned):
+            case e.OnAssignment(generation, _, assigned, learns):
                 view, active = self._view, tasks_of(assigned)
-                plan = r.Planned(active, view.learners - active, view.promises - active)
+                new = (view.learners - active, view.promises - active)
+                plan = r.Planned(active, *(new if learns else (frozenset(), frozenset())))
                 self._tell(plan, partial(self.loop.take_in, generation, plan))
             case e.Assigned(tps):
                 self._tell_event(r.Assigned(tasks_of(tps)))

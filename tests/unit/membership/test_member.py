@@ -847,7 +847,7 @@ def test_a_stopping_member_takes_nothing_new_and_joins_no_more(play: Plays) -> N
     group.stable(P)
     group.feed(e.Want("a reason"), e.Stop(20.0))
     group.joined(2)
-    assert group.synced(P, Q)[:1] == [e.OnAssignment(2, b"", ())]
+    assert group.synced(P, Q)[:1] == [e.OnAssignment(2, b"", (), learns=False)]
     group.tick(e.Timer.HEARTBEAT)
     group.answer(e.Heartbeat, 27)
     assert group.member.state is State.STABLE
