@@ -217,6 +217,12 @@ class GroupLink:
         self._journal("leaving", deadline=deadline)
 
     @hear.register
+    def _(self, _: said.Stays) -> None:
+        """What was lost on the way out says nothing of how it leaves another time."""
+        self.leaving = self.lost_leaving = False
+        self._journal("stays")
+
+    @hear.register
     def _(self, _: e.Left) -> None:
         self._journal("left")
         self._ended(None)

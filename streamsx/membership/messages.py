@@ -53,6 +53,11 @@ class IsLeaving:
 
 
 @dataclass(frozen=True, slots=True)
+class Stays:
+    """Whoever wanted it to leave has taken that back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Crashed:
     """The thread is over, by a bug or because it could not begin."""
 
@@ -60,6 +65,6 @@ class Crashed:
 
 
 Message = (
-    Joining | Planned | Positions | IsLeaving | Crashed | e.Assigned | e.Revoke | e.Lost
+    Joining | Planned | Positions | IsLeaving | Stays | Crashed | e.Assigned | e.Revoke | e.Lost
     | e.CommitDone | e.CommitFailed | e.Fatal | e.Left
 )  # fmt: skip

@@ -38,6 +38,7 @@ from streamsx.membership.messages import (
     Planned,
     Positions,
     Published,
+    Stays,
 )
 from streamsx.membership.thread import SystemThread, Threads
 from streamsx.model import TopicPartition
@@ -177,10 +178,10 @@ class Session:
         self._tell_leaving()
 
     def _tell_leaving(self) -> None:
-        leaving = bool(self._member.leaving)
-        if leaving and not self._leaving:
-            self._deliver(IsLeaving(self._member.leaving.deadline))
-        self._leaving = leaving
+        leaving = self._member.leaving
+        if bool(leaving) is not self._leaving:
+            self._leaving = bool(leaving)
+            self._deliver(IsLeaving(leaving.deadline) if leaving else Stays())
 
     # -- effects
 

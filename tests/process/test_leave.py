@@ -178,6 +178,7 @@ def test_a_mark_stays_when_its_tool_is_interrupted_until_it_is_taken_back(
     code, found = tools.leave("b", "--cancel")
 
     assert (code, found["b"]["state"]) == (0, "cancelled")
+    workers.until_event("stays", of="b")
     _, after = tools.run("status")
     assert {name: it["state"] for name, it in after["instances"].items()} == {
         "a": "running", "b": "running",
