@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,6 +53,8 @@ class Side(asyncio.Transport):
         """Its process is gone: what waits here is lost, the kernel closes the socket. With `power`
         there is no kernel any more.
         """
+        if self.protocol is not None and not self._lost:
+            self.loop.last_words.append(partial(self.protocol.connection_lost, None))
         self._closing = self._lost = True
         self._reading = False
         self._drop()

@@ -48,6 +48,8 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         self.number = next(self.scheduler.numbers)
         self.closed = False
         self.signals: dict[int, Callable[[], object]] = {}
+        self.last_words: list[Callable[[], object]] = []
+        """What nobody was told because its process was killed; see `unwind`."""
         self._rng = self.scheduler.stream(f"thread/{self.name}/{process.life}")
         self._ready: deque[asyncio.Handle] = deque()
         self._ready_at = inf
@@ -215,6 +217,8 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         self.scheduler.running = None
         asyncio._set_running_loop(self)
         try:
+            for tell in self.last_words:
+                tell()
             for _ in range(UNWIND_TURNS):
                 if not (left := self._left()):
                     break

@@ -1,0 +1,257 @@
+"""Whole workers in a real group, from their start to their end, in virtual time."""
+
+import signal
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from streamsx import App, Stream
+from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError
+from streamsx.model import TaskId, TopicPartition
+from streamsx.simulation.bench import Bench, Station
+
+
+def app_of(**settings: Any) -> App:
+    given = {"broker": "127.0.0.1:9092", "session_timeout": 10, "memory_budget": "32MiB"}
+    return App("t", topic_partitions=3, **{**given, **settings})
+
+
+def counting(**settings: Any) -> App:
+    """Counts words; `poison` is none."""
+    app = app_of(**settings)
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for word in stream:
+            if word == "poison":
+                raise ValueError(word)
+            counts[word] += 1
+
+    return app
+
+
+def feed(bench: Bench, partition: int, *values: str) -> None:
+    tp = TopicPartition("words", partition)
+    bench.append(tp, [(None, value.encode()) for value in values])
+
+
+def counted(bench: Bench) -> Counter[str]:
+    """By the changelogs."""
+    found = Counter[str]()
+    for partition in range(3):
+        rows = bench.read(TopicPartition("t-counts-changelog", partition))
+        newest = {key: value for key, value in rows if key and value}
+        for key, value in newest.items():
+            found[key.decode().strip('"')] += int(value)
+    return found
+
+
+def works(*stations: Station, tasks: int = 3) -> bool:
+    """They run so many tasks, and nothing else is under way."""
+    held = [
+        (alive.state.value, task)
+        for station in stations
+        if station.begun
+        for holdings in [station.made.tasks.holdings]
+        for task in holdings.tasks()
+        for alive in [holdings.of(task)]
+    ]
+    return len(held) == tasks and {state for state, _ in held} == {"running"}
+
+
+def start(bench: Bench, app: App, name: str = "w1") -> Station:
+    return Station(bench, app, name, by_hand=False)
+
+
+def test_a_worker_counts_what_there_is_and_leaves_cleanly(bench: Bench) -> None:
+    station = start(bench, counting())
+    for partition in range(3):
+        feed(bench, partition, "a", "b", "a")
+    bench.until(lambda: works(station))
+    bench.run(0.5)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive)
+    assert station.main.result == 0
+    assert counted(bench) == {"a": 6, "b": 3}
+    assert [name for _, name, _ in station.events if name in ("leaving", "left")] == [
+        "leaving", "left",
+    ]  # fmt: skip
+    assert not station.process.killed
+
+
+def test_who_leaves_hands_over_what_others_have_learned(bench: Bench) -> None:
+    first = start(bench, counting(), "w1")
+    bench.until(lambda: works(first))
+    second = start(bench, counting(), "w2")
+    bench.until(lambda: second.begun and second.told("learner_ready"))
+    bench.until(lambda: works(first, second))
+    assert second.made.tasks.actives
+    for partition in range(3):
+        feed(bench, partition, *["a"] * 100)
+    first.process.signal(signal.SIGTERM)
+    bench.until(lambda: not first.process.alive)
+    bench.until(lambda: works(second))
+    bench.run(2)
+    assert first.main.result == 0
+    assert counted(bench) == {"a": 300}
+
+
+def test_who_is_killed_is_replaced_when_its_session_is_over(bench: Bench) -> None:
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: works(first, second))
+    feed(bench, 0, "a")
+    bench.run(1)
+    first.process.kill()
+    at = bench.scheduler.now
+    feed(bench, 0, "a")
+    bench.until(lambda: works(second))
+    assert bench.scheduler.now - at < 15
+    bench.run(2)
+    assert counted(bench) == {"a": 2}
+
+
+def test_policy_stop_ends_the_worker_and_the_other_tasks_commit(bench: Bench) -> None:
+    station = start(bench, counting(on_error="stop", commit_interval=60))
+    bench.until(lambda: works(station))
+    feed(bench, 1, "a", "b")
+    bench.run(0.5)
+    feed(bench, 0, "a", "poison", "b")
+    bench.until(lambda: not station.process.alive)
+    assert isinstance(station.main.error, TaskFailed)
+    assert "offset 1" in str(station.main.error)
+    assert counted(bench) == {"a": 1, "b": 1}
+    successor = start(bench, counting(), "w1")
+    bench.until(lambda: works(successor))
+    bench.run(2)
+    assert counted(bench) == {"a": 2, "b": 2}
+
+
+def test_policy_log_passes_over_what_fails(bench: Bench) -> None:
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    feed(bench, 0, "a", "poison", "b")
+    bench.run(2)
+    assert counted(bench) == {"a": 1, "b": 1}
+
+
+def test_two_signals_end_it_within_seconds_although_nobody_takes_over(bench: Bench) -> None:
+    station = start(bench, counting(shutdown_timeout=600))
+    learner = start(bench, counting(), "w2")
+    bench.until(lambda: works(station, learner))
+    learner.process.freeze(5)
+    station.process.signal(signal.SIGTERM)
+    bench.run(0.5)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 10)
+    assert station.main.error is None
+
+
+def test_told_to_stop_before_it_has_begun_it_ends_at_once(bench: Bench) -> None:
+    bench.process.freeze(20)
+    station = start(bench, counting())
+    bench.run(2)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 5)
+    assert station.main.result == 0
+
+
+def test_without_a_broker_it_ends_after_its_time_out_and_says_where_it_looked(
+    bench: Bench,
+) -> None:
+    station = start(bench, counting(broker="127.0.0.1:1"))
+    bench.until(lambda: not station.process.alive, 40)
+    assert bench.scheduler.now == pytest.approx(30, abs=1)
+    assert isinstance(station.main.error, BrokerUnreachable)
+    assert "127.0.0.1:1" in str(station.main.error)
+
+
+def test_a_changelog_that_is_not_compacted_is_refused_with_its_remedy(bench: Bench) -> None:
+    bench.at_broker(
+        lambda: bench.broker.service.topics.create("t-counts-changelog", b"i" * 16, 3, {})
+    )
+    bench.run(0.1)
+    station = start(bench, counting())
+    bench.until(lambda: not station.process.alive)
+    assert isinstance(station.main.error, TopologyError)
+    assert "--add-config cleanup.policy=compact" in str(station.main.error)
+
+
+def test_an_app_of_timers_only_needs_no_group(bench: Bench) -> None:
+    app = app_of()
+    ticks: list[float] = []
+
+    @app.timer(interval=1.0)
+    async def tick() -> None:
+        ticks.append(bench.scheduler.now)
+
+    station = start(bench, app)
+    bench.run(5)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 5)
+    assert station.main.result == 0
+    assert 3 <= len(ticks) <= 5
+
+
+def test_the_apps_own_tasks_begin_when_the_first_tasks_are_restored(bench: Bench) -> None:
+    app = counting()
+    began: list[bool] = []
+
+    @app.task
+    async def once() -> None:
+        began.append(works(station))
+
+    station = start(bench, app)
+    bench.until(lambda: began)
+    assert began == [True]
+
+
+def test_a_broker_that_is_silent_for_longer_than_the_session_takes_no_task_for_good(
+    bench: Bench,
+) -> None:
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    bench.process.freeze(25)
+    feed(bench, 0, "a")
+    bench.run(26)
+    bench.until(lambda: works(station))
+    bench.until(lambda: counted(bench) == {"a": 1})
+    assert station.process.alive
+
+
+def test_what_a_worker_did_before_it_lost_its_tasks_is_not_counted_twice(bench: Bench) -> None:
+    """It is frozen over its session; the other one goes on from what was committed."""
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: works(first, second))
+    for partition in range(3):
+        feed(bench, partition, *["a"] * 10)
+    bench.run(3)
+    first.process.freeze(30)
+    for partition in range(3):
+        feed(bench, partition, *["a"] * 10)
+    bench.until(lambda: works(second))
+    bench.run(40)
+    bench.until(lambda: works(first, second))
+    assert counted(bench) == {"a": 60}
+    assert [lost for lost in first.told("lost") if lost["tasks"]]
+
+
+def test_the_end_of_the_control_thread_ends_the_worker(bench: Bench) -> None:
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    control = station.process.threads[1]
+    assert control.task is not None
+    control.call(control.task.cancel)
+    bench.until(lambda: not station.process.alive)
+    assert station.main.error is not None
+    assert "control thread" in str(station.main.error)
+
+
+def test_a_second_worker_of_one_directory_is_told_who_holds_it(bench: Bench) -> None:
+    first = start(bench, counting(), "w1")
+    bench.until(lambda: works(first))
+    second = start(bench, counting(), "w1")
+    bench.until(lambda: not second.process.alive)
+    assert "state directory in use" in str(second.main.error)
+    assert TaskId(0, 0) in first.made.tasks.actives
