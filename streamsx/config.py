@@ -210,6 +210,7 @@ class Config:
     topic_replication_factor: int = setting(
         -1, whole(-1), "replication_factor", env="TOPIC_REPLICATION_FACTOR"
     )  # -1: what the broker's default.replication.factor says
+    repartition_names: str = setting("app", one_of("app", "faust"))
     topic_allow_declare: bool = setting(True, flag, env="TOPIC_ALLOW_DECLARE")
     key_serializer: object = setting("raw", as_it_is, env="APP_KEY_SERIALIZER")
     value_serializer: object = setting("json", as_it_is, env="APP_VALUE_SERIALIZER")

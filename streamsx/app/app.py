@@ -184,7 +184,15 @@ class App:
         topics += [spec for spec in sent_to if spec.name not in known]
         idle = sorted(self.tables.keys() - used)
         notes += [f"table without an agent: {name}: nobody can write it" for name in idle]
-        return build(self.conf.id, stages, nodes, topics, notes)
+        derived = [each for _, touched in found for each in touched.derived if each.otherwise]
+        shared = [each.topic.name for each in derived if each.otherwise != each.topic.name]
+        if shared and self.conf.repartition_names == "faust":
+            notes.append(
+                f"topics without the app's id: {', '.join(sorted(shared))}: every app, and every "
+                "version of this one, that has such an agent reads and deletes the same records"
+            )
+        otherwise = (each.otherwise for each in derived)
+        return build(self.conf.id, stages, nodes, topics, notes, otherwise)
 
     def jobs(self) -> list[Job]:
         """Tasks and timers, for a driver that has its own clock."""

@@ -15,7 +15,7 @@ from streamsx.config import seconds
 from streamsx.model import Headers
 from streamsx.serde.codec import Codec, Encode, Encoders, topic_codec
 from streamsx.task.stream import DONE, RUNNING, Done
-from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec
+from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec, repartition_names
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -153,10 +153,17 @@ class Topic:
         """`name`, as Faust has it."""
         return self.name
 
-    def derived(self, name: str, partitions: int | None) -> "Topic":
-        """A topic of our own that holds the same."""
+    def repartition_names(self, agent: str, suffix: str) -> tuple[str, str]:
+        """The name as it is set, and what it is under the other setting."""
+        conf = self._app.conf
+        names = repartition_names(conf.id, agent, self.name, suffix, has_prefix=self.has_prefix)
+        other = "faust" if conf.repartition_names == "app" else "app"
+        return names[conf.repartition_names], names[other]
+
+    def derived(self, name: str, partitions: int | None, *, has_prefix: bool) -> "Topic":
+        """Another topic that holds the same."""
         made = copy(self)
-        made.topics, made.partitions, made.has_prefix = (name,), partitions, True
+        made.topics, made.partitions, made.has_prefix = (name,), partitions, has_prefix
         for cached in ("name", "_outgoing"):
             vars(made).pop(cached, None)
         return made

@@ -17,7 +17,7 @@ from streamsx.errors import TopologyError
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
 from streamsx.task.stream import RUNNING
-from streamsx.topology.internal_topics import Kind, repartition_name
+from streamsx.topology.internal_topics import Kind
 
 V = TypeVar("V")
 
@@ -25,12 +25,14 @@ V = TypeVar("V")
 class Derived(NamedTuple):
     """A topic that an agent feeds and then reads. `key_of`: None keeps the key as it came.
 
-    `kind`: REPARTITION, or SOURCE when it is the user's own.
+    `kind`: REPARTITION, or SOURCE when it is the user's own; `otherwise`: what a repartition topic
+    is called under the other setting.
     """
 
     topic: Topic
     kind: Kind
     key_of: Callable[[Any], Any] | None
+    otherwise: str = ""
 
 
 class Message(NamedTuple):
@@ -131,15 +133,15 @@ class Stream(Generic[V]):
             raise TypeError(f"group_by with a function: agent {self._agent}: give it a name=")
         if topic is not None:
             return self._derived(Derived(topic, Kind.SOURCE, _key_function(key)))
-        agent = "" if self._topic.has_prefix else self._agent
-        derived = repartition_name(self._topic.get_topic_name(), suffix, agent=agent)
-        made = self._topic.derived(derived, partitions)
-        return self._derived(Derived(made, Kind.REPARTITION, _key_function(key)))
+        derived, otherwise = self._topic.repartition_names(self._agent, suffix)
+        made = self._topic.derived(derived, partitions, has_prefix=True)
+        return self._derived(Derived(made, Kind.REPARTITION, _key_function(key), otherwise))
 
     def through(self, channel: Topic | str) -> "Stream[V]":
         """The same records, through another topic."""
-        topic = channel if isinstance(channel, Topic) else self._topic.derived(channel, None)
-        return self._derived(Derived(topic, Kind.SOURCE, None))
+        if isinstance(channel, str):
+            channel = self._topic.derived(channel, None, has_prefix=False)
+        return self._derived(Derived(channel, Kind.SOURCE, None))
 
     def _derived(self, derived: Derived) -> "Stream[V]":
         self._derive(derived)

@@ -31,7 +31,7 @@ from streamsx.membership import events as e
 from streamsx.membership.messages import Message
 from streamsx.membership.thread import SystemThread, Threads
 from streamsx.state.directory import StateDirectory
-from streamsx.topology.build import Topology
+from streamsx.topology.build import Topology, check_names
 from streamsx.topology.internal_topics import Kind
 from streamsx.topology.partitions import partitioned
 
@@ -188,6 +188,9 @@ class Worker:
 
     async def _declare(self, cluster: Cluster) -> Mapping[str, int]:
         """Create the topics that are missing, refuse what does not fit."""
+        if self._topology.otherwise:
+            begun = await admin.committed_topics(cluster, self._topology.app_id)
+            check_names(self._topology, begun, self._config.repartition_names)
         specs = {spec.name: spec for spec in self._topology.topics}
         found = await admin.partition_counts(cluster, specs)
         layout = partitioned(

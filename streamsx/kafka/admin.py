@@ -258,6 +258,20 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     return found[0]
 
 
+async def committed_topics(cluster: Cluster, group: str) -> set[str]:
+    """Those of which the group has committed offsets. Raises WorldError, SettingError."""
+    found: set[str] = set()
+
+    async def attempt() -> None:
+        connection = await cluster.open(await cluster.coordinator(group), LANE)
+        told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
+        _check([(told.error_code, f"offsets of group {group}", "")])
+        found.update(topic.name for topic in told.topics)
+
+    await _persist(cluster, attempt)
+    return found
+
+
 async def _persist(cluster: Cluster, attempt: Callable[[], Awaitable[None]]) -> None:
     """Again and again while it raises WorldError, at most for ADMIN_TIMEOUT_S: then that."""
     last: WorldError = BrokerUnreachable("no answer")

@@ -4,11 +4,11 @@ Not here: where stages come from (`streamsx.app`), partition counts (`partitions
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from zlib import crc32
 
-from streamsx.errors import NameClash
+from streamsx.errors import NameClash, TopologyError
 from streamsx.topology.internal_topics import Kind, TopicSpec
 from streamsx.topology.nodes import Source, StoreNode, SubTopology
 from streamsx.topology.subtopologies import Stage, subtopologies
@@ -16,12 +16,17 @@ from streamsx.topology.subtopologies import Stage, subtopologies
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """`topics` in the order of their names; `notes`: one line each, for whoever starts the app."""
+    """`topics` in the order of their names; `notes`: one line each, for whoever starts the app.
+
+    `otherwise`: what repartition topics are called under the other `repartition_names`, where that
+    differs.
+    """
 
     app_id: str
     subtopologies: tuple[SubTopology, ...]
     topics: tuple[TopicSpec, ...]
     notes: tuple[str, ...] = ()
+    otherwise: frozenset[str] = frozenset()
 
     @property
     def signatures(self) -> tuple[int, ...]:
@@ -35,6 +40,7 @@ def build(
     stores: Mapping[str, StoreNode],
     topics: Iterable[TopicSpec],
     notes: Iterable[str] = (),
+    otherwise: Iterable[str] = (),
 ) -> Topology:
     """`topics`: at least one for each name that a stage reads, touches or sends to.
 
@@ -46,7 +52,8 @@ def build(
         other = specs.setdefault(spec.name, spec)
         if other != spec:
             specs[spec.name] = _either(other, spec)
-    return Topology(app_id, cut, tuple(specs[name] for name in sorted(specs)), tuple(notes))
+    left = frozenset(otherwise) - specs.keys()
+    return Topology(app_id, cut, tuple(specs[name] for name in sorted(specs)), tuple(notes), left)
 
 
 def _either(one: TopicSpec, other: TopicSpec) -> TopicSpec:
@@ -67,6 +74,21 @@ def _either(one: TopicSpec, other: TopicSpec) -> TopicSpec:
     return TopicSpec(
         one.name, main.kind, next(iter(partitions), None), main.replication, main.config
     )
+
+
+def check_names(topology: Topology, committed: Collection[str], names: str) -> None:
+    """`committed`: topics of which the app's group has offsets; `names`: as the setting has it.
+
+    Raises TopologyError for what the group has begun under other names: it would stay unread.
+    """
+    begun = sorted(topology.otherwise.intersection(committed))
+    if begun:
+        other = "faust" if names == "app" else "app"
+        raise TopologyError(
+            f"repartition topics have other names: {', '.join(begun)}: group {topology.app_id} has "
+            f"committed offsets there: set repartition_names={other!r} to go on with them, or "
+            "delete these topics, and with them what nobody has read"
+        )
 
 
 def outline(subtopology: SubTopology) -> dict[str, object]:

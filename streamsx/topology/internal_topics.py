@@ -1,6 +1,9 @@
 """Topics of an app: what each is for, how it is created, and the names of those that we make.
 
-The names are Faust's, so an app of Faust's that was stopped goes on here with its topics.
+Changelogs and topics of agents are named as Faust names them. Repartition topics bear the app's id
+too, as in Kafka Streams: Faust's bear only the agent's module and name, and so two apps of one
+file, or two versions of one app, would share them: each counts what both have sent, and purges it.
+Faust's names are there for an app of Faust's that was stopped and goes on here.
 
 A changelog is compacted, and never has a time retention: the broker compares the records' time
 with its own clock, so with event times of the past it would delete live rows. A repartition topic
@@ -73,7 +76,11 @@ def agent_topic_name(app_id: str, agent: str) -> str:
     return f"{app_id}-{agent}"
 
 
-def repartition_name(topic: str, suffix: str, *, agent: str = "") -> str:
-    """`agent` is left out where the topic's name has it already."""
-    prefix = f"{agent}-" if agent else ""
-    return f"{prefix}{topic}-{suffix}-repartition"
+def repartition_names(
+    app_id: str, agent: str, topic: str, suffix: str, *, has_prefix: bool
+) -> dict[str, str]:
+    """By the setting `repartition_names`. `has_prefix`: of a topic that bears its agent already."""
+    rest = f"{topic}-{suffix}-repartition"
+    if has_prefix and topic.startswith(f"{app_id}-"):
+        return {"app": rest, "faust": rest}
+    return {"app": f"{app_id}-{agent}-{rest}", "faust": rest if has_prefix else f"{agent}-{rest}"}

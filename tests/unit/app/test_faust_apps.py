@@ -187,8 +187,29 @@ def our_names(app: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", APPS)
 def test_topics_are_named_as_faust_names_them(load: Load, name: str) -> None:
+    """Also repartition topics, when it is asked for."""
     expected = names_by_faust(load(name, ours=False).app)
-    assert our_names(load(name, ours=True).app) == expected
+    app = load(name, ours=True).app
+    app.override(repartition_names="faust")
+    assert our_names(app) == expected
+
+
+def test_repartition_topics_bear_the_app_s_id_and_version(load: Load) -> None:
+    app = load("orders", ours=True).app
+    assert our_names(app)["derived"] == {
+        "orders.process_order": (
+            "orders-app-v2-orders.process_order-orders-Order.account_id-repartition"
+        ),
+        "watch": None,
+        "orders.audits": "orders-app-v2-orders.audits-who-repartition",
+    }
+    topology = app.topology()
+    faust_s = "orders.process_order-orders-Order.account_id-repartition"
+    assert (topology.otherwise, topology.notes) == ({faust_s}, ())
+    app.override(repartition_names="faust")
+    topology = app.topology()
+    assert topology.otherwise == {f"orders-app-v2-{faust_s}"}
+    assert topology.notes[0].startswith(f"topics without the app's id: {faust_s}: every app")
 
 
 def test_the_names_are_these(load: Load) -> None:

@@ -90,7 +90,7 @@ def test_group_by_passes_bytes_and_headers_and_changes_the_key(app: App, drive: 
     assert app.topics["orders"].send(key="k", value=raw, headers=[("h", b"1")]) is DONE
     driver.advance(0)
     assert heard == [(b"Ulm", "ann", {"h": b"1"}, raw)]
-    (record,) = driver.read("a-orders-Address.city-repartition")
+    (record,) = driver.read("shop-a-orders-Address.city-repartition")
     assert (record.key, record.headers) == (b"Ulm", {"h": b"1"})
 
 
@@ -120,7 +120,7 @@ def test_a_stream_can_be_grouped_twice(app: App, drive: Drive) -> None:
     drive(app).pipe("orders", [["x", "y"]])
     assert heard == [(b"y", ["x", "y"])]
     assert [each.topics[0] for each in app.topology().subtopologies] == [
-        "orders", "a-orders-one-repartition", "a-orders-one-repartition-two-repartition",
+        "orders", "shop-a-orders-one-repartition", "shop-a-orders-one-repartition-two-repartition",
     ]  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def test_the_count_that_group_by_asks_for_is_that_of_its_topic(app: App) -> None
             pass
 
     specs = {spec.name: spec.partitions for spec in app.topology().topics}
-    assert specs == {"a-orders-n-repartition": 3, "orders": None}
+    assert specs == {"shop-a-orders-n-repartition": 3, "orders": None}
 
 
 async def async_key(value: Any) -> Any:
@@ -216,7 +216,7 @@ def test_what_was_not_found_out_before_cannot_be_derived(app: App, drive: Drive)
             stream.group_by(str, name="late")
 
     driver = drive(app)
-    with pytest.raises(UsageError, match="derived too late: agent a derives a-orders-late"):
+    with pytest.raises(UsageError, match="derived too late: agent a derives shop-a-orders-late"):
         driver.pipe("orders", [1])
 
 

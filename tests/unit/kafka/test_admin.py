@@ -360,3 +360,19 @@ def test_a_group_is_described_with_the_bytes_its_members_gave_once_its_coordinat
         assert (first.instance_id, second.instance_id) == (None, "i")
 
     run(story, {Api.DESCRIBE_GROUPS: describes})
+
+
+def test_topics_that_a_group_has_committed_in_are_asked_until_its_coordinator_is_ready() -> None:
+    loading = codes(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def fetches(asked: Asked) -> wire.Body:
+        assert (asked.body.group_id, asked.body.topics) == ("g", None)
+        code, topics = next(loading), [{"name": "a", "partitions": []}]
+        return {"error_code": code, "topics": [] if code else topics}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        found = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
+        broker.answers[Api.FIND_COORDINATOR] = lambda asked: found
+        assert await admin.committed_topics(cluster, "g") == {"a"}
+
+    run(story, {Api.OFFSET_FETCH: fetches})

@@ -51,7 +51,7 @@ def test_the_last_line_is_json_when_it_is_asked_for(shop: Path) -> None:
     done = streamsx("topology", "shop", "--json", cwd=shop)
     data = json.loads(done.stdout.splitlines()[-1])
     assert [each["outputs"] for each in data["subtopologies"]] == [
-        ["shop.add-orders-user-repartition"], [],
+        ["shop-shop.add-orders-user-repartition"], [],
     ]  # fmt: skip
     assert "sub-topology 0: stateless" in done.stderr
 
@@ -62,7 +62,7 @@ def test_faust_s_order_of_words_and_app_main_are_the_same_command(shop: Path) ->
     main = run("shop.py", "topology", "--format", "mermaid", cwd=shop)
     assert ours.returncode == 0
     assert ours.stdout == faust_s.stdout == main.stdout
-    assert "t2 --> s1a0" in ours.stdout
+    assert "t1 --> s1a0" in ours.stdout
 
 
 def test_the_generated_loops_can_be_seen(shop: Path) -> None:

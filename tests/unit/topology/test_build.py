@@ -9,7 +9,8 @@ import pytest
 
 from streamsx.errors import NameClash, TopologyError
 from streamsx.examples.wordcount import app
-from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec, repartition_name
+from streamsx.topology.build import Topology, check_names
+from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec, repartition_names
 from streamsx.topology.nodes import StoreNode
 
 Make = Callable[..., Any]
@@ -51,9 +52,27 @@ def test_internal_topics_are_kept_as_their_use_demands() -> None:
     assert CONFIGS[Kind.REPARTITION]["retention.ms"] == "-1"
 
 
-def test_a_repartition_topic_bears_its_agent_once() -> None:
-    assert repartition_name("t", "n", agent="m.a") == "m.a-t-n-repartition"
-    assert repartition_name("app-m.a", "n") == "app-m.a-n-repartition"
+@pytest.mark.parametrize(
+    ("topic", "has_prefix", "ours", "faust_s"),
+    [
+        ("t", False, "app-m.a-t-n-repartition", "m.a-t-n-repartition"),
+        ("app-m.a", True, "app-m.a-n-repartition", "app-m.a-n-repartition"),
+        ("app-t", False, "app-m.a-app-t-n-repartition", "m.a-app-t-n-repartition"),
+        ("t", True, "app-m.a-t-n-repartition", "t-n-repartition"),
+    ],
+)
+def test_a_repartition_topic_bears_app_and_agent_once(
+    topic: str, has_prefix: bool, ours: str, faust_s: str
+) -> None:
+    names = repartition_names("app", "m.a", topic, "n", has_prefix=has_prefix)
+    assert names == {"app": ours, "faust": faust_s}
+
+
+def test_what_a_group_has_begun_under_other_names_is_refused() -> None:
+    made = Topology("app", (), (), otherwise=frozenset({"a-t-n-repartition"}))
+    check_names(made, {"app-a-t-n-repartition", "t"}, "app")
+    with pytest.raises(TopologyError, match=r": a-t-n-repartition: .*='faust' to go on"):
+        check_names(made, {"a-t-n-repartition", "t"}, "app")
 
 
 def test_signatures_differ_when_anything_of_the_sub_topology_does(
