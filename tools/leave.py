@@ -16,6 +16,7 @@ from streamsx.tools.cli.command import Command, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from random import Random
 
     from streamsx.clock import Clock
     from streamsx.membership.departures import Departure
@@ -62,14 +63,14 @@ def work(options: argparse.Namespace) -> int:
     return asyncio.run(ask(options, SystemClock()))
 
 
-async def ask(options: argparse.Namespace, clock: "Clock") -> int:
+async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" = None) -> int:
     from streamsx.membership.departures import State
     from streamsx.membership.marking import leave
     from streamsx.tools.cli.progress import progress
 
     people = sys.stderr if options.json else sys.stdout
     async with (
-        connected(options) as cluster,
+        connected(options, rng) as cluster,
         progress(people, f"looking at the group of {options.app}") as say,
     ):
         try:

@@ -139,6 +139,10 @@ class Broker:
             self._service.topics.flush()
         mark_clean(self._folder)
 
+    def abandon(self) -> None:
+        """Lets go of the directory as a kill does: nobody is told, nothing is flushed."""
+        self._closing.close()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

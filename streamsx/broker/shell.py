@@ -81,6 +81,19 @@ class Groups:
         """To be told of each change of the catalog."""
         self._tell(Topics(self._catalog()))
 
+    @property
+    def machine(self) -> Coordinator | None:
+        """As it is in memory, None if it could not be loaded; for who looks on."""
+        return self._machine
+
+    def move(self) -> None:
+        """The coordinator goes elsewhere: who waits is sent away; what is on disk is loaded there.
+
+        Raises OSError and StoreCorrupt.
+        """
+        if self._machine is not None:
+            self._start_over(self._machine, ErrorCode.NOT_COORDINATOR)
+
     def close(self) -> None:
         """No timer rings any more."""
         for timer in self._timers.values():
@@ -190,12 +203,14 @@ class Groups:
         rows = self._meta.rows("GO")
         self._step(machine, Load(tuple(row for row in rows if row[0].group == group)))
 
-    def _start_over(self, machine: Coordinator) -> None:
+    def _start_over(
+        self, machine: Coordinator, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ) -> None:
         self._machine, waiting = None, list(self._open.values())
         self._open.clear()
         self.close()
         for request, call in waiting:
-            call.reply(machine.refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE).body)
+            call.reply(machine.refuse(request, code).body)
         self._load()
 
 

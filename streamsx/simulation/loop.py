@@ -10,6 +10,7 @@ import contextvars
 import sys
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
@@ -227,7 +228,8 @@ class ThreadLoop(asyncio.AbstractEventLoop):
                 self._ready.extend(entry[2] for entry in self._timers)
                 self._timers.clear()
                 for _ in range(len(self._ready)):
-                    self._run(self._ready.popleft())
+                    with suppress(Killed):  # kept by a task group, as how its body has ended
+                        self._run(self._ready.popleft())
         finally:
             asyncio._set_running_loop(None)
             self.scheduler.running = running
@@ -240,7 +242,10 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         return sorted(tasks, key=lambda task: task.number)
 
     def _check_open(self) -> None:
-        if self.closed:
+        """Of a killed process nothing runs any more, but frames on the way out of its last turn
+        still call: refused, they would leave tasks behind that nobody can end.
+        """
+        if self.closed and not self.process.killed:
             raise RuntimeError("Event loop is closed")
 
     # -- turns

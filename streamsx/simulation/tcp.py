@@ -218,7 +218,7 @@ class SimSocket:
         full = self._full and self.peer._received_bytes >= self.net.window_bytes
         if both and (not full or self.peer.closed):
             self._go_on()
-        elif now - self._stuck_since >= self._user_timeout_s:
+        elif now >= self._stuck_since + self._user_timeout_s:
             self._break(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
         else:
             self._again_s = min(self._again_s * 2, RETRANSMIT_MAX_S)

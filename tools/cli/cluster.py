@@ -12,6 +12,7 @@ from streamsx.tools.cli.command import Command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from random import Random
 
     from streamsx.kafka.cluster import Cluster
 
@@ -27,13 +28,17 @@ def group_options(command: Command) -> None:
 
 
 @asynccontextmanager
-async def connected(options: argparse.Namespace) -> "AsyncIterator[Cluster]":
-    """Raises BrokerUnreachable after 10 s, SettingError."""
+async def connected(
+    options: argparse.Namespace, rng: "Random | None" = None
+) -> "AsyncIterator[Cluster]":
+    """Raises BrokerUnreachable after 10 s, SettingError. `rng`: which broker is asked first."""
     from streamsx.app.settings import settled
     from streamsx.kafka.cluster import Cluster
 
     given = {"bootstrap": options.bootstrap} if options.bootstrap else {}
-    cluster = Cluster(",".join(settled(options.app, {}, given, os.environ).config.bootstrap))
+    cluster = Cluster(
+        ",".join(settled(options.app, {}, given, os.environ).config.bootstrap), rng=rng
+    )
     await cluster.start()
     try:
         yield cluster

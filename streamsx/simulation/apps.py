@@ -1,0 +1,100 @@
+"""The app that simulated workers run: it counts words, and says of each record that it is done.
+
+What is awaited in a body is foreign to the engine: only the loop wakes it.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from streamsx import App, Event, Stream, Topic
+from streamsx.model import TopicPartition
+from streamsx.simulation.scene import APP, LINES, ROUTED, WORDS, A, B, Scene
+
+POISON = "poison"
+UNDECODABLE = b"\xff\xfe poison"
+SLEEPS_S = (0.01, 0.3, 1.5)
+
+
+Done = Callable[[str, TopicPartition, int], None]
+"""Hears of each record, and which agent, when its body has done with it, whatever came of it."""
+
+
+class _Told:
+    """How the bodies of an app tell of it, and wait for something foreign."""
+
+    __module__ = "user"  # whoever looks for tables in the bodies does not look into the world
+
+    def __init__(self, scene: Scene, done: Done, rng: random.Random) -> None:
+        self._sleepy, self._done, self._rng = scene.sleepy, done, rng
+
+    def finish(self, agent: str, event: Event) -> None:
+        message = event.message
+        self._done(agent, message.tp, message.offset)
+
+    async def something_foreign(self) -> None:
+        if self._sleepy and self._rng.random() < self._sleepy:
+            await asyncio.sleep(self._rng.choice(SLEEPS_S))
+
+
+def app_of(scene: Scene, done: Done, rng: random.Random, **settings: object) -> App:
+    """Poison raises in the body, and counts as done by then."""
+    app, told = App(APP, **settings), _Told(scene, done, rng)
+    words = app.topic(WORDS, value_type=str, value_serializer="raw")
+    _split(app, words, told)
+    _count(app, words, told)
+    if scene.sizes:
+        _size(app, words, told)
+    if scene.pair:
+        _route(app, told)
+    return app
+
+
+def _split(app: App, words: Topic, told: _Told) -> None:
+    @app.agent(app.topic(LINES, value_type=str, value_serializer="raw"), name="split")
+    async def split(stream: Stream[str]) -> None:
+        async for event in stream.events():
+            if event.value.startswith(POISON):
+                told.finish("split", event)
+                raise ValueError(event.value)
+            for word in event.value.split():
+                await words.send(key=word, value=word)
+            told.finish("split", event)
+
+
+def _count(app: App, words: Topic, told: _Told) -> None:
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(words, name="count")
+    async def count(stream: Stream[str]) -> None:
+        async for event in stream.events():
+            counts[event.value] += 1
+            await told.something_foreign()
+            told.finish("count", event)
+
+
+def _size(app: App, words: Topic, told: _Told) -> None:
+    sizes = app.Table("sizes", default=int, key_type=str, value_type=int)
+
+    @app.agent(words, name="size")
+    async def size(stream: Stream[str]) -> None:
+        async for event in stream.events():
+            sizes[event.value] += len(event.value)
+            told.finish("size", event)
+
+
+def _route(app: App, told: _Told) -> None:
+    routed = app.topic(ROUTED, value_type=str, value_serializer="raw")
+
+    @app.agent(app.topic(A, B, value_type=str, value_serializer="raw"), name="route")
+    async def route(stream: Stream[str]) -> None:
+        async for event in stream.events():
+            await told.something_foreign()
+            await routed.send(value=event.value)
+            told.finish("route", event)
+
+
+def readers(scene: Scene) -> dict[str, tuple[str, ...]]:
+    """Per source topic, the agents that read it."""
+    pair = {A: ("route",), B: ("route",)} if scene.pair else {}
+    return {LINES: ("split",), WORDS: ("count", "size") if scene.sizes else ("count",), **pair}

@@ -1,0 +1,361 @@
+"""What must hold in a world: when something happens, four times in a virtual second, at the end.
+
+Each check is a small class with its reason; what is wrong it gives to `world.violate`. It reads the
+truth of all processes at once, which no process knows. Where an invariant does not hold on purpose,
+the exception has a name and is counted (`world.excuse`).
+"""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from streamsx.assignor.wire import ErrorWord, read_assignment
+from streamsx.broker.classic import State as GroupState
+from streamsx.broker.connection import Call
+from streamsx.broker.events import Body
+from streamsx.kafka.consumer_protocol import Assignment
+from streamsx.kafka.wire import Api
+from streamsx.lifecycle.task import State
+from streamsx.membership import member
+from streamsx.model import Role, TaskId, TopicPartition
+from streamsx.simulation import front
+from streamsx.simulation.apps import UNDECODABLE, readers
+from streamsx.simulation.homes import Home
+from streamsx.simulation.scene import APP, COUNTS, ROUTED, SIZES, WORDS, A, B
+
+if TYPE_CHECKING:
+    from streamsx.simulation.world import World
+
+STANDS_S = 20.0
+"""A task with all it needs that does nothing for so long hangs."""
+
+
+class Check:
+    """Each method is called when something has happened; here nothing comes of it."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+
+    def wrong(self, what: str) -> None:
+        self.world.violate(type(self).__name__, what)
+
+    def sample(self) -> None:
+        """Four times a second."""
+
+    def begins(self, home: Home, task: TaskId) -> None:
+        """A task runs from now on, on a worker that the coordinator counts in."""
+
+    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+        """A body has done with a record."""
+
+    def asked(self, host: str, call: Call) -> None:
+        """A request has reached the broker."""
+
+    def told(self, host: str, call: Call, body: Body) -> None:
+        """And is answered."""
+
+    def settled(self) -> None:
+        """At the end."""
+
+
+class OneRunner(Check):
+    """S1. Two runners of one task write to one changelog: whoever restores from it finds neither.
+
+    One that the coordinator does not count in may still run until it hears of it, or its lease
+    ends: its commits are refused.
+    """
+
+    def sample(self) -> None:
+        self._look({task for home in self.world.homes for task in home.running})
+
+    def begins(self, home: Home, task: TaskId) -> None:
+        self._look({task})
+
+    def _look(self, tasks: set[TaskId]) -> None:
+        homes = [home for home in self.world.homes if home.works and self.world.belongs(home)]
+        for task in sorted(tasks):
+            runners = [home.name for home in homes if task in home.running]
+            if len(runners) > 1:
+                self.wrong(f"{task} runs on {' and '.join(runners)}")
+
+
+class NobodyOutlivesItsSession(Check):
+    """S1. Who runs on after its session has ended writes rows behind the new owner's back."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.sessions: dict[str, float] = {}
+        self.expired: set[str] = set()
+
+    def sample(self) -> None:
+        if (group := self.world.group) is None:  # a coordinator that loads begins sessions anew
+            self.sessions.clear()
+            return
+        members, now = group.round.members, self.world.now
+        ended = {m for m, at in self.sessions.items() if at <= now and m not in members}
+        self.expired = (self.expired | ended) - members.keys()
+        self.sessions = {m.id: m.session_at for m in members.values() if not m.parked}
+
+    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+        if home.member is not None and home.member.member_id in self.expired and home.works:
+            self.wrong(f"{home.name} processes {tp}, its session has ended")
+
+
+class OnlyItsRunnerCommits(Check):
+    """S2. A commit of an earlier owner makes the next one lose or repeat what the last one did.
+
+    And what is committed was processed, every record by every agent that reads it: else it is lost
+    as soon as somebody else goes on from there. What cannot be decoded never comes to an agent.
+    """
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.readers = readers(world.scene)
+        self.processed: defaultdict[tuple[str, TopicPartition], set[int]] = defaultdict(set)
+        self.runner: dict[TopicPartition, str] = {}
+
+    def begins(self, home: Home, task: TaskId) -> None:
+        for tp in self.world.sources(task):
+            self.runner[tp] = home.process.name
+
+    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+        self.processed[agent, tp].add(offset)
+
+    def told(self, host: str, call: Call, body: Body) -> None:
+        if call.api is not Api.OFFSET_COMMIT:
+            return
+        asked = {
+            TopicPartition(topic.name, p.partition_index): p.committed_offset
+            for topic in call.body.topics
+            for p in topic.partitions
+        }
+        for topic in body["topics"]:
+            for partition in topic["partitions"]:
+                tp = TopicPartition(topic["name"], partition["partition_index"])
+                if not partition["error_code"]:
+                    self._committed(host, tp, asked[tp])
+
+    def _committed(self, host: str, tp: TopicPartition, offset: int) -> None:
+        before = self.world.offsets.get(tp, 0)
+        if offset < before:
+            self.wrong(f"{host} sets {tp} back from {before} to {offset}")
+        if host != self.runner.get(tp):
+            self.wrong(f"{host} commits {tp}, which {self.runner.get(tp)} runs")
+        self.world.offsets[tp] = offset
+        for agent in self.readers.get(tp.topic, ()):
+            processed = self.processed[agent, tp]
+            for missing in (n for n in range(before, offset) if n not in processed):
+                if self.world.record(tp, missing) not in (None, UNDECODABLE):
+                    self.wrong(f"{host} commits {tp} to {offset}: {agent} never saw {missing}")
+                    return
+
+    def sample(self) -> None:
+        group = self.world.group
+        for (topic, partition), value in (group.committed if group else {}).items():
+            if value.offset < self.world.offsets.get(TopicPartition(topic, partition), 0):
+                self.wrong(f"{topic}-{partition} was set back to {value.offset}")
+
+
+class StoresEqualTheirChangelogs(Check):
+    """S3. A store that lacks what was committed counts wrong for ever.
+
+    Its rows are those of the changelog up to its position, when a task begins to run and at the
+    end. Excused, `zombie rows`: where somebody wrote who did not run the task any more, such rows
+    can win over newer ones in the changelog and never show in the owner's store. At least once.
+    """
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.runner: dict[TaskId, str] = {}
+        self.spoiled: set[TopicPartition] = set()
+        self.number = world.numbers[WORDS]
+
+    def begins(self, home: Home, task: TaskId) -> None:
+        self.runner[task] = home.process.name
+        self._compare(home, task)
+
+    def asked(self, host: str, call: Call) -> None:
+        if call.api is not Api.PRODUCE:
+            return
+        for topic in call.body.topic_data:
+            if topic.name in (COUNTS, SIZES):
+                for part in topic.partition_data:
+                    if self.runner.get(TaskId(self.number, part.index)) != host:
+                        self.spoiled.add(TopicPartition(topic.name, part.index))
+
+    def settled(self) -> None:
+        for home in self.world.homes:
+            for task in sorted(home.running):
+                self._compare(home, task)
+
+    def _compare(self, home: Home, task: TaskId) -> None:
+        if task.subtopology != self.number:
+            return
+        for changelog in self.world.scene.changelogs:
+            tp = TopicPartition(changelog, task.partition)
+            name = changelog.removeprefix(f"{APP}-").removesuffix("-changelog")
+            position = home.position(name, task.partition)
+            newest = self.world.newest(tp, position)
+            if sorted(newest.values()) == sorted(home.store(name, task.partition).values()):
+                continue
+            if tp in self.spoiled:
+                self.world.excuse("zombie rows")
+            else:
+                self.wrong(f"{home.name}: store {name} of {task} is not {tp} up to {position}")
+
+
+class LegalPlans(Check):
+    """S4. The leader verifies its plans itself, and ships none that breaks what it promises."""
+
+    def asked(self, host: str, call: Call) -> None:
+        if call.api is not Api.SYNC_GROUP:
+            return
+        for told in call.body.assignments:
+            data = Assignment.read(bytes(told.assignment)).user_data
+            if data and read_assignment(data).error is ErrorWord.ASSIGNMENT_FAILED:
+                self.wrong(f"{host} has made a plan that is none")
+
+
+class CancelledStay(Check):
+    """A tool that takes a leave back has promised that they stay."""
+
+    def asked(self, host: str, call: Call) -> None:
+        if call.api is not Api.LEAVE_GROUP:
+            return
+        ids = {m.member_id for m in getattr(call.body, "members", None) or (call.body,)}
+        for home in self.world.homes:
+            if home.name not in self.world.cancelled or home.member is None:
+                continue
+            if host != home.process.name and home.member.member_id in ids:
+                self.wrong(f"{host} removes {home.name}, whose leave was cancelled")
+
+
+class NoTaskStands(Check):
+    """A task with input, a lease and a leader goes on. One that hangs looks like one that is idle.
+
+    Excused, `foreign`: its agent waits for something that is not ours to hurry.
+    """
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.since: dict[tuple[str, TaskId], tuple[float, object]] = {}
+
+    def sample(self) -> None:
+        now, seen = self.world.now, {}
+        for home in self.world.homes:
+            for task in home.running if home.works and self.world.serves else ():
+                positions, able = self._state(home, task)
+                since, before = self.since.get((home.process.name, task), (now, None))
+                if not able or before != positions:
+                    since = now
+                seen[home.process.name, task] = since, positions
+                if now - since > STANDS_S:
+                    self.wrong(f"{home.name}: {task} stands at {positions} since {since:.3f}")
+        self.since = seen
+
+    def _state(self, home: Home, task: TaskId) -> tuple[object, bool]:
+        assert home.parts is not None
+        active = home.parts.tasks.actives[task]
+        if active.task.busy:
+            self.world.excuse("foreign")
+            return None, False
+        positions = active.task.positions
+        waits = (
+            tp
+            for tp in active.sources
+            if tp.topic in positions
+            and self.world.front.leads(tp.topic) != front.NOBODY
+            and positions[tp.topic] < self.world.end(tp)
+        )
+        return tuple(sorted(positions.items())), any(waits)
+
+
+class Whole(Check):
+    """L. A group that stays torn when nothing hurts it any more helps nobody."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.generation, self.changed_at = -1, 0.0
+
+    def sample(self) -> None:
+        group = self.world.group
+        if group is not None and group.round.generation != self.generation:
+            self.generation, self.changed_at = group.round.generation, self.world.now
+
+    def settled(self) -> None:
+        alive = [home for home in self.world.homes if home.alive]
+        self._members(alive)
+        self._tasks(alive)
+        longest = max(home.scene.session_s(home.number) for home in self.world.homes)
+        if self.world.now - self.changed_at < longest:
+            self.wrong(f"the last rebalance was at {self.changed_at:.3f}")
+
+    def _members(self, alive: list[Home]) -> None:
+        group = self.world.group
+        ids = {home.member.member_id for home in alive if home.member is not None}
+        if group is None or group.round.state is not GroupState.STABLE:
+            self.wrong(f"the group is {group.round.state.value if group else 'not there'}")
+        elif group.round.members.keys() != ids:
+            self.wrong(f"members {sorted(group.round.members)}, alive {sorted(ids)}")
+        for home in alive:
+            if home.member is None or home.member.state is not member.State.STABLE:
+                self.wrong(f"{home.name} is {home.member and home.member.state}")
+            elif home.member.leaving:
+                self.wrong(f"{home.name} is leaving")
+
+    def _tasks(self, alive: list[Home]) -> None:
+        for task in self.world.tasks():
+            runners = [home.name for home in alive if task in home.running and home.works]
+            if len(runners) != 1:
+                self.wrong(f"{task} runs on {runners}")
+        for home in alive:
+            if (parts := home.parts) is not None:
+                held = parts.tasks.holdings
+                learns = [t for t in held.tasks() if held.of(t).role is Role.LEARNER]
+                rest = [t for t in held.tasks() if held.of(t).state is not State.RUNNING]
+                if learns or rest:
+                    self.wrong(f"{home.name} learns {learns}, does not run {rest}")
+        number = self.world.numbers[WORDS]
+        counts = [sum(t.subtopology == number for t in home.running) for home in alive]
+        if not self.world.scene.imbalance and max(counts, default=0) - min(counts, default=0) > 1:
+            self.wrong(f"stateful tasks {counts}")
+
+
+class EverythingIsCommitted(Check):
+    """L. What was processed and stays uncommitted is processed again at the next hand-over."""
+
+    def settled(self) -> None:
+        behind = [
+            f"{tp} {self.world.offsets.get(tp, 0)} of {self.world.end(tp)}"
+            for topic in (*self.world.scene.sources, WORDS)
+            for tp in self.world.partitions(topic)
+            if self.world.offsets.get(tp, 0) < self.world.end(tp)
+        ]
+        if behind:
+            self.wrong(f"committed: {'; '.join(behind)}")
+
+
+class NothingIsSkipped(Check):
+    """S7. At least once: each word that was fed is counted, each record of the pair passed on."""
+
+    def settled(self) -> None:
+        world, counted = self.world, self.world.counts(COUNTS)
+        fed = world.client.words
+        lost = {word: (counted[word], n) for word, n in fed.items() if counted[word] < n}
+        if lost:
+            total = sum(n - count for count, n in lost.values())
+            self.wrong(f"{total} of {fed.total()} words, as {sorted(lost.items())[:3]}")
+        world.surplus = counted.total() - fed.total()
+        if world.scene.sizes:
+            sizes = world.counts(SIZES)
+            short = [word for word, n in fed.items() if sizes[word] < n * len(word)]
+            if short:
+                self.wrong(f"sizes of {short[:5]} lack some")
+        routed = sum(world.end(tp) for tp in world.partitions(ROUTED))
+        if routed < (wanted := world.client.records[A] + world.client.records[B]):
+            self.wrong(f"{routed} of {wanted} records are passed on")
+
+
+CHECKS: tuple[type[Check], ...] = (
+    OneRunner, NobodyOutlivesItsSession, OnlyItsRunnerCommits, StoresEqualTheirChangelogs,
+    LegalPlans, CancelledStay, NoTaskStands, EverythingIsCommitted, NothingIsSkipped, Whole,
+)  # fmt: skip

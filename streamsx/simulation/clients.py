@@ -1,0 +1,144 @@
+"""Who is no worker: the client that feeds lines, and the real `leave` tool.
+
+The client is made of the product's own cluster and producer. It knows what it has fed, so that what
+comes out can be compared.
+"""
+
+import argparse
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from streamsx.engine.produce import Producer, always
+from streamsx.errors import StreamsxError
+from streamsx.kafka.cluster import Cluster
+from streamsx.simulation.apps import POISON, UNDECODABLE
+from streamsx.simulation.network import Net
+from streamsx.simulation.nodes import BOOTSTRAP
+from streamsx.simulation.process import Process
+from streamsx.simulation.scene import APP, LINES, Scene
+from streamsx.tools import leave
+
+CLIENT = "client"
+VOCABULARY = tuple(f"word{number}" for number in range(100))
+AT_ONCE = (1, 5, 15)
+"""Records to one partition, so many behind each other."""
+WORDS_PER_LINE = 3
+TRY_AGAIN_S = 0.2
+
+
+class Client:
+    """`words`: how often each was fed in a line; `records`: good ones, by topic."""
+
+    def __init__(self, net: Net, scene: Scene, partitions: Callable[[str], int]) -> None:
+        self.scheduler, self.scene, self._partitions = net.scheduler, scene, partitions
+        self.words: Counter[str] = Counter()
+        self.records: Counter[str] = Counter()
+        self.feeding, self.finished = True, False
+        self._rng = self.scheduler.stream("input")
+        self.process = Process(net, CLIENT)
+        self.process.start(self._feed)
+
+    async def _feed(self) -> None:
+        producer = await self._producer()
+        await producer.start()
+        rng, rate = self._rng, self.scene.rate
+        while self.feeding:
+            size = rng.choice(AT_ONCE)
+            await asyncio.sleep(rng.expovariate(rate / size))
+            topic = rng.choice(sorted(self.scene.sources))
+            partition = rng.randrange(self._partitions(topic))
+            send = producer.to(topic, partition)
+            now_ms = int(self.process.clock.wall() * 1000)
+            for _ in range(size):
+                send(None, self._value(topic), now_ms, None)
+            producer.push()
+        await producer.flush()
+        self.finished = True
+        self.scheduler.say(CLIENT, f"has fed {self.words.total()} words")
+
+    def _value(self, topic: str) -> bytes:
+        words = self._rng.choices(VOCABULARY, k=WORDS_PER_LINE)
+        if topic == LINES and self._rng.random() < self.scene.poison:
+            return self._rng.choice([POISON.encode(), UNDECODABLE])
+        self.records[topic] += 1
+        if topic == LINES:
+            self.words.update(words)
+        return " ".join(words).encode()
+
+    async def _producer(self) -> Producer:
+        """Once the broker is there."""
+        cluster = Cluster(BOOTSTRAP, rng=self.scheduler.stream("client"))
+        while True:
+            try:
+                await cluster.start()
+                await cluster.follow(self.scene.sources)
+                break
+            except StreamsxError:
+                await asyncio.sleep(TRY_AGAIN_S)
+        return Producer(
+            cluster,
+            self.process.clock,
+            self._spawn,
+            self._failed,
+            always,
+            linger_s=0.005,
+            buffer_bytes=32 << 20,
+            compression="none",
+        )
+
+    def _spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        made = asyncio.get_running_loop().create_task(job, name=name)
+        self._jobs = {*getattr(self, "_jobs", ()), made}
+        return made
+
+    def _failed(self, error: Exception) -> None:
+        self.scheduler.violate("ClientFails", repr(error))
+
+
+class Tool:
+    """One run of `streamsx leave`."""
+
+    def __init__(
+        self,
+        net: Net,
+        number: int,
+        instances: list[str],
+        *,
+        timeout_s: float,
+        cancel: bool,
+        over: Callable[["Tool"], None],
+    ) -> None:
+        self.name, self.instances, self.cancel = f"tool{number}", instances, cancel
+        self.scheduler, self.timeout_s, self._over = net.scheduler, timeout_s, over
+        self.code: int | None = None
+        """None while it runs, or when it was killed."""
+        self.process = Process(net, self.name)
+        self.scheduler.say(self.name, f"leave {instances} timeout={timeout_s} cancel={cancel}")
+        self.process.start(self._run)
+
+    async def _run(self) -> None:
+        options = argparse.Namespace(
+            app=APP,
+            bootstrap=BOOTSTRAP,
+            instances=self.instances,
+            timeout=self.timeout_s,
+            no_wait=False,
+            cancel=self.cancel,
+            json=False,
+            debug=False,
+        )
+        rng = self.scheduler.stream(self.name)
+        try:
+            self.code = await leave.ask(options, self.process.clock, rng)
+        except StreamsxError as error:
+            self.scheduler.say(self.name, f"{type(error).__name__}: {error}")
+            self.code = error.exit_code
+        self.scheduler.say(self.name, f"exits {self.code}")
+        self._over(self)
+
+    def kill(self) -> None:
+        if self.process.alive:
+            self.scheduler.say(self.name, "is killed")
+            self.process.kill()

@@ -1,0 +1,180 @@
+"""What stands before the real broker: several addresses, of which one leads and one coordinates.
+
+Fronts of one broker, not a cluster: who leads and who coordinates moves between addresses while the
+old one goes on serving, and asks there are refused as Kafka refuses them. On the way back answers
+are damaged, and some requests are refused that the broker would have granted.
+
+Not here: what a request means (the broker's own files in `api/`).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from streamsx.broker.connection import Call
+from streamsx.broker.events import Body, Peer, Request
+from streamsx.broker.server import answered
+from streamsx.broker.service import Service
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+from streamsx.model import TopicPartition
+from streamsx.simulation.scheduler import Scheduler
+
+PORT = 9092
+HOSTS = ("127.0.0.1", "127.0.0.2")
+GROUP_APIS = frozenset(
+    {
+        Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.OFFSET_COMMIT,
+        Api.OFFSET_FETCH, Api.DESCRIBE_GROUPS,
+    }
+)  # fmt: skip
+LEADER_APIS = frozenset({Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS})
+DAMAGED_AT = -3
+"""Inside of the last record of an answer."""
+NOBODY = -1
+
+
+class Watch(Protocol):
+    """Sees what reaches the broker, and what it answers."""
+
+    def asked(self, host: str, call: Call) -> None: ...
+    def told(self, host: str, call: Call, body: Body) -> None: ...
+
+
+class Front:
+    """`coordinator` and `leader`: node numbers. Faults are set here, and end by themselves.
+
+    `leaderless` and `stingy`: of topics, until when they have no leader, or too few replicas for a
+    produce; `damaged`: so many fetch answers to come are; `refused`: so many requests of that kind,
+    with which code. Clients that are named in `spared` meet none of the last three.
+    """
+
+    def __init__(self, scheduler: Scheduler, watch: Watch, spared: frozenset[str]) -> None:
+        self.scheduler, self.watch, self._spared = scheduler, watch, spared
+        self.coordinator = self.leader = 0
+        self.uncoordinated_until = 0.0
+        self.leaderless: dict[str, float] = {}
+        self.stingy: dict[str, float] = {}
+        self.refused: dict[Api, tuple[int, ErrorCode]] = {}
+        self.damaged = 0
+
+    def leads(self, topic: str) -> int:
+        """The node, or NOBODY."""
+        gone = self.leaderless.get(topic, 0.0) > self.scheduler.now
+        return NOBODY if gone else self.leader
+
+    def answer(self, service: Service, call: Call) -> Body | None:
+        """In place of the broker's own."""
+        self.watch.asked(call.connection.host, call)
+        if (refused := self._refused(service, call)) is not None:
+            return refused
+        call.respond = partial(self._respond, call.respond)
+        return answered(service, call)
+
+    def _refused(self, service: Service, call: Call) -> Body | None:
+        node = HOSTS.index(call.connection.address[0])
+        if call.api in GROUP_APIS:
+            code = ErrorCode.NOT_COORDINATOR if node != self.coordinator else self._spent(call)
+            return self._of_group(service, call, code) if code else None
+        if call.api in LEADER_APIS:
+            leads = all(self.leads(name) == node for name in names(call))
+            code = self._spent(call) if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return refusal(call, code) if code else None
+        return None
+
+    def _spent(self, call: Call) -> ErrorCode:
+        """What this request is refused with, although the broker would grant it."""
+        host, now = call.connection.host, self.scheduler.now
+        left, code = self.refused.get(call.api, (0, ErrorCode.NONE))
+        if host in self._spared:
+            return ErrorCode.NONE
+        if left:
+            self.refused[call.api] = left - 1, code
+            self.scheduler.say("broker", f"refuses {call.api.name} of {host}: {code.name}")
+            return code
+        poor = call.api is Api.PRODUCE and any(self.stingy.get(n, 0.0) > now for n in names(call))
+        return ErrorCode.NOT_ENOUGH_REPLICAS if poor else ErrorCode.NONE
+
+    def _of_group(self, service: Service, call: Call, code: ErrorCode) -> Body | None:
+        if (machine := service.groups.machine) is None:
+            return None
+        request = Request(0, call.api, call.version, Peer("", ""), call.body, "", 0)
+        return machine.refuse(request, code).body
+
+    def _respond(
+        self, respond: Callable[[Call, Body | None], None], call: Call, body: Body | None
+    ) -> None:
+        if body is not None:
+            match call.api:
+                case Api.METADATA:
+                    self._metadata(body)
+                case Api.FIND_COORDINATOR:
+                    self._coordinators(body)
+                case Api.FETCH:
+                    self._damage(call, body)
+            self.watch.told(call.connection.host, call, body)
+        respond(call, body)
+
+    def _metadata(self, body: Body) -> None:
+        body["brokers"] = [
+            {"node_id": node, "host": host, "port": PORT} for node, host in enumerate(HOSTS)
+        ]
+        for topic in body["topics"]:
+            for partition in topic.get("partitions", ()):
+                partition["leader_id"] = self.leads(topic["name"])
+
+    def _coordinators(self, body: Body) -> None:
+        node = self.coordinator
+        told = {"node_id": node, "host": HOSTS[node], "port": PORT}
+        if self.scheduler.now < self.uncoordinated_until:
+            told = {"node_id": NOBODY, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        for one in (body, *body["coordinators"]):
+            one.update(told)
+
+    def _damage(self, call: Call, body: Body) -> None:
+        """One bit of one batch; the broker's own bytes stay whole."""
+        if not self.damaged or call.connection.host in self._spared:
+            return
+        for topic in body["responses"]:
+            for partition in topic["partitions"]:
+                if partition.get("records"):
+                    data = bytearray(partition["records"])
+                    data[DAMAGED_AT] ^= 0x10
+                    partition["records"] = bytes(data)
+                    self.damaged -= 1
+                    tp = TopicPartition(str(topic["topic"]), partition["partition_index"])
+                    self.scheduler.say("broker", f"damages {tp} for {call.connection.host}")
+                    return
+
+
+def names(call: Call) -> list[str]:
+    """Of the topics in a request to a leader."""
+    body = call.body
+    match call.api:
+        case Api.PRODUCE:
+            return [topic.name for topic in body.topic_data]
+        case Api.FETCH:
+            return [topic.topic for topic in body.topics]
+        case _:
+            return [topic.name for topic in body.topics]
+
+
+def refusal(call: Call, code: ErrorCode) -> Body:
+    """Every partition of a request to a leader."""
+    topics: list[dict[str, Any]] = []
+    for topic in call.body.topic_data if call.api is Api.PRODUCE else call.body.topics:
+        if call.api is Api.PRODUCE:
+            parts = [{"index": p.index, "base_offset": -1} for p in topic.partition_data]
+            told = {"name": topic.name, "partition_responses": parts}
+        elif call.api is Api.FETCH:
+            empty = {"high_watermark": -1, "records": b""}
+            parts = [{"partition_index": p.partition, **empty} for p in topic.partitions]
+            told = {"topic": topic.topic, "partitions": parts}
+        else:
+            none = {"timestamp": -1, "offset": -1}
+            parts = [{"partition_index": p.partition_index, **none} for p in topic.partitions]
+            told = {"name": topic.name, "partitions": parts}
+        for part in parts:
+            part["error_code"] = code
+        topics.append(told)
+    return {"topics": topics} if call.api is Api.LIST_OFFSETS else {"responses": topics}

@@ -1,0 +1,194 @@
+"""Where workers live: a machine with a disk, on which the real worker is started, killed, stopped.
+
+The worker's two threads are two loops of one process. Its stores are in a disk of memory, its
+state directory is a real one, so that locks, ids and the member id are the product's.
+"""
+
+import shutil
+import signal
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from streamsx.clock import Clock
+from streamsx.engine.assemble import Machinery
+from streamsx.engine.journal import Journal
+from streamsx.engine.worker import Worker
+from streamsx.membership.member import Member
+from streamsx.model import TaskId, TopicPartition
+from streamsx.simulation.apps import app_of
+from streamsx.simulation.disk import Disk
+from streamsx.simulation.network import Net
+from streamsx.simulation.nodes import BOOTSTRAP
+from streamsx.simulation.process import Process
+from streamsx.simulation.scene import APP, Scene
+from streamsx.state.directory import StateDirectory
+
+
+class Observer(Protocol):
+    """Hears what workers say of themselves."""
+
+    def done(self, home: "Home", agent: str, tp: TopicPartition, offset: int) -> None: ...
+    def journaled(self, home: "Home", event: str, fields: dict[str, object]) -> None: ...
+    def ended(self, home: "Home", outcome: int | Exception) -> None: ...
+
+
+class _Journal(Journal):
+    """Nothing of it is written to a file; the world hears it."""
+
+    def __init__(self, home: "Home", clock: Clock, observer: Observer) -> None:
+        super().__init__(home.name, clock)
+        self._home, self._observer = home, observer
+
+    def __call__(self, event: str, **fields: object) -> None:
+        super().__call__(event, **fields)
+        self._observer.journaled(self._home, event, fields)
+
+
+class Home:
+    """`name` is the instance; its worker may live several times, one at a time."""
+
+    def __init__(
+        self, network: Net, scene: Scene, number: int, folder: Path, observer: Observer
+    ) -> None:
+        self.scheduler, self.network = network.scheduler, network
+        self.scene, self.number = scene, number
+        self.name, self.folder = f"w{number + 1}", folder / f"w{number + 1}"
+        self.disk, self.lives = Disk(), 0
+        self._observer = observer
+        self._ids = self.scheduler.stream(f"ids/{self.name}")
+        self._directory: StateDirectory | None = None
+        self._worker: Worker | None = None
+        self.process: Process
+        """Of its newest life."""
+
+    # -- its lives
+
+    @property
+    def alive(self) -> bool:
+        return self.lives > 0 and self.process.alive
+
+    def start(self) -> None:
+        """Unless it lives."""
+        if self.alive or self._directory is not None:
+            return
+        self.lives += 1
+        self.disk.refused = False
+        process = self.process = Process(self.network, f"{self.name}.{self.lives}")
+        self._worker = None
+        process.on_kill.append(self._release)
+        self.say("starts")
+        process.start(self._main, "data")
+
+    async def _main(self) -> None:
+        outcome: int | Exception
+        try:
+            self._worker = self._made()
+            outcome = await self._worker.run()
+        except Exception as error:
+            outcome = error
+        finally:
+            self._release()
+        if self.process.alive:  # else it was killed in the middle of something
+            self.say(f"ended: {outcome!r}")
+            self._observer.ended(self, outcome)
+
+    def _made(self) -> Worker:
+        """As `streamsx worker` makes it."""
+        clock, stream, name = self.process.clock, self.scheduler.stream, self.process.name
+        app = app_of(
+            self.scene,
+            partial(self._observer.done, self),
+            stream(f"app/{name}"),
+            broker=BOOTSTRAP,
+            state_dir=str(self.folder),
+            instance_id=self.name,
+            **self.scene.settings(self.number),
+        )
+        self._directory = StateDirectory(self.folder, app.conf.id, self._fresh_id)
+        self._directory.name_instance(self.name)
+        return Worker(
+            app.topology(),
+            app.conf,
+            self._directory,
+            _Journal(self, clock, self._observer),
+            clock,
+            services=[(service.name, service.run) for service in app.services()],
+            hosted=lambda host: setattr(app, "host", host),
+            threads=self.process.thread,
+            rows=lambda _: self.disk.open,
+            rng=stream(f"worker/{name}"),
+        )
+
+    def _fresh_id(self) -> uuid.UUID:
+        return uuid.UUID(int=self._ids.getrandbits(128))
+
+    def _release(self) -> None:
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            directory.release()
+
+    def kill(self, *, power: bool = False, disk: bool = True) -> None:
+        """SIGKILL; with `power` its connections are not closed, without `disk` that is lost too."""
+        if self.alive:
+            self.say(f"is killed, power={power}, disk={disk}")
+            self.process.kill(power=power)
+            if not disk:
+                self.disk.lose()
+                shutil.rmtree(self.folder, ignore_errors=True)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        if self.alive:
+            self.say("SIGTERM")
+            self.process.signal(signal.SIGTERM)
+
+    def freeze(self, seconds: float) -> None:
+        self.say(f"frozen for {seconds} s")
+        self.process.freeze(seconds)
+
+    def busy(self, seconds: float) -> None:
+        """User code holds the data loop; the control thread goes on."""
+        if self.alive and (loop := self.process.main.loop) is not None:
+            self.say(f"busy for {seconds} s")
+            loop.hold(seconds)
+
+    def say(self, what: str) -> None:
+        self.scheduler.say(self.process.name, what)
+
+    # -- what no process knows of itself
+
+    @property
+    def parts(self) -> Machinery | None:
+        return self._worker.made if self._worker is not None and self.alive else None
+
+    @property
+    def member(self) -> Member | None:
+        return None if (parts := self.parts) is None else parts.session.member
+
+    @property
+    def works(self) -> bool:
+        """Awake, has heard everything, and has a lease: what it does now counts."""
+        parts, now = self.parts, self.scheduler.now
+        if parts is None or self.process.frozen:
+            return False
+        return parts.session.losses == parts.link.losses and now < parts.session.lease
+
+    @property
+    def running(self) -> frozenset[TaskId]:
+        """Tasks that records are given to."""
+        if (parts := self.parts) is None:
+            return frozenset()
+        actives = parts.tasks.actives.items()
+        return frozenset(task for task, active in actives if not active.suspended)
+
+    def store(self, name: str, partition: int) -> dict[bytes, bytes]:
+        """The rows on its disk."""
+        return self.disk.rows(self._path(name, partition))
+
+    def position(self, name: str, partition: int) -> int:
+        return self.disk.position(self._path(name, partition))
+
+    def _path(self, name: str, partition: int) -> Path:
+        return self.folder / APP / "stores" / name / str(partition)

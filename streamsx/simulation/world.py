@@ -1,0 +1,392 @@
+"""The real worker, the real `leave` tool and the real broker in virtual time, drawn from a seed.
+
+Who acts are the product's own shells, on a loop per simulated thread (`loop`) and a network of
+memory (`network`). Here are only what is around them: the broker's addresses (`front`, `nodes`),
+machines with disks (`homes`, `disk`), an app (`apps`), a client and the tool (`clients`), what goes
+wrong (`faults`), what must hold (`checks`).
+
+One number draws everything; each concern has its own stream of random numbers, so that a new draw
+in one changes no other. One seed is one story, in every process and under every PYTHONHASHSEED.
+
+Phases: FAULTS_S of faults; then everything heals, and the dead come back; CALM_S later the input
+ends, and after SETTLE_S the group must be whole and have done everything.
+
+Legend of a story: time, who (w1.2/data: the data loop of worker 1 in its second life, broker,
+client, tool1), and what it said or met.
+"""
+
+import contextlib
+import gc
+import io
+import json
+import logging
+import random
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import process_time
+
+from streamsx.broker.classic import ClassicGroup
+from streamsx.broker.connection import Call
+from streamsx.broker.events import Body
+from streamsx.broker.log import Log
+from streamsx.engine import faults as points
+from streamsx.errors import BrokerUnreachable
+from streamsx.kafka.batch import columns
+from streamsx.model import TaskId, TopicPartition
+from streamsx.simulation.apps import app_of
+from streamsx.simulation.checks import CHECKS, Check
+from streamsx.simulation.clients import CLIENT, Client, Tool
+from streamsx.simulation.faults import Faults
+from streamsx.simulation.front import Front
+from streamsx.simulation.homes import Home
+from streamsx.simulation.network import Net
+from streamsx.simulation.nodes import Nodes
+from streamsx.simulation.scene import APP, Scene, draw
+from streamsx.simulation.scheduler import Killed, Scheduler, Violation
+
+FAULTS_S, CALM_S, SETTLE_S = 60.0, 12.0, 38.0
+SAMPLE_S = 0.25
+MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
+READ_BYTES = 1 << 20
+BROKER_LOG = "streamsx.broker"
+LOGGERS = ("streamsx", BROKER_LOG)
+QUIET = frozenset({"commit", "gap", "calm_gap", "restore_progress"})
+"""Of the journal, not in the story."""
+
+
+class World:
+    """One seed. With a `scene` of one's own nothing goes wrong but what is done by hand (`at`)."""
+
+    DISK_S = 0.004
+
+    def __init__(self, seed: int, folder: Path, scene: Scene | None = None) -> None:
+        self.seed, self.scene = seed, scene or draw(seed)
+        self.scheduler = Scheduler(seed)
+        self.at, self.after, self.say = (
+            self.scheduler.at, self.scheduler.after, self.scheduler.say,
+        )  # fmt: skip
+        self.network = Net(self.scheduler)
+        self.network.mean_s, self.scheduler.hop_s = self.scene.latency_s, self.scene.hop_s
+        self.scheduler.disk_s = self.DISK_S
+        self.excused, self.met = Counter[str](), Counter[str]()
+        self.offsets: dict[TopicPartition, int] = {}
+        """Committed, as the broker has said so."""
+        self.cancelled: set[str] = set()
+        self.tools: list[Tool] = []
+        self.dies_at, self.healed, self.surplus = "", False, 0
+        self.front = Front(self.scheduler, self, frozenset({CLIENT}))
+        self.nodes = Nodes(self.network, self.front, self.scene, folder / "broker")
+        self.client = Client(self.network, self.scene, self.nodes.partitions)
+        self.homes = [
+            Home(self.network, self.scene, n, folder, self) for n in range(self.scene.workers)
+        ]
+        self.numbers, self._topics = subtopologies(self.scene)
+        self.checks: list[Check] = [check(self) for check in CHECKS]
+        self.faults = None if scene else Faults(self)
+        self.after(SAMPLE_S, self._sample)
+
+    @property
+    def now(self) -> float:
+        return self.scheduler.now
+
+    # -- what is done to it
+
+    def leave(self, *instances: str, timeout_s: float = 60.0, cancel: bool = False) -> Tool:
+        number = len(self.tools) + 1
+        tool = Tool(
+            self.network, number, list(instances), timeout_s=timeout_s, cancel=cancel,
+            over=self._told,
+        )  # fmt: skip
+        self.tools.append(tool)
+        if not cancel:
+            self.cancelled.difference_update(instances)
+        return tool
+
+    def _told(self, tool: Tool) -> None:
+        later = self.tools[self.tools.index(tool) + 1 :]
+        if tool.cancel and tool.code == 0 and not later:
+            self.cancelled.update(tool.instances)
+
+    def point(self, name: str) -> None:
+        """A worker has reached one of `streamsx.engine.faults`."""
+        current = self.scheduler.running
+        if name != self.dies_at or current is None:
+            return
+        for home in self.homes:
+            if home.alive and home.process is current.process:
+                self.dies_at = ""
+                home.say(f"dies at {name}")
+                home.kill()
+                if not self.healed:
+                    self.after(1.0, home.start)
+                raise Killed
+
+    # -- what is heard of it
+
+    def asked(self, host: str, call: Call) -> None:
+        for check in self.checks:
+            check.asked(host, call)
+
+    def told(self, host: str, call: Call, body: Body) -> None:
+        for check in self.checks:
+            check.told(host, call, body)
+
+    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+        for check in self.checks:
+            check.done(home, agent, tp, offset)
+
+    def journaled(self, home: Home, event: str, fields: dict[str, object]) -> None:
+        if event == "task" and fields["to"] == "running" and self.belongs(home):
+            number, _, partition = str(fields["task"]).partition("_")
+            for check in self.checks:
+                check.begins(home, TaskId(int(number), int(partition)))
+        if event not in QUIET:
+            told = {name: value for name, value in fields.items() if name != "pid"}
+            home.say(f"{event} {told}")
+
+    def ended(self, home: Home, outcome: int | Exception) -> None:
+        """Its own way out is to leave; everything else needs a reason that we know."""
+        if isinstance(outcome, BrokerUnreachable):
+            self.excuse("no broker at the start")
+        elif isinstance(outcome, OSError) and home.disk.refused:
+            self.excuse("disk full")
+        elif outcome == 1:
+            self.excuse("lost something while leaving")
+        elif isinstance(outcome, Exception):
+            self.violate("WorkersEndWell", f"{home.name}: {outcome!r}")
+        if self.faults is not None:
+            self.faults.over(home)
+
+    def _sample(self) -> None:
+        for check in self.checks:
+            check.sample()
+        self.after(SAMPLE_S, self._sample)
+
+    def violate(self, invariant: str, what: str) -> None:
+        self.scheduler.violate(invariant, what)
+
+    def excuse(self, name: str) -> None:
+        """An invariant does not hold, for a reason that has a name."""
+        self.excused[name] += 1
+
+    # -- the truth
+
+    @property
+    def serves(self) -> bool:
+        """The broker is there, and awake."""
+        process = self.nodes.process
+        return self.nodes.service is not None and not process.frozen
+
+    @property
+    def group(self) -> ClassicGroup | None:
+        service = self.nodes.service
+        machine = None if service is None else service.groups.machine
+        return None if machine is None else machine.groups.get(APP)
+
+    def belongs(self, home: Home) -> bool:
+        """The coordinator has it in the group."""
+        group, member = self.group, home.member
+        return group is not None and member is not None and member.member_id in group.round.members
+
+    def tasks(self) -> list[TaskId]:
+        return [
+            TaskId(number, partition)
+            for number, topics in self._topics.items()
+            for partition in range(max(map(self.nodes.partitions, topics)))
+        ]
+
+    def sources(self, task: TaskId) -> list[TopicPartition]:
+        return [TopicPartition(topic, task.partition) for topic in self._topics[task.subtopology]]
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, n) for n in range(self.nodes.partitions(topic))]
+
+    def log(self, tp: TopicPartition) -> Log | None:
+        service = self.nodes.service
+        topic = None if service is None else service.topics.by_name.get(tp.topic)
+        return None if topic is None else topic.log(tp.partition)
+
+    def end(self, tp: TopicPartition) -> int:
+        log = self.log(tp)
+        return 0 if log is None else log.high_watermark
+
+    def records(
+        self, tp: TopicPartition, start: int, end: int
+    ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """Offset, key, value."""
+        if (log := self.log(tp)) is None:
+            return
+        at = max(start, log.start)
+        while at < end:
+            batch = columns(log.read(at, READ_BYTES), at)
+            if not batch.keys:
+                return
+            for offset, key, value in zip(batch.offsets, batch.keys, batch.values, strict=True):
+                if offset < end:
+                    yield offset, key, value
+            at = batch.next_offset
+
+    def record(self, tp: TopicPartition, offset: int) -> bytes | None:
+        """Its value; None if it is gone."""
+        return next((value for _, _, value in self.records(tp, offset, offset + 1)), None)
+
+    def newest(self, tp: TopicPartition, end: int) -> dict[bytes, bytes]:
+        """Of each key of a changelog, up to an offset."""
+        rows = {key: value for _, key, value in self.records(tp, 0, end)}
+        return {key: value for key, value in rows.items() if key is not None and value is not None}
+
+    def counts(self, changelog: str) -> Counter[str]:
+        found = Counter[str]()
+        for tp in self.partitions(changelog):
+            for key, value in self.newest(tp, self.end(tp)).items():
+                found[json.loads(key)] = json.loads(value)
+        return found
+
+    # -- the run
+
+    def run(self) -> None:
+        """Faults, then peace. Raises Violation."""
+        self.run_until(FAULTS_S)
+        self.heal()
+        self.run_until(FAULTS_S + CALM_S)
+        self.client.feeding = False
+        self.run_until(FAULTS_S + CALM_S + SETTLE_S)
+        self.settle()
+
+    def heal(self) -> None:
+        self.healed = True
+        self.say("faults", "heal")
+        if self.faults is not None:
+            self.faults.heal()
+
+    def settle(self) -> None:
+        """What must hold at the end. Raises Violation."""
+        for check in self.checks:
+            check.settled()
+            self.run_until(self.now)
+
+    def run_until(self, end: float) -> None:
+        self.scheduler.run_until(end)
+
+
+def subtopologies(scene: Scene) -> tuple[dict[str, int], dict[int, tuple[str, ...]]]:
+    """Of the app: the number of each source topic, and the topics of each number."""
+    topology = app_of(scene, lambda *_: None, random.Random(0)).topology()
+    topics = {plan.number: plan.topics for plan in topology.subtopologies}
+    return {topic: number for number, some in topics.items() for topic in some}, topics
+
+
+class _Told(logging.Handler):
+    """What the product logs, into the story and not into the digest.
+
+    A broker that says that it has failed, and goes on, has failed.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+
+    def emit(self, record: logging.LogRecord) -> None:
+        current = self._scheduler.running
+        who = "" if current is None else current.name
+        told = f"log {record.levelname} {record.getMessage()}"
+        self._scheduler.trace.append((self._scheduler.now, who, told))
+        if record.name.startswith(BROKER_LOG) and record.levelno >= logging.ERROR:
+            self._scheduler.violate("BrokerFails", told)
+
+
+@contextlib.contextmanager
+def world(seed: int, scene: Scene | None = None, *, logs: bool = False) -> Iterator[World]:
+    """One to run, in a folder of its own; nothing of it is left behind.
+
+    What a process has once (`engine.faults.point`, logging, the garbage collector, whose
+    finalizers would come at other times each time) is set for as long as it lasts.
+    """
+    with contextlib.ExitStack() as stack:
+        for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
+            stack.enter_context(redirect(io.StringIO()))
+        folder = tempfile.TemporaryDirectory(
+            prefix=f"world{seed}-",
+            dir=MEMORY if MEMORY.is_dir() else None,
+            ignore_cleanup_errors=True,
+        )
+        made = World(seed, Path(stack.enter_context(folder)), scene)
+        stack.callback(setattr, points, "point", points.point)
+        points.point = made.point
+        stack.enter_context(_told(made.scheduler, logging.INFO if logs else logging.ERROR))
+        stack.callback(gc.enable)
+        gc.disable()
+        stack.callback(_end, made)
+        yield made
+
+
+@contextlib.contextmanager
+def _told(scheduler: Scheduler, level: int) -> Iterator[None]:
+    """What the product logs from `level` on goes into the story, and nowhere else."""
+    handler = _Told(scheduler)
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(level)
+        logger.propagate = False
+        logger.addHandler(handler)
+    yield
+    for logger, (was, propagate) in zip(loggers, before, strict=True):
+        logger.removeHandler(handler)
+        logger.setLevel(was)
+        logger.propagate = propagate
+
+
+def _end(made: World) -> None:
+    """Coroutines of processes that were killed are torn down; what they say of it is not heard."""
+    made.dies_at = ""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # never awaited, never closed
+        made.scheduler.close()
+        for part in (made.scheduler, made.network, *made.homes, made):
+            vars(part).clear()  # whoever holds one, as a traceback does, holds nothing else
+        gc.collect()
+    sys.unraisablehook = hook
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a seed. `surplus`: words counted more than once; `cpu_s`: of this process."""
+
+    seed: int
+    digest: str
+    violation: Violation | None
+    virtual_s: float
+    cpu_s: float
+    surplus: int
+    excused: Counter[str]
+    met: Counter[str]
+    story: tuple[str, ...]
+
+
+def play(seed: int, *, story: int = 40, logs: bool = False) -> Result:
+    """One seed. `story`: so many of its last lines are kept; with `logs` also what was logged."""
+    began, violation = process_time(), None
+    with world(seed, logs=logs) as made:
+        try:
+            made.run()
+        except Violation as wrong:
+            violation = wrong
+        told = made.scheduler.trace[-story:] if story else []
+        return Result(
+            seed=seed,
+            digest=made.scheduler.digest,
+            violation=violation,
+            virtual_s=made.now,
+            cpu_s=process_time() - began,
+            surplus=made.surplus,
+            excused=made.excused,
+            met=made.met,
+            story=tuple(f"{at:9.3f} {who:12} {what}" for at, who, what in told),
+        )

@@ -1,0 +1,49 @@
+"""The world itself: one seed is one story, and a calm one is as a user expects it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from streamsx.simulation.scene import Scene
+from streamsx.simulation.scheduler import Violation
+from streamsx.simulation.world import play, world
+
+SEED = 14
+
+
+def test_three_workers_count_words_while_nothing_goes_wrong() -> None:
+    with world(1, Scene(pair=(4, 2), sizes=True)) as calm:
+        for home in calm.homes:
+            calm.at(1.0 + 4 * home.number, home.start)
+        calm.run()
+        assert calm.client.words.total() > 1000
+        assert calm.surplus == 0
+        assert calm.excused == {}
+
+
+def test_a_seed_is_one_story_twice_and_under_every_hash_seed() -> None:
+    digests = {play(SEED).digest, play(SEED).digest}
+    command = [sys.executable, "-m", "streamsx.simulation", str(SEED), "--digest"]
+    for hash_seed in ("1", "12345"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        ran = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
+        digests.add(ran.stdout.strip())
+    assert len(digests) == 1
+
+
+def test_a_violation_tells_its_seed_its_time_and_which_invariant() -> None:
+    with world(1, Scene()) as empty, pytest.raises(Violation, match=r"seed 1 at 110.*: Every"):
+        empty.run()
+
+
+def test_a_worker_that_ends_for_a_reason_that_nobody_knows_is_a_violation() -> None:
+    with world(1, Scene(workers=1)) as broken:
+        home = broken.homes[0]
+        broken.at(1.0, home.start)
+        broken.run_until(5.0)
+        assert home.parts is not None
+        broken.at(6.0, home.process.main.call, home.parts.tasks.failed, None, OSError("planted"))
+        with pytest.raises(Violation, match="WorkersEndWell: w1: OSError"):
+            broken.run_until(20.0)
