@@ -7,7 +7,7 @@ Not here: what becomes of a task (`tasks`), what the member does about an answer
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import singledispatchmethod
 
 from streamsx.assignor.model import Copy, CopyRole
@@ -20,6 +20,7 @@ from streamsx.engine.journal import Journal
 from streamsx.engine.tasks import Tasks
 from streamsx.errors import Bug, Fenced, StreamsxError
 from streamsx.lifecycle import reconcile
+from streamsx.lifecycle.owned import Owned
 from streamsx.lifecycle.task import State
 from streamsx.membership import events as e
 from streamsx.membership import messages as said
@@ -50,8 +51,7 @@ class GroupLink:
     ) -> None:
         self._clock, self._journal, self._assignor, self._gaps = clock, journal, assignor, gaps
         self._ended, self._limit = ended, limit
-        self._partitions: dict[TaskId, frozenset[TopicPartition]] = {}
-        """Of each task that was ever ours, by the newest word of the member."""
+        self._owned = Owned(assignor.task_of)
         self._session: Session
         self._tasks: Tasks
         self._committing: Committing
@@ -84,7 +84,8 @@ class GroupLink:
     # -- to the member
 
     def released(self, task: TaskId, number: int) -> None:
-        self._session.post(e.Released(self._partitions[task], number))
+        for tps, asked in self._owned.released(task, number):
+            self._session.post(e.Released(tps, asked))
 
     def ready(self) -> None:
         self._session.post(e.Ready())
@@ -95,7 +96,7 @@ class GroupLink:
         self._session.post(e.Want(f"task {task} stopped"))
 
     def fetch_positions(self, task: TaskId, number: int) -> None:
-        self._session.fetch_positions((task, number), sorted(self._partitions[task]))
+        self._session.fetch_positions((task, number), sorted(self._owned.of(task)))
 
     def commit(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         told = {tp: e.OffsetAndMetadata(*what) for tp, what in offsets.items()}
@@ -154,7 +155,6 @@ class GroupLink:
     @hear.register
     def _(self, message: said.Planned) -> None:
         view = message.view
-        self._note(message.assigned)
         self._generation, self.leads = message.generation, message.leader
         active = self._assignor.tasks_of(message.assigned)
         learners = view.learners - active
@@ -172,7 +172,7 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.Assigned) -> None:
-        self._tasks.feed(reconcile.Assigned(self._assignor.tasks_of(message.tps)))
+        self._tasks.feed(self._owned.assigned(message.tps))
         self._assigned = True
         self._cancel_gaps()
         loop = asyncio.get_running_loop()
@@ -180,17 +180,16 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.Revoke) -> None:
-        self._note(message.tps)
-        tasks = self._assignor.tasks_of(message.tps)
-        self._journal("revoked", tasks=sorted_text(tasks))
-        self._tasks.feed(reconcile.Revoked(tasks, message.number))
+        revoked = self._owned.revoked(message.tps, message.number)
+        self._journal("revoked", tasks=sorted_text(revoked.tasks))
+        self._tasks.feed(revoked)
 
     @hear.register
     def _(self, message: e.Lost) -> None:
-        tasks = self._assignor.tasks_of(message.tps)
-        self._journal("lost", tasks=sorted_text(tasks))
+        lost = self._owned.lost(message.tps)
+        self._journal("lost", tasks=sorted_text(lost.tasks))
         self.lost_leaving = self.lost_leaving or self.leaving
-        self._tasks.feed(reconcile.Lost(tasks))
+        self._tasks.feed(lost)
         self.losses += 1
 
     @hear.register
@@ -238,13 +237,6 @@ class GroupLink:
             error = Bug(f"the control thread ended: {type(error).__name__}: {error}")
             error.__cause__ = message.error
         self._ended(error)
-
-    def _note(self, tps: Iterable[TopicPartition]) -> None:
-        found: dict[TaskId, set[TopicPartition]] = {}
-        for tp in tps:
-            if (task := self._assignor.task_of(tp)) is not None:
-                found.setdefault(task, set()).add(tp)
-        self._partitions |= {task: frozenset(some) for task, some in found.items()}
 
     # -- gaps
 

@@ -16,7 +16,8 @@ an assignment that gives 1_0 back, and one that takes it away, which it need not
 first revoke is not answered yet; then it hears the release and gives 1_0 up.
 
 A task that is given back while it is suspended is settled, closed and opened again: it is rare, and
-one way less that has to be right.
+one way less that has to be right. So is a task whose partitions change (`owned`), by growth of a
+topic or because some of them are taken away: nothing that is ours stays unread.
 
 Readiness is announced once per assignment. A learner that is promised its task announces nothing:
 its hand-over is under way. A new assignment that neither promises nor grants a copy that was
@@ -44,22 +45,28 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """These became ours."""
+    """These became ours, or more of them did."""
 
     tasks: frozenset[TaskId]
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The group wants these back. `number`: the member's, to be repeated with each Release."""
+    """The group wants these back. `number`: the member's, to be repeated with each Release. Of some
+    it wants only a part: what is `kept` is still ours.
+    """
 
     tasks: frozenset[TaskId]
     number: int
+    kept: frozenset[TaskId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
+    """A part of them, where the rest is `kept`."""
+
     tasks: frozenset[TaskId]
+    kept: frozenset[TaskId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +199,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Tell the group that its partitions are free; answers `Revoked` of this number.
+    """Feed it no more, and tell the group that what it wanted of it is free; answers `Revoked` of
+    this number, and is 0 where nothing was wanted.
 
     A release without a number could be taken for the answer to a later revoke: m is busy with user
     code for a second; meanwhile its member is fenced, joins again, is given 1_0 and asked for it
@@ -300,12 +308,12 @@ class Holdings:
             case Assigned(tasks):
                 for task in sorted(tasks):
                     self._assigned(task)
-            case Revoked(tasks, number):
+            case Revoked(tasks, number, kept):
                 for task in sorted(tasks):
-                    self._revoked(task, number)
-            case Lost(tasks):
+                    self._revoked(task, number, kept=task in kept)
+            case Lost(tasks, kept):
                 for task in sorted(tasks & self._held.keys()):
-                    self._lost(self._held[task])
+                    self._lost(self._held[task], kept=task in kept)
             case Ended():
                 self._ended()
             case _:
@@ -361,21 +369,24 @@ class Holdings:
         held = self._held.get(task)
         if held is None:
             self._hold(task, Role.ACTIVE)
-        elif held.life.state is State.CLOSING:
-            held.afterwards = Role.ACTIVE
-        else:
+        elif held.life.role is Role.LEARNER and held.life.state is not State.CLOSING:
             self._step(held, life.Event.PROMOTE)
+        else:
+            held.afterwards = Role.ACTIVE
+            self._step(held, life.Event.RENEW)
 
-    def _revoked(self, task: TaskId, number: int) -> None:
+    def _revoked(self, task: TaskId, number: int, *, kept: bool) -> None:
         held = self._held.get(task)
         if held is None:  # it failed and was closed
             self._effects.append(Release(task, number))
         else:
-            held.afterwards, held.revoke = None, number
+            held.afterwards, held.revoke = Role.ACTIVE if kept else None, number
             self._step(held, life.Event.REVOKE)
 
-    def _lost(self, held: Holding) -> None:
-        if held.afterwards is Role.ACTIVE:
+    def _lost(self, held: Holding, *, kept: bool) -> None:
+        if kept:
+            held.afterwards = Role.ACTIVE
+        elif held.afterwards is Role.ACTIVE:
             held.afterwards = None
         if held.life.role is Role.ACTIVE or held.life.state is State.CLOSING:
             self._step(held, life.Event.LOST)

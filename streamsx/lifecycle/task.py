@@ -14,10 +14,10 @@ RUNNING     The one state in which records are processed.
 STOPPED     Something that only people can mend stands in its way: it processes nothing more, its
             bodies have ended. It stays ours, so that nobody else runs into the same thing at once,
             until the group gives it to somebody else, or its worker ends.
-SUSPENDED   The group wants it back: it processes nothing more and waits for its last commit. Until
-            then it is still ours.
-CLOSING     Released or lost; its stores are being written and closed, off the way of the group.
-            What it becomes then is for the newest plan to say.
+SUSPENDED   The group wants it back, or it begins anew: it processes nothing more and waits for its
+            last commit. Until then it is still ours.
+CLOSING     Released, lost or renewed; its stores are being written and closed, off the way of the
+            group. What it becomes then is for the newest plan to say.
 CLOSED      Final.
 
 The odd ones. A promotion passes RESTORING even when nothing is left to read, because only an end
@@ -64,6 +64,8 @@ class Event(Enum):
     """Everything up to the end is written (learner: is near enough)."""
     FELL_BEHIND = auto()
     PROMOTE = auto()
+    RENEW = auto()
+    """An active has other partitions: it is opened again with them."""
     REVOKE = auto()
     """The group wants the partitions of an active back."""
     DROP = auto()
@@ -91,7 +93,7 @@ class Effect(Enum):
     STOP = auto()
     """End its bodies, and tell the group."""
     RELEASE = auto()
-    """Tell the group that its partitions are free."""
+    """Tell the group that what it wants of its partitions is free."""
     FORGET = auto()
     """Drop everything that is not committed."""
     CLOSE = auto()
@@ -114,6 +116,7 @@ BOTH: Final[dict[tuple[Event, State], Cell]] = {
     (Event.OPENED_BEHIND, _O): Cell(_R),
     (Event.OPENED_BEHIND, _X): Cell(None, (Effect.CLOSE,)),
     (Event.OPENED_AT_END, _X): Cell(None, (Effect.CLOSE,)),
+    (Event.RENEW, _X): STAYS,
     (Event.REVOKE, _X): Cell(None, (Effect.RELEASE,)),
     (Event.LOST, _X): STAYS,
     (Event.FAIL, _O): Cell(_X, (Effect.CLOSE,)),
@@ -123,6 +126,11 @@ BOTH: Final[dict[tuple[Event, State], Cell]] = {
 ACTIVE: Final[dict[tuple[Event, State], Cell]] = {
     (Event.OPENED_AT_END, _O): Cell(_RUN, (Effect.RUN,)),
     (Event.REACHED_END, _R): Cell(_RUN, (Effect.RUN,)),
+    (Event.RENEW, _O): Cell(_X),
+    (Event.RENEW, _R): Cell(_X, (Effect.CLOSE,)),
+    (Event.RENEW, _RUN): Cell(_S, (Effect.SUSPEND,)),
+    (Event.RENEW, _STOP): Cell(_S, (Effect.SUSPEND,)),
+    (Event.RENEW, _S): STAYS,
     (Event.REVOKE, _O): Cell(_X, (Effect.RELEASE,)),
     (Event.REVOKE, _R): Cell(_X, (Effect.RELEASE, Effect.CLOSE)),
     (Event.REVOKE, _RUN): Cell(_S, (Effect.SUSPEND,)),

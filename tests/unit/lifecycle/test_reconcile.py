@@ -2,9 +2,11 @@
 
 import random
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
+from streamsx.lifecycle.owned import Owned
 from streamsx.lifecycle.reconcile import (
     Announce,
     Assigned,
@@ -35,13 +37,22 @@ from streamsx.lifecycle.reconcile import (
     Suspend,
 )
 from streamsx.lifecycle.task import State
-from streamsx.model import Role, TaskId
+from streamsx.model import Role, TaskId, TopicPartition
 
 T, U = TaskId(1, 0), TaskId(1, 1)
 
 
 def tasks(*some: TaskId) -> frozenset[TaskId]:
     return frozenset(some)
+
+
+def tp(topic: str, task: TaskId) -> TopicPartition:
+    """A topic of each sub-topology."""
+    return TopicPartition(f"{topic}{task.subtopology}", task.partition)
+
+
+def task_of(at: TopicPartition) -> TaskId:
+    return TaskId(int(at.topic[1:]), at.partition)
 
 
 def plan(
@@ -200,18 +211,43 @@ def test_at_the_end_everything_is_closed() -> None:
     assert run(holdings, Ended()) == [Forget(T), Close(T), Close(U)]
 
 
+def test_a_running_task_that_gets_more_partitions_is_opened_again_with_them() -> None:
+    """Topic b grows beside a: it was promoted while it ran, which no table knows."""
+    holdings = running()
+    assert run(holdings, plan(tasks(T)), Assigned(tasks(T))) == [Suspend(T)]
+    assert run(holdings, Settled(T)) == [Release(T, 0), Close(T)]
+    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+
+
+def test_a_task_that_loses_a_part_goes_on_with_the_rest() -> None:
+    holdings = running()
+    assert run(holdings, Revoked(tasks(T), 7, kept=tasks(T))) == [Suspend(T)]
+    assert run(holdings, Settled(T)) == [Release(T, 7), Close(T)]
+    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, StoresOpen(T), Lost(tasks(T), kept=tasks(T))) == [Close(T)]
+    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 3)]
+
+
+Said = Callable[[Owned], Event]
+"""A word of the member, as the worker takes it."""
+
+
 class Member:
-    """The group's side, in miniature: its words reach the worker in order, and late."""
+    """The group's side, in miniature: its words reach the worker in order, and late. Its topics are
+    `a`, and `b`, which grows and shrinks.
+    """
 
     def __init__(self, seed: int, everything: list[TaskId]) -> None:
         self.random, self.everything = random.Random(f"{seed}/member"), everything
-        self.assigned: frozenset[TaskId] = tasks()
-        self.owned: frozenset[TaskId] = tasks()
-        self.revoking: dict[TaskId, int] = {}
+        self.topics = random.Random(f"{seed}/topics")
+        self.there = {tp("a", task) for task in everything}
+        self.assigned: frozenset[TopicPartition] = frozenset()
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.revoking: dict[TopicPartition, int] = {}
         self.number = 0
         self.learners: frozenset[TaskId] = tasks()
-        self.said: deque[Event] = deque()
-        self.heard: deque[Release] = deque()
+        self.said: deque[Said] = deque()
+        self.heard: deque[tuple[frozenset[TopicPartition], int]] = deque()
 
     def some(self, share: float, but: frozenset[TaskId] = tasks()) -> frozenset[TaskId]:
         return frozenset(
@@ -219,32 +255,40 @@ class Member:
         )
 
     def assign(self) -> None:
-        self.assigned = self.some(0.5)
-        self.learners = self.some(0.5, but=self.assigned | self.owned)
+        self.there ^= {tp("b", task) for task in self.everything if self.topics.random() < 0.2}
+        active = self.some(0.5)
+        self.assigned = frozenset(at for at in self.there if task_of(at) in active)
+        self.learners = self.some(0.5, but=active.union(map(task_of, self.owned)))
         revoked = self.owned - self.assigned - self.revoking.keys()
         new = self.assigned - self.owned
         self.number += 1
         self.revoking |= dict.fromkeys(revoked, self.number)
         self.owned |= new
+        planned = Planned(active, self.learners, self.some(0.3) & self.learners)
         if revoked:
-            self.said.append(Revoked(revoked, self.number))
-        self.said.append(Planned(self.assigned, self.learners, self.some(0.3) & self.learners))
-        self.said.append(Assigned(new))
+            number = self.number
+            self.said.append(lambda owned: owned.revoked(revoked, number))
+        self.said.append(lambda _: planned)
+        self.said.append(lambda owned: owned.assigned(new))
 
     def lose(self) -> None:
-        if self.owned:
-            self.said.append(Lost(self.owned))
-        self.owned = self.assigned = tasks()
-        self.revoking.clear()
+        """All at once; or some, that were not released in time."""
+        share = self.topics.choice((0.3, 1.0))
+        lost = frozenset(at for at in sorted(self.owned) if self.topics.random() < share)
+        if lost:
+            self.said.append(lambda owned: owned.lost(lost))
+        self.owned, self.assigned = self.owned - lost, self.assigned - lost
+        self.revoking = {at: n for at, n in self.revoking.items() if at not in lost}
 
     def hear(self) -> None:
-        task, number = self.heard[0].task, self.heard.popleft().number
-        if self.revoking.get(task) == number:
-            del self.revoking[task]
-            if task in self.assigned:
-                self.said.append(Assigned(tasks(task)))
-            else:
-                self.owned -= {task}
+        released, number = self.heard.popleft()
+        over = {at for at in released if self.revoking.get(at) == number}
+        for at in over:
+            del self.revoking[at]
+        back = over & self.assigned
+        self.owned -= over - back
+        if back:
+            self.said.append(lambda owned: owned.assigned(back))
 
 
 class Shell:
@@ -254,11 +298,17 @@ class Shell:
         self.random, self.holdings, self.member = random.Random(seed), Holdings(), member
         self.stops = random.Random(f"stops {seed}")
         self.stopped: set[TaskId] = set()
+        self.owned = Owned(task_of)
         self.todo: list[Event] = []
         self.open: set[TaskId] = set()
+        self.asked: dict[int, frozenset[TopicPartition]] = {}
+        self.reads: dict[TaskId, frozenset[TopicPartition]] = {}
+        """By the newest positions that count."""
         self.runs: set[TaskId] = set()
 
     def feed(self, event: Event) -> None:
+        if isinstance(event, Positions) and self.holdings.awaits(event.task, event.number):
+            self.reads[event.task] = self.asked[event.number]
         for effect in self.holdings.step(0.0, event):
             self.perform(effect)
         assert set(self.holdings.tasks(State.RUNNING)) == self.runs
@@ -271,6 +321,7 @@ class Shell:
                 self.open.add(task)
                 self.todo.append(StoresOpen(task))
             case FetchPositions(task, number):
+                self.asked[number] = self.owned.of(task)
                 self.todo.append(Positions(task, number))
             case ReadEnds(task, role):
                 self.todo.append(EndsKnown(task, role, behind=self.random.random() < 0.5))
@@ -287,9 +338,9 @@ class Shell:
             case Forget(task):
                 self.runs.discard(task)
                 self.todo = [e for e in self.todo if e != Settled(task)]
-            case Release(task, _):
+            case Release(task, number):
                 assert task not in self.runs
-                self.member.heard.append(effect)
+                self.member.heard += self.owned.released(task, number)
             case Close(task):
                 assert task in self.open, f"{task} closed and was not open"
                 assert task not in self.runs
@@ -304,7 +355,7 @@ class Shell:
         if self.todo and draw < 0.5:
             self.feed(self.todo.pop(self.random.randrange(len(self.todo))))
         elif self.member.said and draw < 0.7:
-            self.feed(self.member.said.popleft())
+            self.feed(self.member.said.popleft()(self.owned))
         elif self.member.heard and draw < 0.85:
             self.member.hear()
         elif draw < 0.98:
@@ -315,7 +366,7 @@ class Shell:
     def settle(self) -> None:
         for _ in range(1000):
             if self.member.said:
-                self.feed(self.member.said.popleft())
+                self.feed(self.member.said.popleft()(self.owned))
             elif self.member.heard:
                 self.member.hear()
             elif self.todo:
@@ -339,9 +390,14 @@ def test_any_order_of_plans_and_answers_ends_with_what_the_last_plan_wants(seed:
     member.assign()
     shell.settle()
 
-    assert shell.runs | shell.stopped == member.owned == member.assigned
+    ours = shell.runs | shell.stopped
+    assert member.owned == member.assigned
+    assert {task: shell.reads[task] for task in ours} == {
+        task: frozenset(at for at in member.owned if task_of(at) == task)
+        for task in map(task_of, member.owned)
+    }
     assert set(shell.holdings.tasks(State.TAILING)) == member.learners
-    assert len(shell.holdings) == len(member.owned) + len(member.learners)
+    assert len(shell.holdings) == len(ours) + len(member.learners)
     shell.feed(Ended())
     shell.settle()
     assert not len(shell.holdings)

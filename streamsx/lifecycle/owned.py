@@ -1,0 +1,77 @@
+"""Which partitions of each task are ours: a member's words, which are of partitions, as words of
+tasks.
+
+A task is all its partitions, or what is there of them. They change under a task where a topic
+grows or goes: "topics a of 4 partitions and b of 2 in one sub-topology without state; 0_2 runs on
+a-2 alone; b grows to 4, and the member is given b-2". So a task keeps running while nothing of it
+changes, and with every other set of partitions it begins anew: `Assigned` of a task that is ours,
+`Revoked` and `Lost` with what is `kept`.
+
+Not here: what begins anew, and how (`reconcile`).
+"""
+
+from collections.abc import Callable, Iterable
+
+from streamsx.lifecycle.reconcile import Assigned, Lost, Revoked
+from streamsx.model import TaskId, TopicPartition
+
+Partitions = frozenset[TopicPartition]
+NONE: Partitions = frozenset()
+
+
+class Owned:
+    """Of one worker. `task_of`: None for a partition of no task, which is passed over."""
+
+    def __init__(self, task_of: Callable[[TopicPartition], TaskId | None]) -> None:
+        self._task_of = task_of
+        self._owned: dict[TaskId, Partitions] = {}
+        self._asked: dict[TaskId, dict[int, Partitions]] = {}
+        """Wanted back and not released: by task, and by number of the revoke."""
+
+    def of(self, task: TaskId) -> Partitions:
+        """What a task that begins now has to read."""
+        return self._owned.get(task, NONE)
+
+    def assigned(self, tps: Iterable[TopicPartition]) -> Assigned:
+        """These became ours."""
+        by_task = self._by_task(tps)
+        for task, some in by_task.items():
+            assert not some & self.of(task), f"assigned twice: {sorted(some)}"
+            self._owned[task] = self.of(task) | some
+        return Assigned(frozenset(by_task))
+
+    def revoked(self, tps: Iterable[TopicPartition], number: int) -> Revoked:
+        """The group wants these back. They stay ours until they are released."""
+        by_task = self._by_task(tps)
+        for task, some in by_task.items():
+            self._asked.setdefault(task, {})[number] = some
+        kept = (task for task in by_task if self.of(task).difference(*self._asked[task].values()))
+        return Revoked(frozenset(by_task), number, frozenset(kept))
+
+    def released(self, task: TaskId, number: int) -> list[tuple[Partitions, int]]:
+        """The task has stopped: what answers the revokes of up to this number."""
+        asked = self._asked.get(task, {})
+        free = [(asked.pop(known), known) for known in sorted(asked) if known <= number]
+        self._drop(task, NONE.union(*(some for some, _ in free)))
+        return free
+
+    def lost(self, tps: Iterable[TopicPartition]) -> Lost:
+        by_task = self._by_task(tps)
+        for task, some in by_task.items():
+            self._drop(task, some)
+        return Lost(frozenset(by_task), frozenset(task for task in by_task if self.of(task)))
+
+    def _drop(self, task: TaskId, some: Partitions) -> None:
+        self._owned[task] = self.of(task) - some
+        self._asked[task] = {
+            number: left
+            for number, asked in self._asked.get(task, {}).items()
+            if (left := asked - some)
+        }
+
+    def _by_task(self, tps: Iterable[TopicPartition]) -> dict[TaskId, Partitions]:
+        found: dict[TaskId, set[TopicPartition]] = {}
+        for tp in sorted(tps):
+            if (task := self._task_of(tp)) is not None:
+                found.setdefault(task, set()).add(tp)
+        return {task: frozenset(some) for task, some in found.items()}
