@@ -14,168 +14,41 @@ Not here: transactions, who waits for a flush and why.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 from streamsx.clock import Clock
 from streamsx.engine.journal import LOG
-from streamsx.errors import BrokerUnreachable, RecordTooLarge, WorldError
-from streamsx.kafka.batch import NO_HEADERS, Builder, stamp
+from streamsx.errors import BrokerUnreachable
+from streamsx.kafka.batch import NO_HEADERS, Builder
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
-from streamsx.kafka.errors import ErrorCode, name_of
+from streamsx.kafka.errors import name_of
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle.produce import (
+    BACKOFF_S,
+    BATCH_BYTES_MAX,
+    REQUEST_TIMEOUT_S,
+    Again,
+    Answer,
+    Partition,
+    Refused,
+    Sending,
+    Sent,
+    body_of,
+    refusal,
+    sticky,
+)
 from streamsx.model import Headers, TopicPartition
 from streamsx.task.stream import Send, SendRows
 
 LANE: Final = "produce"
-SEND_BYTES = 64 << 10
-"""An open batch of this size does not wait for its linger."""
-BATCH_BYTES_MAX = 1_000_000
-"""Uncompressed; Kafka's default for a topic is 1,048,588 with the header."""
-ACKS_ALL = -1
-REQUEST_TIMEOUT_S = 30.0
-BACKOFF_S = 0.1
 TELL_EVERY_S = 5.0
-SEQUENCES = 1 << 31
+TIMER_MIN_S = 0.001
 REMEMBERED_KEYS = 1 << 16
 """Per topic, with their partitions: 30 ns instead of 0.9 us, and up to 10 MB."""
-RECORDS_AT: Final = slice(57, 61)
-
-RETRIED: Final = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
-RENUMBERED: Final = frozenset(
-    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
-)
-"""The broker has forgotten this producer: a new epoch begins its numbers anew (KIP-360)."""
-
-
-@dataclass(slots=True)
-class Closed:
-    """A batch that waits for its acknowledgement."""
-
-    data: bytearray
-    records: int
-
-
-def refusal(tp: TopicPartition, code: int) -> WorldError:
-    """What no other try can change."""
-    advice = "see the broker's log"
-    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-        advice = f"raise max.message.bytes of the topic to {BATCH_BYTES_MAX} or more"
-    return WorldError(f"records refused: {tp}: {name_of(code)}: {advice}")
-
-
-class Partition:
-    """The open batch, and those that are closed and not acknowledged, in order."""
-
-    __slots__ = (
-        "_opened",
-        "builder",
-        "closed",
-        "end",
-        "epoch",
-        "flying",
-        "make",
-        "queue",
-        "sequence",
-        "since",
-        "tp",
-    )  # fmt: skip
-
-    def __init__(
-        self, tp: TopicPartition, make: Callable[[], Builder], opened: Callable[["Partition"], None]
-    ) -> None:
-        self.tp, self.make, self._opened = tp, make, opened
-        self.builder: Builder | None = None
-        self.queue: deque[Closed] = deque()
-        self.closed = 0
-        """Batches that were ever closed; `flush` waits for a number of them."""
-        self.flying = False
-        self.epoch, self.sequence, self.end = 0, 0, -1
-        self.since = 0.0
-
-    def open(
-        self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> None:
-        """A batch with one record; one over the limit is refused here, where its sender hears."""
-        builder = self.make()
-        builder.append(timestamp, key, value, headers)
-        if builder.size > BATCH_BYTES_MAX:
-            raise RecordTooLarge(
-                f"record too large: {self.tp.topic}: {builder.size} bytes, the limit is "
-                f"{BATCH_BYTES_MAX}: split it"
-            )
-        self.builder = builder
-        self._opened(self)
-
-    @property
-    def acknowledged(self) -> int:
-        return self.closed - len(self.queue)
-
-    def close(self, producer_id: int) -> int:
-        """Give the open batch its number; its bytes."""
-        builder = self.builder
-        assert builder is not None, "nothing open to close"
-        count = builder.count
-        data = builder.close(producer_id, self.epoch, self.sequence)
-        self.sequence = (self.sequence + count) % SEQUENCES
-        self.queue.append(Closed(data, count))
-        self.closed += 1
-        self.builder = None
-        return len(data)
-
-    def drop(self) -> None:
-        """What is not acknowledged is gone. Whether its numbers were used nobody knows: a new epoch
-        begins, and a broker that has heard of it refuses what still comes of the old one.
-        """
-        self.queue.clear()
-        self.builder = None
-        self.epoch, self.sequence = self.epoch + 1, 0
-
-    def renumber(self, producer_id: int) -> None:
-        """A new epoch, from number 0 on, in what is not acknowledged."""
-        self.epoch, self.sequence = self.epoch + 1, 0
-        for batch in self.queue:
-            stamp(batch.data, producer_id, self.epoch, self.sequence)
-            self.sequence = (self.sequence + batch.records) % SEQUENCES
-
-
-def sticky(lanes: Sequence[Partition]) -> Partition:
-    """Records without a key fill one batch, then the next partition's."""
-    return next(
-        (lane for lane in lanes if lane.builder is not None),
-        min(lanes, key=lambda lane: (lane.closed, lane.tp.partition)),
-    )
-
-
-def oldest(lanes: Sequence[Partition]) -> dict[str, Any]:
-    """A produce request of the first closed batch of each."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for lane in lanes:
-        part = {"index": lane.tp.partition, "records": lane.queue[0].data}
-        topics.setdefault(lane.tp.topic, []).append(part)
-    return {
-        "transactional_id": None,
-        "acks": ACKS_ALL,
-        "timeout": int(REQUEST_TIMEOUT_S * 1000),
-        "topic_data": [{"name": t, "partition_data": parts} for t, parts in topics.items()],
-    }
 
 
 def always() -> bool:
@@ -201,19 +74,20 @@ class Producer:
     ) -> None:
         self._cluster, self._clock, self._spawn, self._failed = cluster, clock, spawn, failed
         self._held = held
-        self._linger_s, self._buffer_bytes = linger_s, buffer_bytes
-        self._make = lambda: Builder(BATCH_BYTES_MAX, compression=compression)
-        self._id = -1
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self._linger_s = linger_s
+
+        def make() -> Builder:
+            return Builder(BATCH_BYTES_MAX, compression=compression)
+
+        self._sending = Sending(make, self._opened, linger_s=linger_s, buffer_bytes=buffer_bytes)
         self._known: dict[tuple[str, int], dict[bytes | None, Partition]] = {}
         """Keys that were sent to a topic of so many partitions; one memory for all tasks."""
-        self._waiting: dict[TopicPartition, Partition] = {}
-        """With something to send and nothing in flight."""
         self._connections: dict[int, Connection] = {}
         self._opening: set[int] = set()
-        self._buffered, self._leased = 0, False
+        self._leased = False
         self._timer: asyncio.TimerHandle | None = None
-        self._retry_at, self._told_at = 0.0, 0.0
+        self._timer_at = 0.0
+        self._refreshed_at, self._told_at = -BACKOFF_S, 0.0
         self._moved = asyncio.Event()
 
     async def start(self) -> None:
@@ -228,7 +102,7 @@ class Producer:
                 self._tell("no producer id", str(error))
             else:
                 if not reply.error_code:
-                    self._id = reply.producer_id
+                    self._sending.producer_id = reply.producer_id
                     return
                 self._tell("no producer id", name_of(reply.error_code))
             await asyncio.sleep(BACKOFF_S)
@@ -260,7 +134,7 @@ class Producer:
                 if builder.add(count, timestamp, key, value, headers or NO_HEADERS) is not None:
                     builder.count = count + 1
                     return
-                self._close(lane)
+                self._sending.close(lane)
             lane.open(timestamp, key, value, headers or NO_HEADERS)
 
         return send
@@ -277,45 +151,33 @@ class Producer:
                 assert lane.builder is not None, "a first record opens a batch"
                 done = lane.builder.extend(timestamp, keys, values, done)
                 if done < len(keys):
-                    self._close(lane)
+                    self._sending.close(lane)
 
         return send
 
     def _lanes(self, topic: str, partition: int | None) -> list[Partition]:
         count = self._cluster.partitions(topic)
         check_place(topic, partition, count)
-        tps = [TopicPartition(topic, number) for number in range(count)]
-        for tp in tps:
-            if tp not in self._partitions:
-                self._partitions[tp] = Partition(tp, self._make, self._opened)
-        return [self._partitions[tp] for tp in tps]
+        return [self._sending.partition(TopicPartition(topic, n)) for n in range(count)]
 
     def _opened(self, lane: Partition) -> None:
-        lane.since = self._clock.now()
-        if not lane.flying:
-            self._waiting[lane.tp] = lane
+        self._sending.opened(lane, self._clock.now())
         self._arm(self._linger_s)
 
-    def _close(self, lane: Partition) -> None:
-        self._buffered += lane.close(self._id)
-
     def full(self) -> bool:
-        """More is unsent than may be: whoever can wait, waits."""
-        return self._buffered > self._buffer_bytes
+        """More is not acknowledged than may be: whoever can wait, waits."""
+        return self._sending.full()
 
     # -- flushing
 
     async def flush(self) -> Mapping[TopicPartition, int]:
         """Everything sent so far is acknowledged; next offset per partition, where one is known."""
-        for lane in self._partitions.values():
-            if lane.builder is not None:
-                self._close(lane)
-        goals = [(lane, lane.closed) for lane in self._partitions.values() if lane.queue]
+        goals = self._sending.flush()
         self.push()
         while any(lane.acknowledged < goal for lane, goal in goals):
             self._moved.clear()
             await self._moved.wait()
-        return {tp: lane.end for tp, lane in self._partitions.items() if lane.end >= 0}
+        return self._sending.ends()
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """What is not acknowledged of these changelogs never leaves: they are not ours any more.
@@ -323,13 +185,8 @@ class Producer:
         "m1 seals 1_0, and the broker stands still; m1's session ends; m2 restores 1_0 and counts
         on; m1 is back in the group, and sends what it has": an old value over a newer one.
         """
-        lanes = [self._partitions[tp] for tp in tps if tp in self._partitions]
-        if any(lane.flying for lane in lanes):
+        if self._sending.drop(tps):
             self._cut()
-        for lane in lanes:
-            self._buffered -= sum(len(batch.data) for batch in lane.queue)
-            lane.drop()
-            self._waiting.pop(lane.tp, None)
         self._moved.set()
 
     def follow_lease(self) -> bool:
@@ -356,89 +213,54 @@ class Producer:
     # -- requests
 
     def push(self) -> None:
-        """Everything that is due, one request per broker."""
-        now = self._clock.now()
-        if not self.follow_lease() or not self._waiting or now < self._retry_at:
+        """Everything that is due, to each broker."""
+        if not self.follow_lease():
             return
-        by_node: dict[int, list[Partition]] = {}
-        for lane in list(self._waiting.values()):
-            if not lane.queue and not self._due(lane, now):
-                continue
-            node = self._cluster.leader(lane.tp)
-            if node is None:
-                self._later("no leader", str(lane.tp))
-                continue
-            by_node.setdefault(node, []).append(lane)
+        by_node, leaderless = self._sending.due(self._clock.now(), self._cluster.leader)
+        for lane in leaderless:
+            self._later(str(lane.tp), "no leader")
         for node, lanes in by_node.items():
             connection = self._connections.get(node)
             if connection is None or connection.closed:
-                self._connect(node)
-            else:
-                self._request(connection, lanes)
+                self._connect(node, lanes)
+                continue
+            for request in self._sending.requests(lanes):
+                self._request(connection, request)
 
-    def _due(self, lane: Partition, now: float) -> bool:
-        assert lane.builder is not None, "waiting without a batch"
-        return now - lane.since >= self._linger_s or lane.builder.size >= SEND_BYTES
-
-    def _request(self, connection: Connection, lanes: list[Partition]) -> None:
-        for lane in lanes:
-            if not lane.queue:
-                self._close(lane)
-            lane.flying = True
-            del self._waiting[lane.tp]
+    def _request(self, connection: Connection, request: list[Sent]) -> None:
         loop = asyncio.get_running_loop()
         overdue = loop.call_later(REQUEST_TIMEOUT_S, connection.abort)
 
         def answered(reply: Any) -> None:
             overdue.cancel()
-            self._answered(lanes, reply)
+            self._answered(request, reply)
 
-        connection.call(Api.PRODUCE, oldest(lanes), answered)
+        connection.call(Api.PRODUCE, body_of(request), answered)
 
-    def _answered(self, lanes: list[Partition], reply: Any) -> None:
-        """Without a reply nobody knows what has arrived: the same bytes again."""
-        for lane in lanes:
-            lane.flying = False
-            self._waiting[lane.tp] = lane
+    def _answered(self, request: list[Sent], reply: Any) -> None:
+        answers = dict[TopicPartition, Answer]()
         if isinstance(reply, BrokerUnreachable):
-            self._later(str(reply), f"{len(lanes)} partitions")
+            self._later(f"{len(request)} partitions", str(reply))
         else:
-            for topic in reply.responses:
-                for part in topic.partition_responses:
-                    self._partition_answered(TopicPartition(topic.name, part.index), part)
-        for lane in lanes:
-            if not lane.queue and lane.builder is None:
-                self._waiting.pop(lane.tp, None)
+            answers = answers_of(reply)
+        for outcome in self._sending.answered(self._clock.now(), request, answers):
+            match outcome:
+                case Again(tp, code):
+                    self._later(str(tp), name_of(code))
+                case Refused(tp, code):
+                    self._failed(refusal(tp, code))
         self._moved.set()
         self.push()
-        if self._waiting:
-            self._arm(self._linger_s)
-
-    def _partition_answered(self, tp: TopicPartition, part: Any) -> None:
-        lane, code = self._partitions[tp], part.error_code
-        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            batch = lane.queue.popleft()
-            self._buffered -= len(batch.data)
-            known = code == ErrorCode.NONE and part.base_offset >= 0
-            lane.end = part.base_offset + batch.records if known else -1
-        elif code in RENUMBERED:
-            LOG.warning("%s: %s: the producer begins a new epoch", tp, name_of(code))
-            lane.renumber(self._id)
-        elif code in RETRIED:
-            self._later(name_of(code), str(tp))
-        else:
-            lane.flying = True  # for good: nothing behind it may overtake it
-            del self._waiting[tp]
-            self._failed(refusal(tp, code))
+        self._arm_again()
 
     # -- later
 
-    def _later(self, why: str, where: str) -> None:
+    def _later(self, where: str, why: str) -> None:
         """The same again after a pause, with fresh metadata."""
         now = self._clock.now()
         self._tell(f"sending again: {where}", why)
-        if now >= self._retry_at:
-            self._retry_at = now + BACKOFF_S
+        if now - self._refreshed_at >= BACKOFF_S:
+            self._refreshed_at = now
             self._spawn(self._refresh(), name="refresh for produce")
         self._arm(BACKOFF_S)
 
@@ -454,25 +276,47 @@ class Producer:
             await self._cluster.refresh()
 
     def _arm(self, after_s: float) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(after_s, self._lingered)
+        """Push then, if nothing has come of it before."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + after_s
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer, self._timer_at = loop.call_at(at, self._rang), at
 
-    def _lingered(self) -> None:
+    def _rang(self) -> None:
         self._timer = None
         self.push()
-        if self._waiting and self._leased:
-            self._arm(max(self._linger_s, BACKOFF_S if self._clock.now() < self._retry_at else 0.0))
+        self._arm_again()
 
-    def _connect(self, node: int) -> None:
+    def _arm_again(self) -> None:
+        """For what is still to be sent; without a lease that is the next turn's affair."""
+        next_at = self._sending.next_at()
+        if next_at is not None and self._leased:
+            left_s = next_at - self._clock.now()
+            self._arm(max(left_s, self._linger_s, TIMER_MIN_S))
+
+    def _connect(self, node: int, lanes: list[Partition]) -> None:
         if node not in self._opening:
             self._opening.add(node)
-            self._spawn(self._open(node), name=f"produce connection to {node}")
+            self._spawn(self._open(node, lanes), name=f"produce connection to {node}")
 
-    async def _open(self, node: int) -> None:
+    async def _open(self, node: int, lanes: list[Partition]) -> None:
         try:
             self._connections[node] = await self._cluster.open(node, LANE)
         except BrokerUnreachable as error:
-            self._later(str(error), f"broker {node}")
+            self._sending.pause(self._clock.now(), lanes)
+            self._later(f"broker {node}", str(error))
         finally:
             self._opening.discard(node)
         self.push()
+
+
+def answers_of(reply: Any) -> dict[TopicPartition, Answer]:
+    """Out of a decoded reply."""
+    return {
+        TopicPartition(topic.name, part.index): Answer(part.error_code, part.base_offset)
+        for topic in reply.responses
+        for part in topic.partition_responses
+    }

@@ -13,9 +13,10 @@ from streamsx.errors import NotFound, RecordTooLarge, UsageError
 from streamsx.kafka.batch import columns, scan
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.partitioner import partition_of
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
-from streamsx.testing.scripted_broker import Asked, ScriptedBroker
+from streamsx.testing.scripted_broker import NODE, Asked, ScriptedBroker
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 PRODUCER_ID = 7
@@ -352,5 +353,157 @@ def test_a_broker_that_is_just_starting_is_asked_again_for_a_producer_id() -> No
         play.broker.answers[Api.INIT_PRODUCER_ID] = answer
         await play.producer.start()
         assert answers == []
+
+    play(story)
+
+
+def leaders(play: Play, *, of_p: int, of_q: int = NODE, other: int = 0) -> None:
+    """What the broker says from now on; `other`: the port of node 2."""
+
+    def metadata(_: Asked) -> dict[str, Any]:
+        ports = {NODE: play.broker.port, **({2: other} if other else {})}
+        partitions = [
+            {"partition_index": tp.partition, "leader_id": node}
+            for tp, node in ((P, of_p), (Q, of_q))
+        ]
+        return {
+            "brokers": [{"node_id": n, "host": "127.0.0.1", "port": p} for n, p in ports.items()],
+            "controller_id": NODE,
+            "topics": [{"name": "t", "partitions": partitions}],
+        }
+
+    play.broker.answers[Api.METADATA] = metadata
+
+
+def test_a_partition_without_a_leader_holds_up_no_other() -> None:
+    async def story(play: Play) -> None:
+        leaders(play, of_p=-1)
+        play.log.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        play.send(b"a")
+        await play.log.until(1)
+        play.log.arrived.clear()
+        for number in range(100):
+            play.send(b"%d" % number, tp=Q)
+            await play.log.until(number + 1)
+        assert not play.log.of(P)
+        leaders(play, of_p=NODE)
+        assert await play.producer.flush() == {P: 1, Q: 100}
+
+    started = SystemClock().now()
+    play(story)
+    assert SystemClock().now() - started < 5.0  # each of them would have waited for 0.1 s
+
+
+def test_a_leader_that_moved_is_found_and_gets_the_same_batch() -> None:
+    async def story(play: Play) -> None:
+        async with ScriptedBroker({Api.PRODUCE: play.log.produce}) as second:
+            play.log.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+            leaders(play, of_p=2, other=second.port)
+            play.send(b"a")
+            assert await play.producer.flush() == {P: 1}
+            assert [len(b.asked_for(Api.PRODUCE)) for b in (play.broker, second)] == [1, 1]
+            assert play.log.of(P) == [Sent(P, 0, 0, [b"a"])] * 2
+
+    play(story)
+
+
+def test_a_broker_that_is_away_is_asked_again_after_pauses() -> None:
+    async def story(play: Play) -> None:
+        play.send(b"a")
+        await play.producer.flush()
+        await play.broker.stop()
+        play.send(b"b")
+        flush = asyncio.create_task(play.producer.flush())
+        await asyncio.sleep(0.35)
+        play.broker.connections = 0
+        await play.broker.start()
+        assert await flush == {P: 2}
+        assert play.broker.connections <= 3
+
+    play(story)
+
+
+def test_a_broker_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamsx.engine.produce.REQUEST_TIMEOUT_S", 0.1)
+
+    async def story(play: Play) -> None:
+        play.log.gate.clear()
+        play.send(b"a")
+        await play.log.until(1)
+        await play.log.until(2)
+        play.log.gate.set()
+        await play.producer.flush()
+        assert play.log.kept == [Sent(P, 0, 0, [b"a"])]
+
+    play(story)
+
+
+def test_more_than_a_request_takes_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamsx.lifecycle.produce.REQUEST_BYTES_MAX", 1000)
+
+    async def story(play: Play) -> None:
+        play.send(bytes(800))
+        play.send(bytes(800), tp=Q)
+        assert await play.producer.flush() == {P: 1, Q: 1}
+        assert len(play.broker.asked_for(Api.PRODUCE)) == 2
+        play.send(bytes(300))
+        play.send(bytes(300), tp=Q)
+        assert await play.producer.flush() == {P: 2, Q: 2}
+        assert len(play.broker.asked_for(Api.PRODUCE)) == 3
+
+    play(story)
+
+
+def test_what_the_broker_says_again_and_again_is_told_once_and_asked_about_in_measure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(play: Play) -> None:
+        play.log.codes = [ErrorCode.NOT_ENOUGH_REPLICAS] * 6
+        before = len(play.broker.asked_for(Api.METADATA))
+        play.producer._told_at = -100.0
+        play.send(b"a")
+        play.send(b"x", tp=Q)
+        assert await play.producer.flush() == {P: 1, Q: 1}
+        assert len(play.broker.asked_for(Api.METADATA)) - before <= 6
+
+    play(story)
+    told = [r.getMessage() for r in caplog.records if "sending again" in r.getMessage()]
+    assert told == ["sending again: t-0: NOT_ENOUGH_REPLICAS"]
+
+
+def test_keys_go_to_their_partitions_and_stay_there() -> None:
+    async def story(play: Play) -> None:
+        send = play.producer.to("t")
+        keys = [b"%d" % number for number in range(20)]
+        for _ in range(2):
+            for key in keys:
+                send(key, key, 1, None)
+        await play.producer.flush()
+        for tp in (P, Q):
+            values = [value for sent in play.log.of(tp) for value in sent.values]
+            wanted = [key for key in keys if partition_of(key, 2) == tp.partition]
+            assert values == wanted * 2
+            assert wanted
+
+    play(story)
+
+
+def test_rows_of_a_changelog_arrive_in_order_over_several_batches() -> None:
+    async def story(play: Play) -> None:
+        keys, values = [b"%d" % n for n in range(30)], [bytes([n]) * 100_000 for n in range(30)]
+        play.producer.rows("t", 1)(keys, values, 5)
+        assert await play.producer.flush() == {Q: 30}
+        assert [value for sent in play.log.of(Q) for value in sent.values] == values
+        assert len(play.log.of(Q)) == 4
+
+    play(story)
+
+
+def test_when_nothing_can_come_too_late_any_more_it_leaves_without_a_lease() -> None:
+    async def story(play: Play) -> None:
+        play.leased[0] = False
+        play.send(b"a")
+        play.producer.free()
+        assert await play.producer.flush() == {P: 1}
 
     play(story)

@@ -1,0 +1,346 @@
+"""Batches that are open, closed or on their way to their partitions, and what leaves next. Pure.
+
+One batch of a partition is on its way at a time, and one that failed keeps its place and its
+number: nothing overtakes it and nothing arrives twice. Its numbers follow each other within an
+epoch; where nobody knows which of them a broker has, a new epoch begins them anew (KIP-360).
+
+A partition that has no leader, or is refused, pauses alone: the others are sent as before.
+
+Not here: connections, the lease, timers; the records of the record path go straight into
+`Partition.builder`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from streamsx.errors import RecordTooLarge, WorldError
+from streamsx.kafka.batch import Builder, stamp
+from streamsx.kafka.errors import ErrorCode, name_of
+from streamsx.model import Headers, TopicPartition
+
+SEND_BYTES = 64 << 10
+"""An open batch of this size does not wait for its linger."""
+BATCH_BYTES_MAX = 1_000_000
+"""Uncompressed; Kafka's default for a topic is 1,048,588 with the header."""
+REQUEST_BYTES_MAX = 16 << 20
+"""Of the batches in one request. Kafka hangs up on a request of 100 MiB, each time it comes."""
+REQUEST_TIMEOUT_S = 30.0
+ACKS_ALL = -1
+BACKOFF_S = 0.1
+SEQUENCES = 1 << 31
+
+RETRIED: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+RENUMBERED: Final = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
+)
+"""The broker has forgotten this producer."""
+
+
+@dataclass(slots=True)
+class Closed:
+    """A batch that waits for its acknowledgement."""
+
+    data: bytearray
+    records: int
+
+
+class Partition:
+    """The open batch, and those that are closed and not acknowledged, in order."""
+
+    __slots__ = (
+        "_make",
+        "_opened",
+        "builder",
+        "closed",
+        "end",
+        "epoch",
+        "flying",
+        "queue",
+        "retry_at",
+        "sequence",
+        "since",
+        "tp",
+    )  # fmt: skip
+
+    def __init__(
+        self, tp: TopicPartition, make: Callable[[], Builder], opened: Callable[["Partition"], None]
+    ) -> None:
+        self.tp, self._make, self._opened = tp, make, opened
+        self.builder: Builder | None = None
+        self.queue: deque[Closed] = deque()
+        self.closed = 0
+        """Batches that were ever closed; a flush waits for a number of them."""
+        self.flying = False
+        self.epoch, self.sequence, self.end = 0, 0, -1
+        self.since = self.retry_at = 0.0
+
+    def open(
+        self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        """A batch with one record; one over the limit is refused here, where its sender hears."""
+        builder = self._make()
+        builder.append(timestamp, key, value, headers)
+        if builder.size > BATCH_BYTES_MAX:
+            raise RecordTooLarge(
+                f"record too large: {self.tp.topic}: {builder.size} bytes, the limit is "
+                f"{BATCH_BYTES_MAX}: split it"
+            )
+        self.builder = builder
+        self._opened(self)
+
+    @property
+    def acknowledged(self) -> int:
+        return self.closed - len(self.queue)
+
+    def close(self, producer_id: int) -> int:
+        """Give the open batch its number; its bytes."""
+        builder = self.builder
+        assert builder is not None, "nothing open to close"
+        count = builder.count
+        data = builder.close(producer_id, self.epoch, self.sequence)
+        self.sequence = (self.sequence + count) % SEQUENCES
+        self.queue.append(Closed(data, count))
+        self.closed += 1
+        self.builder = None
+        return len(data)
+
+    def drop(self) -> None:
+        """What is not acknowledged is gone. Whether its numbers were used nobody knows: a new epoch
+        begins, and a broker that has heard of it refuses what still comes of the old one.
+        """
+        self.queue.clear()
+        self.builder = None
+        self.epoch, self.sequence = self.epoch + 1, 0
+
+    def renumber(self, producer_id: int) -> None:
+        """A new epoch, from number 0 on, in what is not acknowledged."""
+        self.epoch, self.sequence = self.epoch + 1, 0
+        for batch in self.queue:
+            stamp(batch.data, producer_id, self.epoch, self.sequence)
+            self.sequence = (self.sequence + batch.records) % SEQUENCES
+
+
+class Sent(NamedTuple):
+    """A batch on its way; an answer is its own, and never one's that took its place."""
+
+    lane: Partition
+    batch: Closed
+
+
+class Answer(NamedTuple):
+    """What a broker says of one batch."""
+
+    code: int
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The same batch, after a pause; a leader may have moved."""
+
+    tp: TopicPartition
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """For good: nothing behind that batch may overtake it."""
+
+    tp: TopicPartition
+    code: int
+
+
+class Sending:
+    """All partitions of one producer. Time is in seconds of a monotonic clock."""
+
+    def __init__(
+        self,
+        make: Callable[[], Builder],
+        opened: Callable[[Partition], None],
+        *,
+        linger_s: float,
+        buffer_bytes: int,
+    ) -> None:
+        """`opened` hears of each batch that gets its first record, and says here when that was."""
+        self.producer_id = -1
+        self._make, self._tell_opened = make, opened
+        self._linger_s, self._buffer_bytes = linger_s, buffer_bytes
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._waiting: dict[TopicPartition, Partition] = {}
+        """With something to send and nothing on its way."""
+        self._closed_bytes = 0
+
+    # -- what is sent
+
+    def partition(self, tp: TopicPartition) -> Partition:
+        """The same one each time."""
+        if tp not in self._partitions:
+            self._partitions[tp] = Partition(tp, self._make, self._tell_opened)
+        return self._partitions[tp]
+
+    def opened(self, lane: Partition, now: float) -> None:
+        """It has a batch with a first record."""
+        lane.since = now
+        if not lane.flying:
+            self._waiting[lane.tp] = lane
+
+    def close(self, lane: Partition) -> None:
+        """Nothing more goes into its open batch."""
+        self._closed_bytes += lane.close(self.producer_id)
+
+    def full(self) -> bool:
+        """More is unsent, or sent and not acknowledged, than may be: whoever can wait, waits."""
+        if self._closed_bytes > self._buffer_bytes:
+            return True
+        builders = [lane.builder for lane in self._partitions.values()]
+        return self._closed_bytes + sum(b.size for b in builders if b) > self._buffer_bytes
+
+    def flush(self) -> list[tuple[Partition, int]]:
+        """Closes what is open; what is to be `acknowledged` for everything to have arrived."""
+        for lane in self._partitions.values():
+            if lane.builder is not None:
+                self.close(lane)
+        return [(lane, lane.closed) for lane in self._partitions.values() if lane.queue]
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """The offset behind what was acknowledged last, where it is known."""
+        return {tp: lane.end for tp, lane in self._partitions.items() if lane.end >= 0}
+
+    def drop(self, tps: Iterable[TopicPartition]) -> bool:
+        """What is not acknowledged of these never leaves; whether something is on its way."""
+        lanes = [self._partitions[tp] for tp in tps if tp in self._partitions]
+        for lane in lanes:
+            self._closed_bytes -= sum(len(batch.data) for batch in lane.queue)
+            lane.drop()
+            self._waiting.pop(lane.tp, None)
+        return any(lane.flying for lane in lanes)
+
+    # -- requests
+
+    def next_at(self) -> float | None:
+        """When something is due that nobody has sent; None while there is nothing."""
+        return min(map(self._due_at, self._waiting.values()), default=None)
+
+    def _due_at(self, lane: Partition) -> float:
+        if lane.queue:
+            return lane.retry_at
+        assert lane.builder is not None, "waiting without a batch"
+        large = lane.builder.size >= SEND_BYTES
+        return lane.retry_at if large else max(lane.retry_at, lane.since + self._linger_s)
+
+    def due(
+        self, now: float, leader: Callable[[TopicPartition], int | None]
+    ) -> tuple[dict[int, list[Partition]], list[Partition]]:
+        """What may leave now, by broker; and what could, if it had a leader: that pauses."""
+        by_node: dict[int, list[Partition]] = {}
+        leaderless: list[Partition] = []
+        for lane in self._waiting.values():
+            if self._due_at(lane) > now:
+                continue
+            node = leader(lane.tp)
+            if node is None:
+                leaderless.append(lane)
+            else:
+                by_node.setdefault(node, []).append(lane)
+        self.pause(now, leaderless)
+        return by_node, leaderless
+
+    def pause(self, now: float, lanes: Iterable[Partition]) -> None:
+        """Not at once again."""
+        for lane in lanes:
+            lane.retry_at = now + BACKOFF_S
+
+    def requests(self, lanes: Iterable[Partition]) -> Iterator[list[Sent]]:
+        """They leave, the first batch of each, in requests of a size that a broker takes."""
+        request, size = list[Sent](), 0
+        for lane in lanes:
+            if not lane.queue:
+                self.close(lane)
+            lane.flying = True
+            del self._waiting[lane.tp]
+            batch = lane.queue[0]
+            if request and size + len(batch.data) > REQUEST_BYTES_MAX:
+                yield request
+                request, size = [], 0
+            request.append(Sent(lane, batch))
+            size += len(batch.data)
+        if request:
+            yield request
+
+    def answered(
+        self, now: float, request: Iterable[Sent], answers: Mapping[TopicPartition, Answer]
+    ) -> list[Again | Refused]:
+        """What became of a request. Where there is no answer nobody knows what has arrived: the
+        same bytes again.
+        """
+        outcomes = list[Again | Refused]()
+        for lane, batch in request:
+            lane.flying = False
+            answer = answers.get(lane.tp)
+            if answer is None:
+                self.pause(now, [lane])
+            elif lane.queue and lane.queue[0] is batch:  # else it was dropped
+                outcomes += self._answered(now, lane, answer)
+            if not lane.flying and (lane.queue or lane.builder is not None):
+                self._waiting[lane.tp] = lane
+        return outcomes
+
+    def _answered(self, now: float, lane: Partition, answer: Answer) -> list[Again | Refused]:
+        code = answer.code
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            batch = lane.queue.popleft()
+            self._closed_bytes -= len(batch.data)
+            known = code == ErrorCode.NONE and answer.base_offset >= 0
+            lane.end = answer.base_offset + batch.records if known else -1
+            return []
+        if code not in RENUMBERED | RETRIED:
+            lane.flying = True  # for good
+            return [Refused(lane.tp, code)]
+        if code in RENUMBERED:
+            lane.renumber(self.producer_id)
+        self.pause(now, [lane])
+        return [Again(lane.tp, code)]
+
+
+def sticky(lanes: Sequence[Partition]) -> Partition:
+    """Records without a key fill one batch, then the next partition's."""
+    return next(
+        (lane for lane in lanes if lane.builder is not None),
+        min(lanes, key=lambda lane: (lane.closed, lane.tp.partition)),
+    )
+
+
+def body_of(request: Iterable[Sent]) -> dict[str, Any]:
+    """A produce request."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for lane, batch in request:
+        part = {"index": lane.tp.partition, "records": batch.data}
+        topics.setdefault(lane.tp.topic, []).append(part)
+    return {
+        "transactional_id": None,
+        "acks": ACKS_ALL,
+        "timeout": int(REQUEST_TIMEOUT_S * 1000),
+        "topic_data": [{"name": t, "partition_data": parts} for t, parts in topics.items()],
+    }
+
+
+def refusal(tp: TopicPartition, code: int) -> WorldError:
+    """What no other try can change."""
+    advice = "see the broker's log"
+    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        advice = f"raise max.message.bytes of the topic to {BATCH_BYTES_MAX} or more"
+    return WorldError(f"records refused: {tp}: {name_of(code)}: {advice}")

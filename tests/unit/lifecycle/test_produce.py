@@ -1,0 +1,452 @@
+"""What is batched, sent, acknowledged, sent again and dropped, request by request."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from streamsx.errors import RecordTooLarge
+from streamsx.kafka.batch import NO_HEADERS, Builder, columns, scan
+from streamsx.kafka.errors import ErrorCode
+from streamsx.lifecycle.produce import (
+    BATCH_BYTES_MAX,
+    RENUMBERED,
+    REQUEST_BYTES_MAX,
+    RETRIED,
+    SEND_BYTES,
+    SEQUENCES,
+    Again,
+    Answer,
+    Partition,
+    Refused,
+    Sending,
+    Sent,
+    body_of,
+    refusal,
+    sticky,
+)
+from streamsx.model import TopicPartition
+
+A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+LINGER_S, BACKOFF_S = 0.005, 0.1
+PRODUCER_ID = 7
+
+
+class Outbox:
+    """A machine, its clock, and the leaders of its partitions."""
+
+    def __init__(self, *tps: TopicPartition, buffer_bytes: int = 1 << 20) -> None:
+        self.now = 100.0
+        self.machine = Sending(
+            lambda: Builder(BATCH_BYTES_MAX),
+            lambda lane: self.machine.opened(lane, self.now),
+            linger_s=LINGER_S,
+            buffer_bytes=buffer_bytes,
+        )
+        self.machine.producer_id = PRODUCER_ID
+        self.leaders: dict[TopicPartition, int | None] = dict.fromkeys(tps, 1)
+        for tp in tps:
+            self.machine.partition(tp)
+
+    def put(self, tp: TopicPartition, *values: bytes) -> None:
+        lane = self.machine.partition(tp)
+        for value in values:
+            if lane.builder is None:
+                lane.open(1, None, value, NO_HEADERS)
+            elif not lane.builder.append(1, None, value):
+                self.machine.close(lane)
+                lane.open(1, None, value, NO_HEADERS)
+
+    def due(self) -> dict[int, list[TopicPartition]]:
+        found, _ = self.machine.due(self.now, self.leaders.get)
+        return {node: [lane.tp for lane in lanes] for node, lanes in found.items()}
+
+    def send(self) -> list[Sent]:
+        """All that is due, in one request."""
+        found, _ = self.machine.due(self.now, self.leaders.get)
+        ((lanes),) = found.values()
+        (request,) = self.machine.requests(lanes)
+        return request
+
+    def after(self, seconds: float) -> list[Sent]:
+        self.now += seconds
+        return self.send()
+
+    def answer(
+        self, request: list[Sent], code: int = 0, base: int = 0, tps: Sequence[TopicPartition] = ()
+    ) -> list[Again | Refused]:
+        """To all of a request, or to some."""
+        wanted = tps or [sent.lane.tp for sent in request]
+        return self.machine.answered(self.now, request, dict.fromkeys(wanted, Answer(code, base)))
+
+
+def told(sent: Sent) -> tuple[TopicPartition, int, int, list[bytes | None]]:
+    """Partition, epoch, first number, values."""
+    ((_, _, header),) = scan(sent.batch.data, check=True)
+    assert header.producer_id == PRODUCER_ID
+    values = columns(sent.batch.data, 0).values
+    return sent.lane.tp, header.producer_epoch, header.base_sequence, values
+
+
+# When something leaves.
+
+
+def test_a_batch_waits_for_its_linger_or_until_it_is_large() -> None:
+    box = Outbox(A, B)
+    box.put(A, b"a")
+    box.put(B, bytes(SEND_BYTES))
+    assert box.due() == {1: [B]}
+    assert box.machine.next_at() == 0.0
+    box.send()
+    assert box.machine.next_at() == pytest.approx(100 + LINGER_S)
+    box.now += LINGER_S - 0.001
+    assert box.due() == {}
+    box.now += 0.001
+    assert box.due() == {1: [A]}
+
+
+def test_the_linger_begins_with_the_first_record() -> None:
+    box = Outbox(A)
+    box.put(A, b"a")
+    box.now += LINGER_S / 2
+    box.put(A, b"b")
+    (sent,) = box.after(LINGER_S / 2)
+    assert told(sent) == (A, 0, 0, [b"a", b"b"])
+
+
+def test_what_is_closed_waits_for_nothing() -> None:
+    box = Outbox(A)
+    box.put(A, b"a")
+    assert box.machine.flush() == [(box.machine.partition(A), 1)]
+    assert box.due() == {1: [A]}
+    assert box.machine.next_at() == 0.0
+
+
+def test_with_nothing_to_send_nothing_is_due() -> None:
+    box = Outbox(A)
+    assert (box.due(), box.machine.next_at(), box.machine.flush()) == ({}, None, [])
+    box.put(A, b"a")
+    box.answer(box.after(1))
+    assert (box.due(), box.machine.next_at(), box.machine.flush()) == ({}, None, [])
+
+
+def test_while_one_is_on_its_way_the_next_one_grows() -> None:
+    box = Outbox(A)
+    box.put(A, b"a")
+    request = box.after(1)
+    box.put(A, b"b", b"c")
+    box.now += 1
+    assert (box.due(), box.machine.next_at()) == ({}, None)
+    box.answer(request)
+    (sent,) = box.send()
+    assert told(sent) == (A, 0, 1, [b"b", b"c"])
+
+
+def test_each_broker_gets_what_it_leads() -> None:
+    box = Outbox(A, B, C)
+    box.leaders[B] = 2
+    for tp in (C, B, A):
+        box.put(tp, b"x")
+    box.now += 1
+    assert box.due() == {1: [C, A], 2: [B]}
+
+
+def test_who_has_no_leader_pauses_and_the_others_are_sent() -> None:
+    box = Outbox(A, B)
+    box.leaders[A] = None
+    box.put(A, b"a")
+    box.put(B, b"b")
+    box.now += 1
+    found, leaderless = box.machine.due(box.now, box.leaders.get)
+    assert ([lane.tp for lane in leaderless], list(found)) == ([A], [1])
+    box.answer(box.send())
+    assert box.machine.next_at() == pytest.approx(101 + BACKOFF_S)
+    box.leaders[A] = 1
+    assert box.due() == {}
+    box.now += BACKOFF_S
+    assert box.due() == {1: [A]}
+
+
+def test_a_request_is_cut_where_it_would_be_too_large() -> None:
+    """Kafka hangs up on one of 100 MiB, however often it comes."""
+    count = REQUEST_BYTES_MAX // 900_000 + 2
+    tps = [TopicPartition("t", number) for number in range(count)]
+    box = Outbox(*tps)
+    for tp in tps:
+        box.put(tp, bytes(900_000))
+    found, _ = box.machine.due(box.now, box.leaders.get)
+    requests = list(box.machine.requests(found[1]))
+    assert [[sent.lane.tp for sent in request] for request in requests] == [tps[:-2], tps[-2:]]
+    assert sum(len(sent.batch.data) for sent in requests[0]) <= REQUEST_BYTES_MAX
+    assert box.due() == {}
+
+
+def test_a_batch_as_large_as_all_of_a_request_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamsx.lifecycle.produce.REQUEST_BYTES_MAX", 1000)
+    box = Outbox(A, B, C)
+    for tp, size in ((A, 5000), (B, 100), (C, 100)):
+        box.put(tp, bytes(size))
+    box.now += 1
+    found, _ = box.machine.due(box.now, box.leaders.get)
+    requests = list(box.machine.requests(found[1]))
+    assert [[sent.lane.tp for sent in request] for request in requests] == [[A], [B, C]]
+
+
+def test_a_request_names_each_partition_under_its_topic() -> None:
+    box = Outbox(A, B, C)
+    for tp in (A, C, B):
+        box.put(tp, b"x")
+    request = box.after(1)
+    body = body_of(request)
+    assert (body["transactional_id"], body["acks"], body["timeout"]) == (None, -1, 30_000)
+    first, second = body["topic_data"]
+    assert (first["name"], [part["index"] for part in first["partition_data"]]) == ("t", [0, 1])
+    assert (second["name"], [part["index"] for part in second["partition_data"]]) == ("u", [0])
+    assert first["partition_data"][0]["records"] is request[0].batch.data
+
+
+# Answers.
+
+
+def test_numbers_follow_each_other_and_offsets_are_known() -> None:
+    box = Outbox(A, B)
+    box.put(A, b"a", b"b")
+    first = box.after(1)
+    assert told(first[0]) == (A, 0, 0, [b"a", b"b"])
+    assert box.machine.ends() == {}
+    assert box.answer(first, base=40) == []
+    assert box.machine.ends() == {A: 42}
+    box.put(A, b"c")
+    second = box.after(1)
+    assert told(second[0]) == (A, 0, 2, [b"c"])
+    box.answer(second, base=42)
+    assert box.machine.ends() == {A: 43}
+
+
+def test_numbers_begin_anew_behind_the_last_one_there_is() -> None:
+    box = Outbox(A)
+    lane = box.machine.partition(A)
+    lane.sequence = SEQUENCES - 1
+    box.put(A, b"a", b"b")
+    assert told(box.after(1)[0])[2] == SEQUENCES - 1
+    assert lane.sequence == 1
+
+
+@pytest.mark.parametrize("code", sorted(RETRIED))
+def test_what_may_be_mended_is_sent_again_as_it_was_and_nothing_overtakes_it(code: int) -> None:
+    box = Outbox(A)
+    box.put(A, b"a")
+    first = box.after(1)
+    box.put(A, b"b")
+    box.machine.flush()
+    assert box.answer(first, code) == [Again(A, code)]
+    assert box.due() == {}
+    assert box.machine.next_at() == pytest.approx(box.now + BACKOFF_S)
+    again = box.after(BACKOFF_S)
+    assert again[0].batch is first[0].batch
+    box.answer(again)
+    assert told(box.send()[0]) == (A, 0, 1, [b"b"])
+
+
+def test_without_an_answer_the_same_bytes_go_again_after_a_pause() -> None:
+    box = Outbox(A, B)
+    box.put(A, b"a")
+    box.put(B, b"b")
+    first = box.after(1)
+    assert box.machine.answered(box.now, first, {A: Answer(0, 5)}) == []
+    assert box.due() == {}
+    assert box.after(BACKOFF_S) == first[1:]
+    assert box.machine.ends() == {A: 6}
+
+
+def test_what_was_there_already_is_done_and_its_offset_is_not_known() -> None:
+    box = Outbox(A)
+    box.put(A, b"a")
+    box.answer(box.after(1), base=3)
+    assert box.machine.ends() == {A: 4}
+    box.put(A, b"b")
+    assert box.answer(box.after(1), ErrorCode.DUPLICATE_SEQUENCE_NUMBER, base=4) == []
+    assert (box.machine.ends(), box.machine.flush()) == ({}, [])
+    box.put(A, b"c")
+    box.answer(box.after(1), base=-1)
+    assert box.machine.ends() == {}
+
+
+@pytest.mark.parametrize("code", sorted(RENUMBERED))
+def test_who_was_forgotten_begins_a_new_epoch_with_all_that_waits(code: int) -> None:
+    box = Outbox(A, B)
+    box.put(A, b"a")
+    box.answer(box.after(1))
+    box.put(A, b"b", b"c")
+    request = box.after(1)
+    box.put(A, b"d")
+    box.machine.flush()
+    box.put(A, b"e")
+    assert box.answer(request, code) == [Again(A, code)]
+    assert box.due() == {}
+    box.now += 1
+    sent = []
+    for _ in range(3):
+        request = box.after(1)
+        sent.append(told(request[0]))
+        box.answer(request)
+    assert sent == [(A, 1, 0, [b"b", b"c"]), (A, 1, 2, [b"d"]), (A, 1, 3, [b"e"])]
+    assert box.machine.partition(B).epoch == 0
+
+
+def test_a_refusal_for_good_stops_its_partition_and_no_other() -> None:
+    box = Outbox(A, B)
+    box.put(A, b"a")
+    box.put(B, b"b")
+    request = box.after(1)
+    code = ErrorCode.MESSAGE_TOO_LARGE
+    assert box.answer(request, code, tps=[A]) == [Refused(A, code)]
+    box.put(A, b"behind")
+    assert box.after(1) == request[1:]
+    box.now += 10
+    assert (box.due(), box.machine.next_at()) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (ErrorCode.MESSAGE_TOO_LARGE, "raise max.message.bytes of the topic to 1000000 or more"),
+        (ErrorCode.RECORD_LIST_TOO_LARGE, "raise max.message.bytes of the topic"),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "see the broker's log"),
+    ],
+)
+def test_a_refusal_says_what_where_and_what_to_do(code: ErrorCode, advice: str) -> None:
+    assert f"records refused: t-0: {code.name}: {advice}" in str(refusal(A, code))
+
+
+def test_a_pause_is_that_of_one_partition() -> None:
+    box = Outbox(A, B)
+    box.put(A, b"a")
+    box.put(B, b"b")
+    box.machine.pause(box.now, [box.machine.partition(A)])
+    box.now += LINGER_S
+    assert box.due() == {1: [B]}
+    box.now = 100 + BACKOFF_S - 0.001
+    assert box.due() == {1: [B]}
+    box.now += 0.002
+    assert box.due() == {1: [A, B]}
+
+
+# Limits.
+
+
+def test_it_is_full_of_what_is_closed_and_not_acknowledged() -> None:
+    box = Outbox(A, buffer_bytes=100_000)
+    box.put(A, bytes(80_000))
+    box.machine.flush()
+    assert not box.machine.full()
+    box.put(A, bytes(80_000))
+    box.machine.flush()
+    assert box.machine.full()
+    box.answer(box.send())
+    assert not box.machine.full()
+    box.answer(box.send())
+    assert box.machine._closed_bytes == 0
+
+
+def test_it_is_full_of_what_is_open_too() -> None:
+    """A hundred partitions with a batch of 1 MB each are 100 MB."""
+    tps = [TopicPartition("t", number) for number in range(10)]
+    box = Outbox(*tps, buffer_bytes=100_000)
+    for tp in tps[:9]:
+        box.put(tp, bytes(11_000))
+    assert not box.machine.full()
+    box.put(tps[9], bytes(11_000))
+    assert box.machine.full()
+    box.machine.drop(tps[:1])
+    assert not box.machine.full()
+
+
+def test_a_record_over_the_limit_is_refused_and_leaves_nothing_behind() -> None:
+    box = Outbox(A)
+    with pytest.raises(RecordTooLarge, match=r"record too large: t: \d+ bytes, the limit is"):
+        box.put(A, bytes(BATCH_BYTES_MAX))
+    assert box.machine.flush() == []
+    box.put(A, bytes(BATCH_BYTES_MAX - 200))
+    assert len(box.machine.flush()) == 1
+
+
+# Flushing and dropping.
+
+
+def test_a_flush_is_over_when_all_that_was_sent_before_it_is_acknowledged() -> None:
+    box = Outbox(A, B)
+    box.put(A, b"a")
+    first = box.after(1)
+    box.put(A, b"b")
+    goals = box.machine.flush()
+    ((lane, goal),) = goals
+    assert (lane.tp, goal, lane.acknowledged) == (A, 2, 0)
+    box.put(A, b"behind")
+    box.answer(first)
+    assert lane.acknowledged == 1
+    box.answer(box.send())
+    assert lane.acknowledged == 2
+
+
+def test_what_was_dropped_never_leaves_and_a_new_epoch_begins() -> None:
+    box = Outbox(A, B, buffer_bytes=100)
+    box.put(A, b"sent")
+    box.put(B, b"other")
+    request = box.after(1)
+    box.put(A, bytes(200))
+    goals = box.machine.flush()
+    box.put(A, b"open")
+    assert box.machine.drop([A, C])
+    lane = box.machine.partition(A)
+    assert all(each.acknowledged >= goal for each, goal in goals if each is lane)
+    box.machine.answered(box.now, request, {})
+    assert box.after(1) == request[1:]
+    box.answer(request[1:])
+    assert (box.machine.full(), box.machine._closed_bytes) == (False, 0)
+    box.put(A, b"new")
+    assert told(box.after(1)[0]) == (A, 1, 0, [b"new"])
+
+
+def test_the_answer_to_a_dropped_batch_is_not_taken_for_the_next_ones() -> None:
+    box = Outbox(A)
+    box.put(A, b"old")
+    request = box.after(1)
+    box.machine.drop([A])
+    box.put(A, b"new")
+    box.machine.flush()
+    assert box.answer(request, base=7) == []
+    assert box.machine.ends() == {}
+    assert told(box.send()[0]) == (A, 1, 0, [b"new"])
+
+
+def test_what_is_dropped_before_it_left_needs_no_connection_cut() -> None:
+    box = Outbox(A)
+    assert not box.machine.drop([A])
+    box.put(A, b"a")
+    assert not box.machine.drop([A])
+    assert (box.due(), box.machine.next_at(), box.machine.flush()) == ({}, None, [])
+
+
+# Partitions.
+
+
+def test_a_partition_is_always_the_same_one() -> None:
+    box = Outbox(A)
+    assert box.machine.partition(A) is box.machine.partition(A)
+    assert box.machine.partition(A) is not box.machine.partition(B)
+
+
+def test_records_without_a_key_fill_one_batch_and_then_the_next_partitions() -> None:
+    def lane(number: int) -> Partition:
+        return box.machine.partition(TopicPartition("t", number))
+
+    box = Outbox()
+    lanes = [lane(2), lane(0), lane(1)]
+    assert sticky(lanes) is lane(0)
+    box.put(TopicPartition("t", 1), b"x")
+    assert sticky(lanes) is lane(1)
+    box.machine.flush()
+    assert sticky(lanes) is lane(0)
+    box.put(TopicPartition("t", 0), b"x")
+    box.machine.flush()
+    assert sticky(lanes) is lane(2)
