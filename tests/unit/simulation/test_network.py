@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ from streamsx.simulation.connection import Side
 from streamsx.simulation.network import Net
 from streamsx.simulation.process import Process
 from streamsx.simulation.scheduler import Scheduler
+
+REAL_S = 0.05
 
 
 class End(asyncio.Protocol):
@@ -59,6 +61,8 @@ class Wire:
 
     def __init__(self, net: Net) -> None:
         self.net, self.scheduler = net, net.scheduler
+        self.much = 2 * net.window_bytes
+        """More than there is room for on the way."""
         self.server, self.client = Process(net, "s"), Process(net, "c")
         self.ends: list[End] = []
         self.server.start(self._serve)
@@ -82,9 +86,10 @@ class Wire:
     def run(self, seconds: float) -> None:
         self.scheduler.run_until(self.scheduler.now + seconds)
 
-    def do(self, end: End, what: Callable[[Side], object]) -> None:
+    def do(self, end: End, *what: Callable[[Side], object]) -> None:
         """In a turn of its thread."""
-        end.side.loop.post_at(self.scheduler.now, what, end.side)
+        for each in what:
+            end.side.loop.post_at(self.scheduler.now, each, end.side)
 
     def write(self, end: End, data: bytes) -> None:
         self.do(end, lambda side: side.write(data))
@@ -93,14 +98,91 @@ class Wire:
         sock = end.side.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
-    def linger_not(self, end: End) -> None:
-        sock = end.side.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+class RealWire(Wire):
+    """The machine's own TCP, over loopback: what it does is what a simulated one has to do."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.ends, self.much = [], 1 << 20
+        self.loop.run_until_complete(self._both())
+        self.run(1)
+        self.ours, self.theirs = self.ends
+
+    def end(self) -> End:
+        self.ends.append(End(self.loop.time))
+        return self.ends[-1]
+
+    async def _both(self) -> None:
+        listener, client = small(), small()
+        listener.bind(("127.0.0.1", 0))
+        self.listener = await self.loop.create_server(self.end, sock=listener)
+        await self.loop.sock_connect(client, listener.getsockname())
+        await self.loop.create_connection(self.end, sock=client)
+
+    def run(self, seconds: float) -> None:
+        """Until nothing has happened for a moment."""
+        before = -1
+        while before != (before := sum(len(end.said) for end in self.ends)):
+            self.loop.run_until_complete(asyncio.sleep(min(seconds, REAL_S)))
+
+    def do(self, end: End, *what: Callable[[Side], object]) -> None:
+        for each in what:
+            self.loop.call_soon(each, end.side)
+
+    def close(self) -> None:
+        self.listener.close()
+        for end in self.ends:
+            if not end.side.is_closing():
+                end.side.abort()
+        self.run(1)
+        self.loop.close()
+
+
+def small() -> socket.socket:
+    """One with little room."""
+    made = socket.socket()
+    made.setblocking(False)
+    for buffer in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        made.setsockopt(socket.SOL_SOCKET, buffer, 1 << 15)
+    return made
+
+
+def linger_not(side: Side) -> None:
+    sock = side.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @pytest.fixture
 def wire(net: Net) -> Wire:
     return Wire(net)
+
+
+@pytest.fixture(params=["simulated", "real"])
+def either(request: pytest.FixtureRequest, net: Net) -> Iterator[Wire]:
+    """What is said of one has to hold for the other."""
+    if request.param == "simulated":
+        yield Wire(net)
+        return
+    real = RealWire()
+    yield real
+    real.close()
+
+
+def pause(side: Side) -> None:
+    side.pause_reading()
+
+
+def resume(side: Side) -> None:
+    side.resume_reading()
+
+
+def close(side: Side) -> None:
+    side.close()
+
+
+def abort(side: Side) -> None:
+    side.abort()
 
 
 # -- data
@@ -113,16 +195,14 @@ def test_each_side_knows_both_addresses(wire: Wire) -> None:
     assert wire.theirs.side.get_extra_info("peername") == (host, port) == ("c", port)
 
 
-def test_what_is_written_arrives_in_order_in_pieces_that_split_it_anywhere(wire: Wire) -> None:
-    wire.net.split = 0.5
+def test_what_is_written_arrives_in_order(either: Wire) -> None:
     sent = b"".join(b"%06d" % number for number in range(2000))
     for at in range(0, len(sent), 600):
-        wire.write(wire.ours, sent[at : at + 600])
-    wire.write(wire.theirs, b"the other way")
-    wire.run(1)
-    assert wire.theirs.data == sent
-    assert wire.ours.data == b"the other way"
-    assert wire.theirs.words().count("data") > 3
+        either.write(either.ours, sent[at : at + 600])
+    either.write(either.theirs, b"the other way")
+    either.run(1)
+    assert either.theirs.data == sent
+    assert either.ours.data == b"the other way"
 
 
 def test_what_arrives_while_a_process_is_frozen_is_read_when_it_wakes(wire: Wire) -> None:
@@ -156,7 +236,7 @@ def test_data_that_come_with_the_connection_wait_for_connection_made(net: Net) -
     assert wire.ends[3].data == b"early"
 
 
-def test_a_buffered_protocol_is_given_as_much_as_fits_its_buffer(wire: Wire) -> None:
+def test_a_buffered_protocol_is_given_as_much_as_fits_its_buffer(either: Wire) -> None:
     class Buffered(asyncio.BufferedProtocol):
         def __init__(self) -> None:
             self.buffer, self.sizes = bytearray(4), list[int]()
@@ -168,52 +248,58 @@ def test_a_buffered_protocol_is_given_as_much_as_fits_its_buffer(wire: Wire) -> 
             self.sizes.append(nbytes)
 
     protocol = Buffered()
-    wire.net.split = 0.0
-    wire.theirs.side.set_protocol(protocol)
-    wire.write(wire.ours, b"123456789")
-    wire.run(1)
+    either.theirs.side.set_protocol(protocol)
+    either.write(either.ours, b"123456789")
+    either.run(1)
     assert protocol.sizes == [4, 4, 1]
+
+
+def test_pieces_split_what_was_written_anywhere(wire: Wire) -> None:
+    wire.net.split = 0.9
+    wire.write(wire.ours, bytes(1000))
+    wire.run(1)
+    assert wire.theirs.words().count("data") > 3
 
 
 # -- back-pressure
 
 
-def test_a_writer_is_paused_while_nobody_reads_and_resumed_after_that(wire: Wire) -> None:
-    wire.do(wire.theirs, lambda side: side.pause_reading())
-    wire.run(0.1)
-    sent = bytes(range(256)) * 2048  # twice the window
+def test_a_writer_is_paused_while_nobody_reads_and_resumed_after_that(either: Wire) -> None:
+    either.do(either.theirs, pause)
+    either.run(0.1)
+    sent = bytes(range(256)) * (either.much // 256)
     for at in range(0, len(sent), 1 << 14):
-        wire.write(wire.ours, sent[at : at + (1 << 14)])
-    wire.run(10)
-    assert wire.theirs.data == b""
-    assert wire.ours.words() == ["made", "pause"]
-    assert wire.ours.side.get_write_buffer_size() == len(sent) - wire.net.window_bytes
+        either.write(either.ours, sent[at : at + (1 << 14)])
+    either.run(10)
+    assert either.theirs.data == b""
+    assert either.ours.words() == ["made", "pause"]
+    assert 0 < either.ours.side.get_write_buffer_size() < len(sent)
 
-    wire.do(wire.theirs, lambda side: side.resume_reading())
-    wire.run(1)
-    assert wire.theirs.data == sent
-    assert wire.ours.words() == ["made", "pause", "resume"]
-    assert wire.ours.side.get_write_buffer_size() == 0
+    either.do(either.theirs, resume)
+    either.run(1)
+    assert either.theirs.data == sent
+    assert either.ours.words() == ["made", "pause", "resume"]
+    assert either.ours.side.get_write_buffer_size() == 0
 
 
-def test_a_side_that_closes_with_a_full_buffer_delivers_it_first(wire: Wire) -> None:
-    wire.do(wire.theirs, lambda side: side.pause_reading())
-    wire.run(0.1)
-    sent = b"x" * 2 * wire.net.window_bytes
-    wire.write(wire.ours, sent)
-    wire.do(wire.ours, lambda side: side.close())
-    wire.run(1)
-    assert "lost" not in wire.ours.words()
-    wire.do(wire.theirs, lambda side: side.resume_reading())
-    wire.run(1)
-    assert wire.theirs.data == sent
-    assert wire.theirs.words()[-2:] == ["eof", "lost"]
-    assert wire.ours.words()[-1] == "lost"
+def test_a_side_that_closes_with_a_full_buffer_delivers_it_first(either: Wire) -> None:
+    either.do(either.theirs, pause)
+    either.run(0.1)
+    sent = b"x" * either.much
+    either.write(either.ours, sent)
+    either.do(either.ours, close)
+    either.run(1)
+    assert "lost" not in either.ours.words()
+    either.do(either.theirs, resume)
+    either.run(1)
+    assert either.theirs.data == sent
+    assert either.theirs.words()[-2:] == ["eof", "lost"]
+    assert either.ours.words()[-1] == "lost"
 
 
 def test_a_window_that_stays_full_ends_in_a_time_out(wire: Wire) -> None:
     wire.user_timeout(wire.ours, 3)
-    wire.do(wire.theirs, lambda side: side.pause_reading())
+    wire.do(wire.theirs, pause)
     wire.run(0.1)
     wire.write(wire.ours, b"x" * 2 * wire.net.window_bytes)
     wire.run(5)
@@ -223,55 +309,53 @@ def test_a_window_that_stays_full_ends_in_a_time_out(wire: Wire) -> None:
 # -- ends
 
 
-def test_close_delivers_what_was_written_then_eof(wire: Wire) -> None:
-    wire.write(wire.ours, b"last words")
-    wire.do(wire.ours, lambda side: side.close())
-    wire.run(1)
-    assert wire.theirs.data == b"last words"
-    assert wire.theirs.words()[-2:] == ["eof", "lost"]
-    assert wire.ours.words() == ["made", "lost"]
+def test_close_delivers_what_was_written_then_eof(either: Wire) -> None:
+    either.write(either.ours, b"last words")
+    either.do(either.ours, close)
+    either.run(1)
+    assert either.theirs.data == b"last words"
+    assert either.theirs.words()[-2:] == ["eof", "lost"]
+    assert either.ours.words() == ["made", "lost"]
 
 
-def test_abort_resets_and_what_had_arrived_is_read_first(wire: Wire) -> None:
-    wire.linger_not(wire.ours)
-    wire.write(wire.ours, b"last words")
-    wire.run(0.5)
-    wire.do(wire.ours, lambda side: side.abort())
-    wire.run(1)
-    assert wire.theirs.data == b"last words"
-    assert wire.theirs.words()[-1] == "ConnectionResetError"
-    assert wire.ours.words() == ["made", "lost"]
+def test_abort_resets_and_what_had_arrived_is_read_first(either: Wire) -> None:
+    either.write(either.ours, b"last words")
+    either.run(0.5)
+    either.do(either.ours, linger_not, abort)
+    either.run(1)
+    assert either.theirs.data == b"last words"
+    assert either.theirs.words()[-1] == "ConnectionResetError"
+    assert either.ours.words() == ["made", "lost"]
 
 
-def test_who_writes_to_a_closed_connection_is_reset(wire: Wire) -> None:
+def test_who_writes_to_a_closed_connection_is_reset(either: Wire) -> None:
     """The other side has answered nothing yet: its data meet a socket that is gone."""
-    wire.do(wire.ours, lambda side: side.close())
-    wire.run(0.0001)
-    wire.write(wire.theirs, b"an answer")
-    wire.run(1)
-    assert wire.theirs.words()[-1] in ("ConnectionResetError", "lost")
-    assert wire.ours.data == b""
+    either.do(either.ours, close)
+    either.run(0.0001)
+    either.write(either.theirs, b"an answer")
+    either.run(1)
+    assert either.theirs.words()[-1] in ("ConnectionResetError", "lost")
+    assert either.ours.data == b""
 
 
-def test_a_close_over_unread_data_is_a_reset(wire: Wire) -> None:
-    wire.do(wire.theirs, lambda side: side.pause_reading())
-    wire.write(wire.ours, b"never read")
-    wire.run(1)
-    wire.do(wire.theirs, lambda side: side.close())
-    wire.run(1)
-    assert wire.ours.words() == ["made", "ConnectionResetError"]
+def test_a_close_over_unread_data_is_a_reset(either: Wire) -> None:
+    either.do(either.theirs, pause)
+    either.write(either.ours, b"never read")
+    either.run(1)
+    either.do(either.theirs, close)
+    either.run(1)
+    assert either.ours.words() == ["made", "ConnectionResetError"]
 
 
-def test_a_reset_is_not_noticed_by_who_does_not_read_until_it_writes(wire: Wire) -> None:
-    wire.do(wire.theirs, lambda side: side.pause_reading())
-    wire.run(0.1)
-    wire.linger_not(wire.ours)
-    wire.do(wire.ours, lambda side: side.abort())
-    wire.run(10)
-    assert wire.theirs.words() == ["made"]
-    wire.write(wire.theirs, b"hello?")
-    wire.run(1)
-    assert wire.theirs.words() == ["made", "ConnectionResetError"]
+def test_a_reset_is_not_noticed_by_who_does_not_read_until_it_writes(either: Wire) -> None:
+    either.do(either.theirs, pause)
+    either.run(0.1)
+    either.do(either.ours, linger_not, abort)
+    either.run(10)
+    assert either.theirs.words() == ["made"]
+    either.write(either.theirs, b"hello?")
+    either.run(1)
+    assert either.theirs.words() == ["made", "ConnectionResetError"]
 
 
 def test_something_in_between_resets_both(wire: Wire) -> None:
@@ -336,11 +420,10 @@ def test_an_idle_connection_survives_a_cut(wire: Wire) -> None:
 
 
 def test_a_reset_into_a_cut_is_lost_with_what_it_dropped(wire: Wire) -> None:
-    wire.linger_not(wire.ours)
     wire.net.cut("c", "s", 5)
     wire.write(wire.ours, b"a commit")
     wire.run(1)
-    wire.do(wire.ours, lambda side: side.abort())
+    wire.do(wire.ours, linger_not, abort)
     wire.run(60)
     assert wire.theirs.words() == ["made"]
     assert wire.theirs.data == b""
@@ -349,7 +432,7 @@ def test_a_reset_into_a_cut_is_lost_with_what_it_dropped(wire: Wire) -> None:
 def test_a_usual_close_into_a_cut_is_delivered_by_the_kernel_after_it(wire: Wire) -> None:
     wire.net.cut("c", "s", 5)
     wire.write(wire.ours, b"a commit")
-    wire.do(wire.ours, lambda side: side.close())
+    wire.do(wire.ours, close)
     wire.run(1)
     assert wire.ours.words() == ["made", "lost"]
     wire.run(10)
