@@ -1,13 +1,42 @@
-"""A cluster of one scripted broker; a real broker with workers in virtual time."""
+"""A cluster of one scripted broker; the real broker and real workers in virtual time.
 
-from collections.abc import AsyncIterator, Callable, Iterator
+A worker at the `Bench` is either whole, or its control thread is played by a test (`Hand`): what
+the group says comes from there, what it is told stands there.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from math import inf
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
+from streamsx import App
+from streamsx.assignor.wire import AssignmentView
+from streamsx.broker.connection import Call
+from streamsx.broker.events import Body
+from streamsx.broker.log import Log
+from streamsx.broker.server import Broker, answered
+from streamsx.broker.service import Service
+from streamsx.clock import Clock
+from streamsx.engine.assemble import Machinery
+from streamsx.engine.journal import Journal
+from streamsx.engine.worker import Worker
+from streamsx.kafka.batch import Builder, columns
 from streamsx.kafka.cluster import Cluster
-from streamsx.simulation.bench import Bench
+from streamsx.kafka.wire import Api
+from streamsx.membership import events as e
+from streamsx.membership import messages as said
+from streamsx.model import TaskId, TopicPartition
+from streamsx.simulation.network import Net
+from streamsx.simulation.process import Main, Process
+from streamsx.simulation.scheduler import Scheduler, SimClock
+from streamsx.state.api import Rows
+from streamsx.state.directory import StateDirectory
+from streamsx.state.memory import MemoryRows
 from streamsx.testing.scripted_broker import ScriptedBroker
 
 Clusters = Callable[[ScriptedBroker], AbstractAsyncContextManager[Cluster]]
@@ -28,6 +57,283 @@ def connected() -> Clusters:
             await cluster.stop()
 
     return connect
+
+
+HOST, PORT = "127.0.0.1", 9092
+READ_BYTES = 1 << 20
+BATCH_BYTES = 1 << 20
+
+
+class Bench:
+    """`topics`: those that are there before anybody asks, and how many partitions each has."""
+
+    def __init__(self, folder: Path, topics: Mapping[str, int], seed: int = 1) -> None:
+        self.folder = folder
+        self.scheduler = Scheduler(seed)
+        self.net = Net(self.scheduler)
+        self.answer: Callable[[Service, Call], Body | None] = answered
+        """A test may stand between."""
+        self.committed: dict[TopicPartition, tuple[int, str]] = {}
+        """Offset and metadata, of the groups that are played by hand."""
+        self._fetched: list[tuple[float, TopicPartition, int]] = []
+        ids = self.scheduler.stream("ids")
+        self.fresh_id = lambda: UUID(int=ids.getrandbits(128))
+        self.process = Process(self.net, "broker", host=HOST)
+        self.broker = Broker(
+            folder / "broker",
+            host=HOST,
+            port=PORT,
+            topics=topics,
+            clock=self.process.clock,
+            fresh_id=self.fresh_id,
+            answer=self._answer,
+        )
+        self.process.start(self._serve)
+        self.run(0.01)
+
+    def _answer(self, service: Service, call: Call) -> Body | None:
+        if call.api is Api.FETCH:
+            now = self.scheduler.now
+            for topic in call.body.topics:
+                for part in topic.partitions:
+                    tp = TopicPartition(topic.topic, part.partition)
+                    self._fetched.append((now, tp, part.fetch_offset))
+        return self.answer(service, call)
+
+    async def _serve(self) -> None:
+        async with self.broker:
+            await asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        """Raises Violation if something happened that must not."""
+        self.scheduler.close()
+        if self.scheduler.violation is not None:
+            raise self.scheduler.violation
+
+    def station(self, app: App, name: str = "w1", *, by_hand: bool = True) -> "Station":
+        """A worker, from now on; its group is played by hand, or real."""
+        return Station(self, app, name, by_hand=by_hand)
+
+    def run(self, seconds: float) -> None:
+        self.scheduler.run_until(self.scheduler.now + seconds)
+
+    def until(self, done: Callable[[], object], limit_s: float = 60.0) -> None:
+        """Fails when it has not come about by then."""
+        end = self.scheduler.now + limit_s
+        self.scheduler.run_until(end, lambda: bool(done()))
+        assert done(), f"not within {limit_s} s"
+
+    def fetched(self, since: float) -> list[tuple[TopicPartition, int]]:
+        """What was asked for from that second on: partitions and offsets."""
+        return [(tp, offset) for at, tp, offset in self._fetched if at >= since]
+
+    # -- logs
+
+    def log(self, tp: TopicPartition) -> Log:
+        found = self.broker.service.topics.by_name[tp.topic].log(tp.partition)
+        assert found is not None
+        return found
+
+    def append(
+        self, tp: TopicPartition, rows: Iterable[tuple[bytes | None, bytes | None]],
+        at_ms: int | None = None,
+    ) -> None:  # fmt: skip
+        """One batch of keys and values."""
+        now_ms = int(SimClock(self.scheduler).wall() * 1000)
+        builder = Builder(BATCH_BYTES)
+        for key, value in rows:
+            assert builder.append(now_ms if at_ms is None else at_ms, key, value)
+        self.at_broker(lambda: self.log(tp).append(memoryview(builder.close()), BATCH_BYTES))
+
+    def at_broker(self, what: Callable[[], object]) -> None:
+        """In a turn of its thread."""
+        loop = self.process.main.loop
+        assert loop is not None
+        loop.post_at(self.scheduler.now, what)
+
+    def read(self, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
+        """All keys and values that are there."""
+        log, found = self.log(tp), list[tuple[bytes | None, bytes | None]]()
+        at = log.start
+        while at < log.high_watermark:
+            batch = columns(log.read(at, READ_BYTES), at)
+            found += zip(batch.keys, batch.values, strict=True)
+            at = batch.next_offset
+        return found
+
+
+class KeptRows(MemoryRows):
+    """As on a disk: closed, they stay, and each write takes its time."""
+
+    def __init__(self, station: "Station") -> None:
+        super().__init__()
+        self._station = station
+
+    def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
+        self._station.writes += 1
+        if self._station.write_s:
+            self._station.bench.scheduler.elapse(self._station.write_s)
+        super().write(rows, position)
+
+    def close(self) -> None: ...
+
+
+class Station:
+    """A worker of an app, from now on. `stores`: its disk, by name and partition; a write to it
+    takes `write_s`.
+    """
+
+    def __init__(self, bench: Bench, app: App, name: str, *, by_hand: bool) -> None:
+        self.bench, self.name, self._app = bench, name, app
+        self.topology = app.topology()
+        self.events: list[tuple[float, str, dict[str, object]]] = []
+        self.stores: dict[tuple[str, int], MemoryRows] = {}
+        self.write_s, self.writes = 0.0, 0
+        self.hand = Hand(self)
+        self.process = Process(bench.net, name)
+        self._threads = self._hand if by_hand else self.process.thread
+        self._worker: Worker | None = None
+        self.main = self.process.start(self._main, "data")
+
+    async def _main(self) -> int:
+        config, folder = self._app.conf, self.bench.folder / self.name
+        directory = StateDirectory(folder, config.id, self.bench.fresh_id)
+        self._worker = worker = Worker(
+            self.topology,
+            config,
+            directory,
+            _Journal(self.name, self.process.clock, self.events),
+            self.process.clock,
+            services=[(service.name, service.run) for service in self._app.services()],
+            hosted=lambda host: setattr(self._app, "host", host),
+            threads=self._threads,
+            rows=lambda _: self._rows,
+            rng=self.bench.scheduler.stream(self.name),
+        )
+        try:
+            return await worker.run()
+        finally:
+            directory.release()
+
+    def _hand(self, _: str, __: Main) -> "Hand":
+        return self.hand
+
+    def _rows(self, path: Path, _: str) -> Rows:
+        path.mkdir(parents=True, exist_ok=True)
+        return self.stores.setdefault((path.parent.name, int(path.name)), KeptRows(self))
+
+    @property
+    def begun(self) -> bool:
+        """Its parts are there, and it lives."""
+        return self.process.alive and self._worker is not None and self._worker.made is not None
+
+    @property
+    def made(self) -> Machinery:
+        parts = self._worker.made if self._worker else None
+        assert parts is not None
+        return parts
+
+    def told(self, event: str) -> list[dict[str, object]]:
+        """What the journal has of it."""
+        return [fields for _, name, fields in self.events if name == event]
+
+    def states(self, task: TaskId) -> list[object]:
+        """Through which the task has gone."""
+        return [moved["to"] for moved in self.told("task") if moved["task"] == str(task)]
+
+    def deliver(self, message: said.Message) -> None:
+        assert self._worker is not None
+        self._worker.deliver(message)
+
+
+class Hand:
+    """The control thread, played: `LoopThread` without a loop.
+
+    It answers with the positions in `Bench.committed` and takes every commit into it, unless
+    `holds` says to wait.
+    """
+
+    def __init__(self, station: Station) -> None:
+        self._station, self._bench = station, station.bench
+        self.alive, self.holds = False, False
+        self.posted: list[e.Event] = []
+        self._generation = 0
+        self._active: frozenset[TaskId] = frozenset()
+
+    # -- the group, as a test wants it
+
+    def plan(
+        self, *active: TaskId, learners: Iterable[TaskId] = (), promises: Iterable[TaskId] = ()
+    ) -> None:
+        """An assignment; what is not named any more must have been revoked."""
+        self._generation += 1
+        new, self._active = frozenset(active) - self._active, frozenset(active)
+        view = AssignmentView(learners=frozenset(learners), promises=frozenset(promises))
+        assigned = self._tps(active)
+        self._station.deliver(said.Planned(self._generation, assigned, view, leader=False))
+        self._station.deliver(e.Assigned(tuple(sorted(self._tps(new)))))
+
+    def revoke(self, *tasks: TaskId, number: int = 1) -> None:
+        self._active -= frozenset(tasks)
+        self._station.deliver(e.Revoke(tuple(sorted(self._tps(tasks))), number))
+
+    def lose(self, *tasks: TaskId) -> None:
+        self._active -= frozenset(tasks)
+        self._station.made.session.losses += 1
+        self._station.deliver(e.Lost(tuple(sorted(self._tps(tasks)))))
+
+    def commit(self, asked: e.Commit) -> None:
+        """Kafka takes it."""
+        taken = {tp: (what.offset, what.metadata) for tp, what in asked.offsets.items()}
+        self._bench.committed.update(taken)
+        self._station.deliver(e.CommitDone(asked.id, ()))
+
+    def released(self) -> list[int]:
+        """The numbers of the revokes that were answered."""
+        return [event.number for event in self.posted if isinstance(event, e.Released)]
+
+    def _tps(self, tasks: Iterable[TaskId]) -> frozenset[TopicPartition]:
+        plans = {plan.number: plan for plan in self._station.topology.subtopologies}
+        return frozenset(
+            TopicPartition(topic, task.partition)
+            for task in tasks
+            for topic in plans[task.subtopology].topics
+        )
+
+    # -- the thread, as the session wants it
+
+    def start(self) -> None:
+        self.alive = True
+        self._station.made.session.member.lease.until = inf
+
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        if not self.alive:
+            return
+        if len(arguments) == 1:
+            self.posted.append(arguments[0])
+            if isinstance(arguments[0], e.Commit) and not self.holds:
+                self.commit(arguments[0])
+        else:
+            ticket, tps = arguments
+            found = {tp: self._bench.committed.get(tp, (-1, "")) for tp in tps}
+            self._station.deliver(said.Positions(ticket, found))
+
+    async def ended(self) -> None:
+        self.alive = False
+
+
+class _Journal(Journal):
+    """Nothing is written: a test looks at it."""
+
+    def __init__(
+        self, name: str, clock: Clock, events: list[tuple[float, str, dict[str, object]]]
+    ) -> None:
+        super().__init__(name, clock)
+        self._now, self._events = clock.now, events
+
+    def __call__(self, event: str, **fields: object) -> None:
+        super().__call__(event, **fields)
+        self._events.append((self._now(), event, fields))
 
 
 @pytest.fixture

@@ -1,21 +1,25 @@
 """The data loop of a real worker beside a real broker; what the group says is played by hand."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from streamsx import App, Stream
 from streamsx.assignor.model import CopyRole
-from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
 from streamsx.broker.server import answered
-from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.model import TaskId, TopicPartition
-from streamsx.simulation.bench import Bench, Station
 from streamsx.state.api import ROW
+
+if TYPE_CHECKING:
+    from streamsx.broker.connection import Call
+    from streamsx.broker.events import Body
+    from streamsx.broker.service import Service
+    from tests.unit.engine.conftest import Bench, Station
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
 ROWS_PER_BATCH = 500
@@ -52,7 +56,7 @@ def counting(**settings: Any) -> App:
 
 def begun(bench: Bench, app: App, name: str = "w1") -> Station:
     """A worker that waits for its first assignment."""
-    station = Station(bench, app, name)
+    station = bench.station(app, name)
     bench.until(lambda: station.hand.alive)
     return station
 
@@ -94,7 +98,9 @@ def test_a_task_goes_on_at_its_position_and_commits_what_it_has_done(bench: Benc
     assert position(station, 0) == 3
 
 
-def test_a_source_of_which_much_more_than_a_share_is_held_is_read_to_its_end(bench: Bench) -> None:
+def test_a_source_of_which_much_more_than_a_share_is_held_is_read_to_its_end(
+    bench: Bench,
+) -> None:
     app = counting(
         fetch_hold_bytes="64KiB", consumer_max_fetch_size="16KiB", fetch_max_bytes="16KiB"
     )

@@ -1,15 +1,19 @@
 """Whole workers in a real group, from their start to their end, in virtual time."""
 
+from __future__ import annotations
+
 import signal
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from streamsx import App, Stream
 from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError
 from streamsx.model import TaskId, TopicPartition
-from streamsx.simulation.bench import Bench, Station
+
+if TYPE_CHECKING:
+    from tests.unit.engine.conftest import Bench, Station
 
 
 def app_of(**settings: Any) -> App:
@@ -62,7 +66,7 @@ def works(*stations: Station, tasks: int = 3) -> bool:
 
 
 def start(bench: Bench, app: App, name: str = "w1") -> Station:
-    return Station(bench, app, name, by_hand=False)
+    return bench.station(app, name, by_hand=False)
 
 
 def test_a_worker_counts_what_there_is_and_leaves_cleanly(bench: Bench) -> None:
