@@ -10,7 +10,7 @@ import json
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle, islice
 from pydoc_data import topics as help_texts
 from typing import Self
@@ -30,8 +30,18 @@ def text() -> Iterator[str]:
 class WordCount:
     """A context manager: an app id with its topics. `feed` sends lines to it, beside the test."""
 
-    def __init__(self, bootstrap: str, *, partitions: int = 4, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        partitions: int = 4,
+        between: str = "{app}-words",
+        words_of: Callable[[str], Iterable[str]] = str.split,
+        clock: Clock | None = None,
+    ) -> None:
+        """`between`: the topic that the app counts from; `words_of`: what it counts of a line."""
         self.app, self.partitions = f"wc-{uuid.uuid4().hex[:8]}", partitions
+        self._between, self._words_of = between.format(app=self.app), words_of
         self.env = {
             "WORDCOUNT_NAME": self.app, "STREAMSX_TOPIC_PARTITIONS": str(partitions),
         }  # fmt: skip
@@ -50,14 +60,18 @@ class WordCount:
 
     @property
     def lines(self) -> list[TopicPartition]:
-        return self._of("lines")
+        return self._of(f"{self.app}-lines")
+
+    @property
+    def counted(self) -> list[TopicPartition]:
+        return self._of(self._between)
 
     @property
     def changelog(self) -> list[TopicPartition]:
-        return self._of("counts-changelog")
+        return self._of(f"{self.app}-counts-changelog")
 
-    def _of(self, name: str) -> list[TopicPartition]:
-        return [TopicPartition(f"{self.app}-{name}", n) for n in range(self.partitions)]
+    def _of(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, n) for n in range(self.partitions)]
 
     def __enter__(self) -> Self:
         self.client.create(f"{self.app}-lines", self.partitions)
@@ -110,17 +124,16 @@ class WordCount:
             if mine:
                 self._feeder.send(tp, [(None, line.encode()) for line in mine])
         self.fed += lines
-        self.words.update(word for line in taken for word in line.split())
+        self.words.update(word for line in taken for word in self._words_of(line))
 
     # -- out
 
     @property
     def drained(self) -> bool:
-        """All that was fed is processed and committed, by lines and by words."""
-        return all(self._committed(name) for name in ("lines", "words"))
+        """All that was fed is processed and committed, lines and what is counted of them."""
+        return all(map(self._committed, (self.lines, self.counted)))
 
-    def _committed(self, name: str) -> bool:
-        tps = self._of(name)
+    def _committed(self, tps: list[TopicPartition]) -> bool:
         ends = self.client.ends(tps)
         committed = self.client.committed(self.app, tps)
         return all(committed[tp] >= end for tp, end in ends.items() if end)

@@ -112,9 +112,10 @@ def test_brokers_restart_one_by_one_and_then_the_coordinator_dies(
         lambda: sum(map(len, workers.active().values())) == 2 * wordcount.partitions, "all run"
     )
 
-    words = [TopicPartition(f"{wordcount.app}-words", tp.partition) for tp in wordcount.lines]
     moved_away = 0
-    with Commits(cluster.bootstrap, wordcount.app, [*wordcount.lines, *words]) as commits:
+    with Commits(
+        cluster.bootstrap, wordcount.app, [*wordcount.lines, *wordcount.counted]
+    ) as commits:
 
         def go_on(what: str) -> None:
             now = workers.now()

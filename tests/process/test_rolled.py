@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -29,37 +30,85 @@ def old_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def old(
-    broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount, tmp_path: Path, old_code: Path
-) -> Iterator[Workers]:
-    """As `workers`, with the same directories, of the older version."""
-    env = {"STREAMSX_HEARTBEAT_INTERVAL": "500ms", **wordcount.env, "PYTHONPATH": str(old_code)}
-    with Workers(broker.bootstrap, tmp_path / "workers", env=env) as workers:
-        yield workers
+class Rolled(NamedTuple):
+    """An app, and both versions' workers of it, which have the same directories."""
+
+    app: WordCount
+    old: Workers
+    new: Workers
+    settings: dict[str, object]
+    """Of the new ones alone."""
 
 
-def test_an_older_group_goes_over_one_worker_at_a_time(
-    old: Workers, workers: Workers, wordcount: WordCount
-) -> None:
+GROUPED = """
+import os
+import streamsx
+
+name = os.environ["WORDCOUNT_NAME"]
+app = streamsx.App(name)
+lines = app.topic(f"{name}-lines", value_type=str, value_serializer="raw")
+counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+@app.agent(lines)
+async def count(stream):
+    async for line in stream.group_by(lambda line: line[:9], name="start"):
+        counts[line[:9]] += 1
+"""
+FAUST_S = "grouped.count-{app}-lines-start-repartition"
+
+
+@pytest.fixture(params=["explicit", "grouped"])
+def rolled(
+    request: pytest.FixtureRequest,
+    broker: EmbeddedBroker | ApacheKafka,
+    tmp_path: Path,
+    old_code: Path,
+) -> Iterator[Rolled]:
+    """An app whose topics all have names of its own, or one that groups: what its topics are called
+    has changed.
+    """
+    folder = tmp_path / "workers"
+    folder.mkdir()
+    settings: dict[str, object] = {}
+    if request.param == "grouped":
+        (folder / "grouped.py").write_text(GROUPED)
+        module, settings = "grouped", {"repartition_names": "faust"}
+        app = WordCount(broker.bootstrap, between=FAUST_S, words_of=lambda line: [line[:9]])
+    else:
+        module, app = "streamsx.examples.wordcount", WordCount(broker.bootstrap)
+    env = {
+        "STREAMSX_HEARTBEAT_INTERVAL": "500ms", "STREAMSX_COMMIT_INTERVAL": "400ms", **app.env,
+    }  # fmt: skip
+    older = {**env, "PYTHONPATH": str(old_code)}
+    with (
+        app,
+        Workers(broker.bootstrap, folder, app=module, env=older) as old,
+        Workers(broker.bootstrap, folder, app=module, env=env) as new,
+    ):
+        yield Rolled(app, old, new, settings)
+
+
+def test_an_older_group_goes_over_one_worker_at_a_time(rolled: Rolled) -> None:
+    app, old, new, settings = rolled
+
     def settled() -> bool:
-        tasks = [t for group in (old, workers) for some in group.active().values() for t in some]
-        return len(tasks) == len(set(tasks)) == 2 * wordcount.partitions
+        tasks = [t for group in (old, new) for some in group.active().values() for t in some]
+        return len(tasks) == len(set(tasks)) == 2 * app.partitions
 
-    wordcount.feed(LINES_PER_S)
-    old.start("a", "b", "c", commit_interval="400ms")
+    app.feed(LINES_PER_S)
+    old.start("a", "b", "c")
     for name in ("a", "b", "c"):
         old.until_event("commit", of=name, count=3)
     for name in ("a", "b", "c"):
         old.until(settled, "all tasks run")
         assert old.stop(name) == [0], old.log(name)
-        began = workers.now()
-        workers.start(name, commit_interval="400ms")
-        workers.until_event("commit", of=name, since=began, count=3)
-    workers.until(settled, "all tasks run")
-    wordcount.enough()
-    workers.until(lambda: wordcount.drained, "drained")
+        began = new.now()
+        new.start(name, **settings)
+        new.until_event("commit", of=name, since=began, count=3)
+    new.until(settled, "all tasks run")
+    app.enough()
+    new.until(lambda: app.drained, "drained")
 
-    assert wordcount.counts() == wordcount.words
-    assert not workers.events("lost", "error")
-    assert workers.stop("a", "b", "c") == [0, 0, 0]
+    assert app.counts() == app.words
+    assert not new.events("lost", "error")
+    assert new.stop("a", "b", "c") == [0, 0, 0]
