@@ -2,35 +2,57 @@
 
 The tasks are those of a worker: the same topology, partitions, stores and commit order; records
 find their partition as they do in Kafka. What a worker adds is not here: no group, no rebalance,
-no disk, and no event loop, so bodies may await what is ours only.
+no disk.
 
     with TestDriver(app) as driver:
         driver.pipe("orders", [{"user": "ann", "price": 2.0}])
+        assert driver.table("totals") == {"ann": 2.0}
+
+What goes wrong is raised where the test stands, with the agent's own traceback: an error of an
+agent, of a task or of a timer, a record that cannot be decoded, and a value of a table that was
+changed in place and not put back. A test of what an app does with bad records looks at `failures`:
+
+    with TestDriver(app, raises=False) as driver:
+        driver.pipe("orders", [{"user": "ann"}, {"user": "bob", "price": 1.0}])
+        assert driver.table("totals") == {"bob": 1.0}
+        assert type(driver.failures[0].error) is KeyError
+
+The app's tasks run when the driver starts, its timers as time goes by. Agents, tasks and timers may
+await what they like: what sleeps wakes up when `advance` gets there, and sockets and threads are
+really waited for.
+
+    with TestDriver(app) as driver:
+        driver.pipe("orders", [order])         # its agent awaits asyncio.sleep(5)
+        assert driver.table("totals") == {}
+        driver.advance("5s")
         assert driver.table("totals") == {"ann": 2.0}
 
 A driver that was closed leaves its app as it was; one app has one driver at a time.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple, Self
 
 from streamsx.app.app import App
 from streamsx.app.channel import Topic
-from streamsx.app.services import Job
+from streamsx.clock import SystemClock
 from streamsx.config import seconds
-from streamsx.errors import NotFound, TaskFailed, UsageError
+from streamsx.engine.pump import LoopPump
+from streamsx.errors import NotFound, StreamsxError, UsageError
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Policy, Word
-from streamsx.task.stores import cached
-from streamsx.task.stream import Send, SendRows, StepPump
+from streamsx.task.stores import cached_as
+from streamsx.task.stream import Send, SendRows
 from streamsx.task.task import Task, TaskMetadata
+from streamsx.testing.driver_loop import INSTANT_S, DriverLoop
+from streamsx.testing.watched import Handed, WatchedStore
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import partitioned
 
@@ -38,6 +60,7 @@ START_S: Final = 1_700_000_000.0
 """When time begins, unless it is said: a day in 2023, the same in every run."""
 CACHE_BYTES: Final = 64 << 20
 SLICE_ROWS: Final = 1000
+WAIT_S: Final = 5.0
 ROUNDS_MAX: Final = 100_000
 """In each, every task takes up to SLICE_ROWS records."""
 
@@ -57,9 +80,62 @@ _Row = tuple[bytes | None, bytes | None, int, Headers | None]
 """Key, value, timestamp in ms, headers; the offset is its place in the list."""
 
 
+class _Logs:
+    """The topics: a list for each partition. `counts`: how many partitions each has."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts, self._unkeyed = counts, count()
+        self._rows: defaultdict[TopicPartition, list[_Row]] = defaultdict(list)
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        """Raises NotFound for a topic, UsageError for a partition."""
+        partitions = self._counts.get(topic, 0)
+        check_place(topic, partition, partitions)
+
+        def send(
+            key: bytes | None, value: bytes | None, at_ms: int, headers: Headers | None
+        ) -> None:
+            chosen = partition
+            if chosen is None:
+                turn = next(self._unkeyed)
+                chosen = turn % partitions if key is None else partition_of(key, partitions)
+            self._rows[TopicPartition(topic, chosen)].append((key, value, at_ms, headers))
+
+        return send
+
+    def rows(self, topic: str, partition: int) -> SendRows:
+        """To a changelog."""
+        log = self._rows[TopicPartition(topic, partition)]
+
+        def send(keys: Sequence[bytes], values: Sequence[bytes | None], at_ms: int) -> None:
+            log.extend((key, value, at_ms, None) for key, value in zip(keys, values, strict=True))
+
+        return send
+
+    def of(self, topic: str) -> Iterator[tuple[int, list[_Row]]]:
+        """Each partition of a topic. Raises NotFound."""
+        check_place(topic, None, self._counts.get(topic, 0))
+        for partition in range(self._counts[topic]):
+            yield partition, self._rows[TopicPartition(topic, partition)]
+
+    def end(self, tp: TopicPartition) -> int:
+        return len(self._rows[tp])
+
+    def batch(self, tp: TopicPartition, start: int) -> Batch | None:
+        """From an offset on; None at the end."""
+        log = self._rows[tp]
+        if start == len(log):
+            return None
+        keys, values, timestamps, headers = zip(*log[start:], strict=True)
+        offsets = range(start, len(log))
+        return Batch(*tp, keys, values, timestamps, offsets, [h or [] for h in headers], len(log))
+
+
 class TestDriver:
     """`partitions`: of topics that are there already, others get what they ask for, or the app's
-    `topic_partitions`; `commit`: after each `pipe` and `advance`; `now`: seconds since 1970.
+    `topic_partitions`; `commit`: after each `pipe` and `advance`; `now`: seconds since 1970;
+    `raises`: what went wrong, once everything else is done; `wait_s`: how long, in real seconds,
+    somebody may wait for a socket.
 
     `failures`: records that failed and did not stop their task. Raises what `App.topology` raises,
     PartitionMismatch and PartitionCountChanged.
@@ -74,63 +150,69 @@ class TestDriver:
         partitions: Mapping[str, int] | None = None,
         commit: bool = True,
         now: float = START_S,
+        raises: bool = True,
+        wait_s: float = WAIT_S,
     ) -> None:
         if app.host is not None:
             raise UsageError(f"app runs already: {app!r}: close its driver first")
-        self._app, self._commits = app, commit
-        self._now_ms = int(now * 1000)
+        self._app, self._commits, self._raises = app, commit, raises
+        self._start_ms = int(now * 1000)
         self.topology = app.topology()
         config = app.conf
         default = config.topic_partitions
         made = partitioned(self.topology, partitions or {}, default=default, declare=True)
-        self._counts = dict(made.counts)
         self.failures: list[Failure] = []
+        self._errors: list[Exception] = []
+        """Of what went wrong since the last time that it was raised."""
         words = Word(config.on_error), Word(config.on_decode_error)
-        self._policy = Policy(*words, self.failures.append, config.consecutive_failures_max)
-        self._logs: defaultdict[TopicPartition, list[_Row]] = defaultdict(list)
+        self._policy = Policy(*words, self._failed, config.consecutive_failures_max)
+        self._logs = _Logs(made.counts)
         self._rows: defaultdict[tuple[str, int], MemoryRows] = defaultdict(MemoryRows)
-        self._unkeyed = count()
         plans = {each.number: each for each in self.topology.subtopologies}
         self._plans = {task: plans[task.subtopology] for task in made.ids()}
         self._metadata = {
             task: TaskMetadata(dict.fromkeys(plan.topics, 0)) for task, plan in self._plans.items()
         }
-        jobs = enumerate(app.jobs())
-        self._timers = [(self._after(job), n, job) for n, job in jobs if job.interval_s]
-        heapify(self._timers)
         self._tasks: dict[TaskId, Task] = {}
         self._offered: dict[TopicPartition, int] = {}
+        self._calls = 0
+        self._loop = DriverLoop(wait_s, self._busy)
+        self._handed = {name: Handed(table.default) for name, table in app.tables.items()}
         app.host = self
-        self._start()
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
 
     # -- records in and out
 
     def pipe(
         self, topic: Topic | str, values: Iterable[Any], *, partition: int | None = None
     ) -> None:
-        """Write records and run until nothing is left to do.
+        """Write records and run until nothing is left to do, or everybody waits.
 
         Each is a value, or a tuple (key, value) or (key, value, seconds since 1970).
+
+            driver.pipe("orders", [{"user": "ann"}, ("key", {"user": "bob"}), (None, {}, 0.5)])
         """
         name, known = self._topic(topic)
         send = self.to(name, partition)
         for each in values:
             key, value, at = (*each, None)[:3] if isinstance(each, tuple) else (None, each, None)
-            at_ms = self._now_ms if at is None else round(at * 1000)
+            at_ms = self.now_ms() if at is None else round(at * 1000)
             send(known.encode_key(key), known.encode_value(value), at_ms, None)
         self._settle()
 
     def read(self, topic: Topic | str) -> list[Record]:
         """All that a topic holds, partition by partition, decoded."""
         name, known = self._topic(topic)
-        check_place(name, None, self._counts.get(name, 0))
-        parts = [TopicPartition(name, partition) for partition in range(self._counts[name])]
-        return [record for tp in parts for record in self._read(known, tp)]
-
-    def _read(self, topic: Topic, tp: TopicPartition) -> Iterator[Record]:
-        for offset, (key, value, at_ms, headers) in enumerate(self._logs[tp]):
-            decoded = topic.key_codec.decode(key), topic.value_codec.decode(value)
-            yield Record(*decoded, at_ms / 1000, dict(headers or ()), tp.partition, offset)
+        key_of, value_of = known.key_codec.decode, known.value_codec.decode
+        return [
+            Record(key_of(key), value_of(value), at / 1000, dict(headers or ()), partition, offset)
+            for partition, log in self._logs.of(name)
+            for offset, (key, value, at, headers) in enumerate(log)
+        ]
 
     def table(self, name: str) -> dict[Any, Any]:
         """All partitions of a table, as one dict.
@@ -165,31 +247,13 @@ class TestDriver:
     # -- time, commits, restarts
 
     def advance(self, duration: object) -> None:
-        """Move time on; timers that are due run at theirs, in order."""
-        end_ms = self._now_ms + int(seconds(duration) * 1000)
-        while self._timers and self._timers[0][0] <= end_ms:
-            self._now_ms, n, job = heappop(self._timers)
-            heappush(self._timers, (self._after(job), n, job))
-            self._run(job)
-        self._now_ms = end_ms
-        self._settle()
-
-    def _after(self, job: Job) -> int:
-        assert job.interval_s is not None, "no timer"
-        return self._now_ms + int(job.interval_s * 1000)
-
-    def _run(self, job: Job) -> None:
-        call = job.call()
-        try:
-            waits = call.send(None)
-        except StopIteration:
+        """Move time on; whoever sleeps and each timer goes on at its own, in order."""
+        end_s = self._loop.now_s + seconds(duration)
+        while self._loop.due_s is not None and self._loop.due_s <= end_s + INSTANT_S:
+            self._loop.now_s = max(self._loop.now_s, self._loop.due_s)
             self._settle()
-        else:
-            call.close()
-            raise TaskFailed(
-                f"timer waits for something foreign: {job.name}: {waits!r}: it needs the event "
-                "loop of a worker"
-            )
+        self._loop.now_s = max(self._loop.now_s, end_s)
+        self._settle()
 
     def commit(self) -> None:
         """As a worker does after each interval: changelogs, positions, stores."""
@@ -197,7 +261,7 @@ class TestDriver:
             while (sealed := task.seal(SLICE_ROWS)) is None:
                 pass
             ends = {
-                node.name: len(self._logs[TopicPartition(node.changelog, id_.partition)])
+                node.name: self._logs.end(TopicPartition(node.changelog, id_.partition))
                 for node in self._plans[id_].stores
             }
             task.committed(sealed, ends)
@@ -211,12 +275,17 @@ class TestDriver:
         What was sent since then stays, and is sent again.
         """
         self._stop()
-        self._start()
+        self._loop.call(self._start)
         self._settle()
 
     def close(self) -> None:
-        """End all bodies."""
+        """End all bodies, tasks and timers."""
+        if self._loop.is_closed():
+            return
+        for name, handed in self._handed.items():
+            self._app.tables[name].default = handed.default
         self._stop()
+        self._loop.end()
         self._app.host = None
 
     def __enter__(self) -> Self:
@@ -225,35 +294,13 @@ class TestDriver:
     def __exit__(self, *_raised: object) -> None:
         self.close()
 
-    # -- what tasks and user code reach
+    # -- what user code reaches outside of tasks
 
     def to(self, topic: str, partition: int | None = None) -> Send:
-        """Of a task's outbox, and for what is sent outside of tasks."""
-        partitions = self._counts.get(topic, 0)
-        check_place(topic, partition, partitions)
-
-        def send(
-            key: bytes | None, value: bytes | None, at_ms: int, headers: Headers | None
-        ) -> None:
-            chosen = partition
-            if chosen is None:
-                turn = next(self._unkeyed)
-                chosen = turn % partitions if key is None else partition_of(key, partitions)
-            self._logs[TopicPartition(topic, chosen)].append((key, value, at_ms, headers))
-
-        return send
-
-    def rows(self, topic: str, partition: int) -> SendRows:
-        """To a changelog."""
-        log = self._logs[TopicPartition(topic, partition)]
-
-        def send(keys: Sequence[bytes], values: Sequence[bytes | None], at_ms: int) -> None:
-            log.extend((key, value, at_ms, None) for key, value in zip(keys, values, strict=True))
-
-        return send
+        return self._logs.to(topic, partition)
 
     def now_ms(self) -> int:
-        return self._now_ms
+        return self._start_ms + round(self._loop.now_s * 1000)
 
     def stores(self, name: str) -> Mapping[int, CachedStore[Any, Any]]:
         return {
@@ -267,6 +314,19 @@ class TestDriver:
 
     # -- tasks
 
+    def _begin(self) -> None:
+        if self._raises:
+            self._loop.set_exception_handler(self._broken)
+        for name, handed in self._handed.items():
+            if handed.default is not None:
+                self._app.tables[name].default = handed
+        self._loop.call(self._start)
+        jobs = [job._replace(fun=partial(self._call, job.fun)) for job in self._app.jobs()]
+        self._services = [
+            self._loop.create_task(job.service().run(), name=job.name) for job in jobs
+        ]
+        self._settle()
+
     def _start(self) -> None:
         self._tasks = {id_: self._task(id_, plan) for id_, plan in self._plans.items()}
         self._offered = {
@@ -276,43 +336,86 @@ class TestDriver:
         }
 
     def _task(self, id_: TaskId, plan: SubTopology) -> Task:
-        stores = {
-            node.name: cached(node, self._rows[node.name, id_.partition], CACHE_BYTES)
-            for node in plan.stores
-        }
-        metadata = self._metadata[id_]
-        return Task(plan, id_.partition, stores, self, StepPump(), self._policy, metadata)
+        stores: dict[str, CachedStore[Any, Any]] = {}
+        for node in plan.stores:
+            rows = self._rows[node.name, id_.partition]
+            stores[node.name] = made = cached_as(WatchedStore, node, rows, CACHE_BYTES)
+            made.watch(self._handed[node.name], id_.partition)
+        pump, metadata = LoopPump(SystemClock(), _nothing), self._metadata[id_]
+        return Task(plan, id_.partition, stores, self._logs, pump, self._policy, metadata)
 
     def _stop(self) -> None:
         for task in self._tasks.values():
             task.close()
         self._tasks = {}
+        for handed in self._handed.values():
+            handed.forget()
+        self._loop.run_ready()
 
     def _settle(self) -> None:
-        for _ in range(ROUNDS_MAX):
-            if not sum(self._step(id_, task) for id_, task in self._tasks.items()):
-                break
-        else:
-            raise UsageError(
-                f"never settles: {self._app!r}: its agents feed each other without end, or need "
-                f"more than {ROUNDS_MAX} rounds: pipe fewer records"
-            )
+        try:
+            self._run()
+        except StreamsxError:
+            self._raise_first()
+            raise
+        if self._raises:
+            self._errors += [each for table in self._handed.values() for each in table.changed()]
         if self._commits:
             self.commit()
+        self._raise_first()
+
+    def _run(self) -> None:
+        for _ in range(ROUNDS_MAX):
+            self._loop.run_ready()
+            if not sum(self._step(id_, task) for id_, task in self._tasks.items()):
+                return
+        raise UsageError(
+            f"never settles: {self._app!r}: its agents feed each other without end, or need "
+            f"more than {ROUNDS_MAX} rounds: pipe fewer records"
+        )
 
     def _step(self, id_: TaskId, task: Task) -> bool:
         """Hand one task what is new; whether there was any."""
         for topic in task.plan.topics:
             tp = TopicPartition(topic, id_.partition)
-            if batch := _batch(tp, self._offered[tp], self._logs[tp]):
+            if batch := self._logs.batch(tp, self._offered[tp]):
                 task.offer(batch)
                 self._offered[tp] = batch.next_offset
         return task.run(SLICE_ROWS, task.plan.topics) > 0
 
+    def _busy(self) -> bool:
+        """Somebody is at work, or waits for what is not ours."""
+        return self._calls > 0 or any(task.busy for task in self._tasks.values())
 
-def _batch(tp: TopicPartition, start: int, log: Sequence[_Row]) -> Batch | None:
-    if start == len(log):
-        return None
-    keys, values, timestamps, headers = zip(*log[start:], strict=True)
-    offsets = range(start, len(log))
-    return Batch(*tp, keys, values, timestamps, offsets, [h or [] for h in headers], len(log))
+    # -- what goes wrong
+
+    def _failed(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        if self._raises:
+            failure.error.add_note(str(failure))
+            self._errors.append(failure.error)
+
+    def _broken(self, _: object, context: dict[str, Any]) -> None:
+        """What a loop would only log."""
+        self._errors.append(context.get("exception") or UsageError(context["message"]))
+
+    async def _call(self, fun: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> None:
+        """A task, or one tick of a timer."""
+        self._calls += 1
+        try:
+            await fun(*arguments)
+        except Exception as error:  # the user's own
+            if not self._raises:
+                raise
+            self._errors.append(error)
+        finally:
+            self._calls -= 1
+
+    def _raise_first(self) -> None:
+        errors, self._errors = self._errors, []
+        for error in errors:
+            raise error
+
+
+def _nothing() -> None:
+    """For a pump that nobody waits for."""

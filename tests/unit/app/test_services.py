@@ -9,7 +9,6 @@ import pytest
 
 from streamsx import App
 from streamsx.app.services import next_tick
-from streamsx.errors import TaskFailed
 from streamsx.testing import TestDriver
 
 Drive = Callable[..., TestDriver]
@@ -166,10 +165,57 @@ def test_time_in_a_driver_moves_by_ticks(app: App, drive: Drive) -> None:
     ]  # fmt: skip
 
 
-def test_a_timer_in_a_driver_cannot_wait_for_something_foreign(app: App, drive: Drive) -> None:
-    @app.timer(1.0, name="sleeper")
-    async def sleeper() -> None:
-        await asyncio.sleep(0)
+def test_a_timer_in_a_driver_may_sleep_through_its_ticks(app: App, drive: Drive) -> None:
+    out = app.topic("out", partitions=1)
 
-    with pytest.raises(TaskFailed, match="timer waits for something foreign: sleeper"):
-        drive(app).advance("1s")
+    @app.timer(1.0)
+    async def sleeper() -> None:
+        await asyncio.sleep(1.5)
+        await out.send(value="awake")
+
+    driver = drive(app, now=0.0)
+    driver.advance("5.2s")
+    assert [each.timestamp for each in driver.read("out")] == [2.5, 4.5]
+
+
+def test_a_task_in_a_driver_runs_when_it_starts_and_as_time_goes_by(app: App, drive: Drive) -> None:
+    out = app.topic("out", partitions=1)
+
+    @app.task
+    async def feed() -> None:
+        for n in range(3):
+            await out.send(value=n)
+            await asyncio.sleep(60)
+
+    driver = drive(app)
+    assert [each.value for each in driver.read("out")] == [0]
+    driver.advance("1h")
+    assert [each.value for each in driver.read("out")] == [0, 1, 2]
+
+
+def test_a_timer_that_fails_in_a_driver_is_raised_each_time(app: App, drive: Drive) -> None:
+    @app.timer(1.0)
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    driver = drive(app)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            driver.advance("1s")
+    driver.close()
+    drive(app, raises=False).advance("1s")
+
+
+def test_a_task_that_fails_in_a_driver_leaves_its_app_as_it_was(app: App) -> None:
+    failing = [True]
+
+    @app.task
+    async def fails() -> None:
+        if failing:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        TestDriver(app)
+    failing.clear()
+    with TestDriver(app):
+        pass

@@ -1,5 +1,8 @@
 """testing/driver.py: partitions, commits and restarts of an app in memory."""
 
+import asyncio
+import socket
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx import App
-from streamsx.errors import NotFound, PartitionMismatch, UsageError
+from streamsx.errors import NotFound, PartitionMismatch, TaskStopped, UsageError
 from streamsx.kafka.partitioner import partition_of
 from streamsx.testing import TestDriver
 
@@ -202,3 +205,220 @@ def test_any_run_counts_as_plain_python_does(
         driver.commit()
         changelog = {each.key: each.value for each in driver.read("shop-counts-changelog")}
         assert changelog == {f'"{word}"'.encode(): count for word, count in expected.items()}
+
+
+# -- what goes wrong
+
+
+def failing(**settings: Any) -> App:
+    """Sums of prices; an order without one fails."""
+    app = App("shop", topic_partitions=1, **settings)
+    totals = app.Table("totals", default=float)
+
+    @app.agent("orders")
+    async def add(stream: Any) -> None:
+        async for order in stream:
+            totals[order["user"]] += order["price"]
+
+    return app
+
+
+def test_an_agent_s_error_is_raised_as_it_is_behind_everything_else(drive: Drive) -> None:
+    driver = drive(failing())
+    with pytest.raises(KeyError, match="price") as caught:
+        driver.pipe("orders", [{"user": "ann"}, {"user": "bob", "price": 1.0}])
+    assert caught.value.__notes__[0].startswith("record failed: orders-0 offset 0, task 0_0")
+    assert caught.traceback[-1].name == "add"
+    assert driver.table("totals") == {"bob": 1.0}
+    driver.pipe("orders", [{"user": "bob", "price": 1.0}])
+    assert driver.table("totals") == {"bob": 2.0}
+
+
+def test_a_test_of_bad_records_says_so(drive: Drive) -> None:
+    driver = drive(failing(), raises=False)
+    driver.pipe("orders", [{"user": "ann"}, {"user": "bob", "price": 1.0}])
+    assert [type(each.error) for each in driver.failures] == [KeyError]
+    assert driver.table("totals") == {"bob": 1.0}
+
+
+def test_a_task_that_stops_is_less_than_why_it_does(drive: Drive) -> None:
+    bad = [{"user": "ann"}] * 20
+    with pytest.raises(KeyError):
+        drive(failing()).pipe("orders", bad)
+    with pytest.raises(TaskStopped, match="10 records in a row failed"):
+        drive(failing(), raises=False).pipe("orders", bad)
+
+
+def test_what_a_loop_would_only_log_is_raised(drive: Drive) -> None:
+    app = App("shop")
+
+    @app.task
+    async def calls() -> None:
+        asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        drive(app)
+
+
+# -- values that are changed in place
+
+
+def listing(change: Callable[[Any, str], None]) -> App:
+    app = App("shop", topic_partitions=1)
+    seen: Any = app.Table("seen", default=list)
+
+    @app.agent("words")
+    async def note(stream: Any) -> None:
+        async for word in stream:
+            change(seen, word)
+
+    return app
+
+
+def appends(table: Any, word: str) -> None:
+    table[word[0]].append(word)
+
+
+def test_a_default_that_is_changed_and_not_put_is_found(drive: Drive) -> None:
+    driver = drive(listing(appends))
+    with pytest.raises(UsageError, match=r"not put back: table seen, key 'a', partition 0: "):
+        driver.pipe("words", ["axe"])
+    assert driver.table("seen") == {}
+
+
+def test_a_value_that_is_changed_and_not_put_is_found_each_time(drive: Drive) -> None:
+    def change(table: Any, word: str) -> None:
+        if "a" not in table:
+            table["a"] = []
+        appends(table, word)
+
+    driver = drive(listing(change))
+    driver.pipe("words", ["axe"])  # what was put just before is as good as put back
+    for word in "art", "ant":
+        with pytest.raises(UsageError, match="changed in place and not put back: table seen"):
+            driver.pipe("words", [word])
+    driver.restart()
+    assert driver.table("seen") == {"a": ["axe"]}
+
+
+@pytest.mark.parametrize("default", [list, None])
+def test_what_is_put_back_or_only_read_is_right(drive: Drive, default: Any) -> None:
+    def change(table: Any, word: str) -> None:
+        if word == "look":
+            assert table["a"] == ["axe", "ant"]
+            assert table.get("b", []) == []
+            return
+        words = table.setdefault("a", [])
+        words.append(word)
+        table["a"] = words
+
+    app = listing(change)
+    app.tables["seen"].default = default
+    with TestDriver(app) as driver:
+        driver.pipe("words", ["axe"])
+        driver.pipe("words", ["ant"])
+        driver.pipe("words", ["look"])
+        assert driver.table("seen") == {"a": ["axe", "ant"]}
+    assert app.tables["seen"].default is default
+
+
+def test_a_value_that_is_changed_is_nobody_s_business_unless_it_raises(drive: Drive) -> None:
+    drive(listing(appends), raises=False).pipe("words", ["axe"])
+
+
+# -- agents that wait
+
+
+def waiting(wait: Callable[[Any], Any]) -> App:
+    app = App("shop", topic_partitions=1)
+    done = app.Table("done", default=int)
+
+    @app.agent("orders")
+    async def work(stream: Any) -> None:
+        async for order in stream:
+            await wait(order)
+            done[order] += 1
+
+    return app
+
+
+def test_an_agent_that_sleeps_wakes_up_as_time_goes_by(drive: Drive) -> None:
+    driver = drive(waiting(lambda _: asyncio.sleep(5)))
+    driver.pipe("orders", ["a", "b"])
+    assert driver.table("done") == {}
+    driver.advance("5s")
+    assert driver.table("done") == {"a": 1}
+    driver.advance("1h")
+    assert driver.table("done") == {"a": 1, "b": 1}
+
+
+def test_what_an_agent_waits_for_is_not_committed(drive: Drive) -> None:
+    slept: list[str] = []
+
+    async def wait(order: str) -> None:
+        slept.append(order)
+        await asyncio.sleep(len(slept))
+
+    driver = drive(waiting(wait))
+    driver.pipe("orders", ["a"])
+    driver.restart()
+    driver.advance("1m")
+    assert slept == ["a", "a"]
+    assert driver.table("done") == {"a": 1}
+
+
+def test_a_thread_is_really_waited_for(drive: Drive) -> None:
+    driver = drive(waiting(lambda order: asyncio.to_thread(str.upper, order)))
+    driver.pipe("orders", ["a"])
+    assert driver.table("done") == {"a": 1}
+
+
+def test_a_socket_is_really_waited_for(drive: Drive) -> None:
+    """The other side answers from a thread that the driver knows nothing of."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as peer:
+                peer.sendall(peer.recv(100))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+
+        async def ask(order: str) -> None:
+            reader, writer = await asyncio.open_connection(*server.getsockname())
+            writer.write(order.encode())
+            assert await reader.read() == order.encode()
+            writer.close()
+            await writer.wait_closed()
+
+        driver = drive(waiting(ask))
+        driver.pipe("orders", ["a"])
+        thread.join()
+    assert driver.table("done") == {"a": 1}
+
+
+def test_a_time_out_is_one_of_virtual_time(drive: Drive) -> None:
+    async def wait(_: object) -> None:
+        async with asyncio.timeout(30):
+            await asyncio.Event().wait()
+
+    driver = drive(waiting(wait))
+    driver.pipe("orders", ["a"])
+    driver.advance("29s")
+    assert driver.failures == []
+    with pytest.raises(TimeoutError):
+        driver.advance("1s")
+
+
+def test_it_works_within_the_loop_of_an_async_test() -> None:
+    async def story() -> None:
+        with TestDriver(waiting(lambda _: asyncio.sleep(5))) as driver:
+            driver.pipe("orders", ["a"])
+            driver.advance("5s")
+            await asyncio.sleep(0)
+            driver.pipe("orders", ["a"])
+            driver.advance("5s")
+            assert driver.table("done") == {"a": 2}
+        assert asyncio.current_task() is not None
+
+    asyncio.run(story())
