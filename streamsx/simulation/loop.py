@@ -7,7 +7,6 @@ late, as a write to its pipe would.
 
 import asyncio
 import contextvars
-import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -99,7 +98,7 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         self._ready.append(handle)
         if self._ready_at:
             self._ready_at = 0.0
-            self._arm()
+            self._arm(0.0)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -111,9 +110,10 @@ class ThreadLoop(asyncio.AbstractEventLoop):
             return self.call_soon(callback, *args, context=context)
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
-        hop = self._rng.expovariate(1 / self.scheduler.hop_s)
-        self._ready_at = min(self._ready_at, self.scheduler.now + hop)
-        self._arm()
+        wakes_at = self.scheduler.now + self._rng.expovariate(1 / self.scheduler.hop_s)
+        if wakes_at < self._ready_at:
+            self._ready_at = wakes_at
+            self._arm(wakes_at)
         return handle
 
     def call_later(  # type: ignore[override]
@@ -128,7 +128,7 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         heappush(self._timers, (when, next(self._ties), timer))
         if self._timers[0][2] is timer:
-            self._arm()
+            self._arm(when / self.process.clock.rate)
         return timer
 
     def _timer_handle_cancelled(self, _: asyncio.TimerHandle) -> None:
@@ -194,7 +194,7 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         """From the kernel: something has arrived for this thread."""
         if not self.closed:
             heappush(self._inbox, (at, next(self._ties), function, arguments))
-            self._arm()
+            self._arm(at)
 
     def hold(self, seconds: float) -> None:
         """This thread alone is not run for so long."""
@@ -205,7 +205,6 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         self._ending = True
         for task in self._left():
             task.cancel()
-        self._arm()
 
     def close(self) -> None:
         """Nothing of it runs any more."""
@@ -261,28 +260,25 @@ class ThreadLoop(asyncio.AbstractEventLoop):
             at = min(at, self._inbox[0][0])
         return max(at, self._busy_until, self.process.frozen_until) if at < inf else inf
 
-    def _arm(self) -> None:
-        if self._in_turn or self.closed:
-            return
-        at = self._due()
-        if at < self._armed:
-            self._armed = at
+    def _arm(self, at: float) -> None:
+        """The scheduler calls then; in a turn, the turn's end sees to it."""
+        if at < self._armed and not self._in_turn:
+            self._armed = at = max(at, self._busy_until, self.process.frozen_until)
             self.scheduler.at(at, self._called, at)
 
     def _called(self, armed: float) -> None:
-        if armed != self._armed or self.closed or self._in_turn:
+        if armed != self._armed or self.closed:
             return
         self._armed = inf
         if self._due() <= self.scheduler.now:
             self._turn()
-        self._arm()
+        if not self.closed:
+            self._arm(self._due())
 
     def _turn(self) -> None:
         scheduler, ready, now = self.scheduler, self._ready, self.scheduler.now
         self._in_turn, scheduler.running = True, self
-        before = sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(finalizer=self._close_generator)
         try:
             while self._inbox and self._inbox[0][0] <= now:
                 _, _, function, arguments = heappop(self._inbox)
@@ -305,7 +301,6 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         finally:
             self._in_turn, scheduler.running = False, None
             asyncio._set_running_loop(None)
-            sys.set_asyncgen_hooks(*before)
         self._after(todo)
 
     def _run(self, handle: asyncio.Handle) -> None:
@@ -325,10 +320,6 @@ class ThreadLoop(asyncio.AbstractEventLoop):
             scheduler.violate("livelock", f"{self.name}: {self._turns} turns in one second")
         if self._ending and not self._ready and not self._left():
             self.process.loop_over(self)
-
-    def _close_generator(self, generator: Any) -> None:
-        if not self.closed:
-            self.call_soon_threadsafe(self.create_task, generator.aclose())
 
 
 def _settle(future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:

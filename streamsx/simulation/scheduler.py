@@ -12,6 +12,7 @@ import contextvars
 import hashlib
 import random
 import struct
+import sys
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -85,7 +86,12 @@ class Scheduler:
 
         Raises Violation.
         """
-        self._run(end, done)
+        before = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(finalizer=self._close_generator)
+        try:
+            self._run(end, done)
+        finally:
+            sys.set_asyncgen_hooks(*before)
         if self.violation is not None:
             raise self.violation
 
@@ -98,6 +104,11 @@ class Scheduler:
             at, _, function, arguments = heappop(heap)
             self.now = max(self.now, at)
             function(*arguments)
+
+    def _close_generator(self, generator: Any) -> None:
+        """As asyncio's loop does with one that was not read to its end."""
+        if self.running is not None:
+            self.running.call_soon(self.running.create_task, generator.aclose())
 
     # -- time, as a thread sees it
 
