@@ -75,6 +75,7 @@ def serve(options: argparse.Namespace) -> int:
     from streamsx.broker.connection import Limits
     from streamsx.broker.server import Broker
     from streamsx.broker.service import Options
+    from streamsx.loops import run
     from streamsx.tools.cli.logs import set_up
 
     set_up("info", "text")
@@ -104,4 +105,4 @@ def serve(options: argparse.Namespace) -> int:
             await told.wait()
         return codes[0]
 
-    return asyncio.run(until_told())
+    return run(until_told(), serves=True)

@@ -59,8 +59,9 @@ def limit(text: object) -> float:
 def work(options: argparse.Namespace) -> int:
     """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
     from streamsx.clock import SystemClock
+    from streamsx.loops import run
 
-    return asyncio.run(ask(options, SystemClock()))
+    return run(ask(options, SystemClock()))
 
 
 async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" = None) -> int:

@@ -39,8 +39,9 @@ def main() -> None:
 def work(options: argparse.Namespace) -> None:
     """Raises NotFound for an unknown app, BrokerUnreachable and others."""
     from streamsx.clock import SystemClock
+    from streamsx.loops import run
 
-    asyncio.run(show(options, SystemClock()))
+    run(show(options, SystemClock()))
 
 
 async def show(options: argparse.Namespace, clock: "Clock") -> None:

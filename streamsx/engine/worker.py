@@ -27,6 +27,7 @@ from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle.reconcile import Ended
+from streamsx.loops import guarded
 from streamsx.membership import events as e
 from streamsx.membership.messages import Message
 from streamsx.membership.thread import SystemThread, Threads
@@ -97,7 +98,7 @@ class Worker:
             self._loop.add_signal_handler(number, self.stop)
         self._starting = asyncio.current_task()
         try:
-            await self._run()
+            await guarded(self._run())
         except asyncio.CancelledError:
             if self._begun or not self._stopping:
                 raise

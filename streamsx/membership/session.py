@@ -25,6 +25,7 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.kafka.wire import Api
+from streamsx.loops import guarded
 from streamsx.membership import events as e
 from streamsx.membership import requests
 from streamsx.membership.lanes import Lane
@@ -131,7 +132,7 @@ class Session:
 
     async def _run(self) -> None:
         try:
-            await self._main()
+            await guarded(self._main())
         except BaseException as error:  # whatever it is, the data loop has to know
             self._deliver(Crashed(first_of(error)))
 

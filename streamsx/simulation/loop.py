@@ -167,6 +167,11 @@ class ThreadLoop(asyncio.AbstractEventLoop):
     def remove_signal_handler(self, sig: int) -> bool:
         return self.signals.pop(sig, None) is not None
 
+    def get_exception_handler(self) -> None: ...
+
+    def set_exception_handler(self, handler: object) -> None:
+        """It is not asked: what it would hear of ends the run."""
+
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Whatever asyncio would log and forget is a violation: nobody else hears of it."""
         if self.process.alive:

@@ -1,0 +1,59 @@
+"""A fault of ours in what asyncio calls, on either thread: the process ends and tells the story."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamsx.testing.apache_kafka import ApacheKafka
+from streamsx.testing.embedded_broker import EmbeddedBroker
+from streamsx.testing.wordcount import WordCount
+from streamsx.testing.workers import Workers
+
+IN_TIME_S = 15.0
+"""The other thread is waited for 5 s at most; a busy machine."""
+
+DATA_LOOP = """
+from streamsx.lifecycle.task import TABLE, Event, State
+from streamsx.model import Role
+
+del TABLE[Role.ACTIVE][Event.START, State.CREATED]  # what an assignment asks for first
+"""
+CONTROL_THREAD = """
+from streamsx.membership import events, member
+
+member.TABLE[events.Tick] = ("",) * 5  # no state knows a timer
+"""
+
+
+@pytest.fixture
+def planted(
+    request: pytest.FixtureRequest,
+    broker: EmbeddedBroker | ApacheKafka,
+    wordcount: WordCount,
+    tmp_path: Path,
+) -> Iterator[Workers]:
+    """Workers of an app that breaks a machine of ours."""
+    (tmp_path / "planted.py").write_text(
+        f"from streamsx.examples.wordcount import app\n{request.param}"
+    )
+    env = {
+        "PYTHONPATH": str(tmp_path), "STREAMSX_HEARTBEAT_INTERVAL": "200ms", **wordcount.env,
+    }  # fmt: skip
+    folder = tmp_path / "workers"
+    with Workers(broker.bootstrap, folder, app="planted:app", env=env) as workers:
+        yield workers
+
+
+@pytest.mark.parametrize(
+    "planted", [DATA_LOOP, CONTROL_THREAD], ids=["data loop", "control thread"], indirect=True
+)
+def test_a_fault_of_ours_in_a_callback_ends_the_process(planted: Workers) -> None:
+    planted.start("a")
+
+    assert planted.code("a", IN_TIME_S) == 1
+
+    log = planted.log("a")
+    assert "Traceback" in log
+    assert "InvalidTransition" in log
+    assert "story" in planted.error("a")
