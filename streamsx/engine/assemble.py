@@ -24,7 +24,6 @@ from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import OpenRows, Stores
 from streamsx.engine.tasks import Parts, Tasks
-from streamsx.errors import PartitionCountChanged
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import PLAINTEXT, Security
 from streamsx.lifecycle.fetch import Limits
@@ -37,7 +36,6 @@ from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import Kind
-from streamsx.topology.partitions import refuse_changes
 
 EXECUTOR_THREADS = 2
 CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE, HELD_SHARE = 0.40, 0.20, 0.15, 0.10
@@ -115,8 +113,7 @@ def assemble(given: Given) -> Machinery:
     executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
     stores = stores_of(given, executor)
     assignor = assignor_of(given)
-    ended, counted = given.owner.ended, counted_by(given)
-    link = GroupLink(clock, given.journal, assignor, gaps, ended, counted, limit=given.limit)
+    link = GroupLink(clock, given.journal, assignor, gaps, given.owner.ended, limit=given.limit)
     session = session_of(given, assignor, link)
     producer = producer_of(given, lease_of(given, session, link))
     failures = Failures(clock)
@@ -202,18 +199,6 @@ def lease_of(given: Given, session: Session, link: GroupLink) -> Callable[[], bo
         return always
     now = given.clock.now
     return lambda: session.losses == link.losses and now() < session.lease
-
-
-def counted_by(given: Given) -> Callable[[Mapping[str, int]], None]:
-    """Who hears of new partition counts, and ends the worker where its state does not fit."""
-
-    def counted(counts: Mapping[str, int]) -> None:
-        try:
-            refuse_changes(given.topology, given.partitions, counts)
-        except PartitionCountChanged as error:
-            given.owner.fail(error)
-
-    return counted
 
 
 def parts_of(
@@ -302,13 +287,7 @@ def limits_of(config: Config) -> tuple[Limits, Limits]:
 def assignor_of(given: Given) -> StreamsPartitionAssignor:
     topology, config = given.topology, given.config
     subtopologies = [
-        Subtopology(
-            plan.number,
-            plan.topics,
-            plan.stateful,
-            signature,
-            given.partitions[plan.topics[0]] if plan.stateful else None,
-        )
+        Subtopology(plan.number, plan.topics, plan.stateful, signature)
         for plan, signature in zip(topology.subtopologies, topology.signatures, strict=True)
     ]
     rules = Rules(
