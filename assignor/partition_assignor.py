@@ -24,12 +24,15 @@ from streamsx.model import TaskId, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """What one task runs of the topology. `signature`: 32 bits that differ when its code does."""
+    """What one task runs of the topology. `signature`: 32 bits that differ when its code does.
+    `tasks`: how many its state was made for; None: as many as its topics have partitions.
+    """
 
     number: int
     topics: tuple[str, ...]
     stateful: bool
     signature: int
+    tasks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class StreamsPartitionAssignor:
         numbers = [sub.number for sub in subtopologies]
         assert numbers == list(range(len(numbers))), f"signatures travel by position: {numbers}"
         self._topics = {sub.number: sub.topics for sub in subtopologies}
-        self._stateful = {sub.number: sub.stateful for sub in subtopologies}
+        self._subtopologies = tuple(subtopologies)
         self._number = {topic: sub.number for sub in subtopologies for topic in sub.topics}
         self._rules = rules
         self._self = Member(
@@ -167,14 +170,15 @@ class StreamsPartitionAssignor:
         """As the leader: what everybody runs and learns.
 
         `metadata`: member ids and Subscription bytes, all of JoinGroup's answer. `partitions`: how
-        many each topic has, as fresh metadata say; 0: it does not exist. A topic that is not named
-        is unknown. `leader`: this member's id. `now_ms`: unix time.
+        many each topic has, as fresh metadata say; 0: it is gone, and what needs it is given up. A
+        topic that is not named is unknown, and nothing moves. `leader`: this member's id. `now_ms`:
+        unix time.
         """
         joined = read_members(metadata, self._self.signatures)
         group = Group(self._tasks(partitions), joined.members, self._last.memory, now_ms)
-        missing = sorted(topic for topic in self._number if not partitions.get(topic))
-        if missing:
-            why = f"source topics are missing: {', '.join(missing)}: claims stay, create them"
+        unknown = sorted(topic for topic in self._number if topic not in partitions)
+        if unknown:
+            why = f"source topics are missing: {', '.join(unknown)}: claims stay, create them"
             return _refuse(group, ErrorWord.SOURCE_TOPIC_MISSING, (*joined.notes, why))
         try:
             plan = assign(group, self._rules)
@@ -201,13 +205,18 @@ class StreamsPartitionAssignor:
         return Outcome(assignments, plan, gone, ErrorWord.NONE, notes)
 
     def _tasks(self, partitions: Mapping[str, int]) -> list[Task]:
-        """One per partition of the largest source topic."""
-        return [
-            Task(task, self._stateful[number], self.partitions_of(task, partitions))
-            for number, topics in self._topics.items()
-            for p in range(max((partitions.get(topic, 0) for topic in topics), default=0))
-            for task in [TaskId(number, p)]
-        ]
+        """One per partition of the largest source topic; state reads all of its topics, or none,
+        and cannot be cut anew when they grow.
+        """
+        tasks = []
+        for sub in self._subtopologies:
+            counts = [partitions.get(topic, 0) for topic in sub.topics]
+            count = max(counts, default=0)
+            if sub.stateful:
+                count = min(count, sub.tasks or count) if all(counts) else 0
+            ids = (TaskId(sub.number, partition) for partition in range(count))
+            tasks += [Task(t, sub.stateful, self.partitions_of(t, partitions)) for t in ids]
+        return tasks
 
     def _strangers(
         self, members: Sequence[Member], partitions: Mapping[str, int]

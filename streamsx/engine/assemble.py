@@ -24,10 +24,11 @@ from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import OpenRows, Stores
 from streamsx.engine.tasks import Parts, Tasks
+from streamsx.errors import PartitionCountChanged
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import PLAINTEXT, Security
 from streamsx.lifecycle.fetch import Limits
-from streamsx.membership.member import LAST_COMMIT_S, MemberConfig
+from streamsx.membership.member import MemberConfig
 from streamsx.membership.messages import Message
 from streamsx.membership.session import Session
 from streamsx.membership.thread import SystemThread, Threads
@@ -36,15 +37,13 @@ from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import Kind
+from streamsx.topology.partitions import refuse_changes
 
 EXECUTOR_THREADS = 2
 CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE, HELD_SHARE = 0.40, 0.20, 0.15, 0.10
 """Of the memory budget: decoded objects, RocksDB's blocks and write buffers, fetched batches."""
 DIRTY_SHARE = CACHE_SHARE / 4
 """More than this, and a commit does not wait for its interval."""
-PATIENCE_SHARE = 1 / 2
-"""Of the time in which a task has to be released: the rest is for its last commit."""
-LAST_PATIENCE_S = LAST_COMMIT_S * PATIENCE_SHARE
 RESTORE_PARTITION_BYTES: Final = 1 << 20
 JITTER_STEPS = 1000
 
@@ -116,7 +115,8 @@ def assemble(given: Given) -> Machinery:
     executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
     stores = stores_of(given, executor)
     assignor = assignor_of(given)
-    link = GroupLink(clock, given.journal, assignor, gaps, given.owner.ended, limit=given.limit)
+    ended, counted = given.owner.ended, counted_by(given)
+    link = GroupLink(clock, given.journal, assignor, gaps, ended, counted, limit=given.limit)
     session = session_of(given, assignor, link)
     producer = producer_of(given, lease_of(given, session, link))
     failures = Failures(clock)
@@ -127,7 +127,6 @@ def assemble(given: Given) -> Machinery:
     changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut, damaged)
     restorer = Restorer(clock, changelogs, given.journal, tasks, limit=given.limit)
     purging = purging_of(given)
-    patience_s = config.revoke_timeout_s * PATIENCE_SHARE
     committing = Committing(
         clock,
         producer,
@@ -138,7 +137,6 @@ def assemble(given: Given) -> Machinery:
         tasks,
         interval_s=config.commit_interval_s,
         dirty_bytes_max=int(config.memory_budget_bytes * DIRTY_SHARE),
-        patience_s=lambda: LAST_PATIENCE_S if link.leaving else patience_s,
     )
     loop = DataLoop(
         clock,
@@ -204,6 +202,18 @@ def lease_of(given: Given, session: Session, link: GroupLink) -> Callable[[], bo
         return always
     now = given.clock.now
     return lambda: session.losses == link.losses and now() < session.lease
+
+
+def counted_by(given: Given) -> Callable[[Mapping[str, int]], None]:
+    """Who hears of new partition counts, and ends the worker where its state does not fit."""
+
+    def counted(counts: Mapping[str, int]) -> None:
+        try:
+            refuse_changes(given.topology, given.partitions, counts)
+        except PartitionCountChanged as error:
+            given.owner.fail(error)
+
+    return counted
 
 
 def parts_of(
@@ -292,7 +302,13 @@ def limits_of(config: Config) -> tuple[Limits, Limits]:
 def assignor_of(given: Given) -> StreamsPartitionAssignor:
     topology, config = given.topology, given.config
     subtopologies = [
-        Subtopology(plan.number, plan.topics, plan.stateful, signature)
+        Subtopology(
+            plan.number,
+            plan.topics,
+            plan.stateful,
+            signature,
+            given.partitions[plan.topics[0]] if plan.stateful else None,
+        )
         for plan, signature in zip(topology.subtopologies, topology.signatures, strict=True)
     ]
     rules = Rules(

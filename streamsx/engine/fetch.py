@@ -41,6 +41,8 @@ HURRY_WAIT_MS = 20
 HURRY_S = 10.0
 """After an assignment: what is added while a poll waits, waits for its end."""
 REPLY_TIMEOUT_S = 30.0
+LEADERLESS_MAX_S = 1.0
+"""Between two looks for a leader: it may be away for long, and nobody reads meanwhile."""
 READ_COMMITTED = 1
 DAMAGED_MAX = 3
 """So often a batch may come damaged before it is said to be; it is asked for all the same."""
@@ -136,6 +138,7 @@ class Fetcher:
 
     async def run(self) -> None:
         """Until cancelled: a loop for each broker that leads something wanted."""
+        backoff_s = BACKOFF_S
         async with asyncio.TaskGroup() as group:
             while True:
                 self._changed.clear()
@@ -144,8 +147,11 @@ class Fetcher:
                     self._nodes[node] = asyncio.Event()
                     group.create_task(self._serve(node), name=f"fetch {self._lane} from {node}")
                 if None in leaders:
-                    await self._refresh(BACKOFF_S)
+                    await _wait(self._changed, backoff_s)
+                    await self._refresh(0.0)
+                    backoff_s = min(backoff_s * 2, LEADERLESS_MAX_S)
                     continue
+                backoff_s = BACKOFF_S
                 await self._changed.wait()
 
     async def _serve(self, node: int) -> None:

@@ -34,7 +34,8 @@ RESTORES = frozenset({State.CREATED, State.OPENING, State.RESTORING})
 
 
 class GroupLink:
-    """`ended` is called once: None behind a clean leave, else what ended the membership.
+    """`ended` is called once: None behind a clean leave, else what ended the membership. `counted`
+    is told of source topics with other partition counts than before.
 
     `limit`: records, when a learner is near enough.
     """
@@ -46,11 +47,12 @@ class GroupLink:
         assignor: StreamsPartitionAssignor,
         gaps: Gaps,
         ended: Callable[[Exception | None], None],
+        counted: Callable[[Mapping[str, int]], None],
         *,
         limit: int,
     ) -> None:
         self._clock, self._journal, self._assignor, self._gaps = clock, journal, assignor, gaps
-        self._ended, self._limit = ended, limit
+        self._ended, self._counted, self._limit = ended, counted, limit
         self._owned = Owned(assignor.task_of)
         self._session: Session
         self._tasks: Tasks
@@ -197,6 +199,10 @@ class GroupLink:
         task, number = message.ticket
         found = {tp.topic: what for tp, what in message.found.items()}
         self._tasks.positions(task, number, found)
+
+    @hear.register
+    def _(self, message: said.Counted) -> None:
+        self._counted(message.counts)
 
     @hear.register
     def _(self, message: e.CommitDone) -> None:

@@ -5,29 +5,31 @@ assignor's), when one or a removal is due (the member's).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssignor
 from streamsx.clock import Clock
 from streamsx.errors import BrokerUnreachable, WorldError
 from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import requests
+from streamsx.membership.counts import Counts
 
 METADATA_RETRY_S = 0.1
 METADATA_WAIT_S = 2.0
 """CreateTopics returns before Metadata knows the topic: a plan without it stands for minutes."""
-TOPICS_EVERY_S = 30.0
+TOPICS_EVERY_S = 5.0
+"""Until then nobody reads what is sent to a new partition."""
 EVICT_TIMEOUT_S = 5.0
 
 AskCoordinator = Callable[[Api, dict[str, Any], float], Awaitable[Any]]
 
 
 class Leading:
-    """One per session, on its thread."""
+    """One per session, on its thread. `changed` is told of topics with other counts than before."""
 
     def __init__(
         self,
@@ -37,12 +39,13 @@ class Leading:
         subscribed: Sequence[str],
         assignor: StreamsPartitionAssignor,
         ask: AskCoordinator,
+        changed: Callable[[Mapping[str, int]], None],
         log: Callable[[str], None],
     ) -> None:
         self._cluster, self._clock, self._group = cluster, clock, group
         self._subscribed, self._assignor = subscribed, assignor
-        self._ask, self._log = ask, log
-        self._counts: dict[str, int] = {}
+        self._ask, self._changed, self._log = ask, changed, log
+        self._counts = Counts(subscribed)
 
     async def plan(self, asked: e.Assign) -> Outcome:
         """Who runs what, as of now, by who led when it was asked: counts may take a while, and a
@@ -50,7 +53,7 @@ class Leading:
         await self._refresh_counts()
         outcome = self._assignor.assign(
             [(member.member_id, member.metadata) for member in asked.members],
-            self._counts,
+            self._counts.known,
             leader=asked.member_id,
             generation=asked.generation,
             now_ms=int(self._clock.wall() * 1000),
@@ -61,33 +64,40 @@ class Leading:
             self._log(f"plan task={decision.task} {decision.decision}: {decision.why}")
         return outcome
 
-    async def watch(self, changed: Callable[[], None]) -> None:
-        """Until cancelled: tell when a topic has another number of partitions than planned with."""
+    async def watch(self, replan: Callable[[], None]) -> None:
+        """Until cancelled: whoever leads has to plan with new counts."""
         while True:
             await asyncio.sleep(TOPICS_EVERY_S)
-            await self._refresh()
-            found = self._found()
-            if self._counts and found != self._counts:
-                self._counts = found
-                changed()
+            if await self._look():
+                replan()
 
     async def _refresh_counts(self) -> None:
         """Fresh, and patient while a topic was just created."""
         give_up_at = self._clock.now() + METADATA_WAIT_S
-        while True:
-            await self._refresh()
-            self._counts = self._found()
-            if all(self._counts.values()) or self._clock.now() >= give_up_at:
-                return
+        await self._look()
+        while not self._counts.complete and self._clock.now() < give_up_at:
             await asyncio.sleep(METADATA_RETRY_S)
+            await self._look()
 
-    async def _refresh(self) -> None:
-        with suppress(BrokerUnreachable):  # what is known stands
+    async def _look(self) -> bool:
+        """Whether a count has changed."""
+        try:
             await self._cluster.follow(self._subscribed)
             await self._cluster.refresh()
+        except BrokerUnreachable:
+            return False  # what is known stands
+        changed = self._counts.heard(self._clock.now(), self._found())
+        for topic in (topic for topic, count in changed.items() if not count):
+            self._log(f"source topic gone: {topic}: what reads it waits until it is there again")
+        if changed:
+            self._changed(changed)
+        return bool(changed)
 
     def _found(self) -> dict[str, int]:
-        return {topic: self._cluster.partitions(topic) for topic in self._subscribed}
+        """A topic that cannot be asked for is neither there nor gone."""
+        known = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        cluster, topics = self._cluster, self._subscribed
+        return {t: cluster.partitions(t) for t in topics if cluster.error(t) in known}
 
     async def remove(self, member_id: str) -> None:
         """A marked member that may still be there behind its deadline."""

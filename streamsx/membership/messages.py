@@ -46,6 +46,13 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """Source topics that have other partition counts than before; 0: it is gone."""
+
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class IsLeaving:
     """The member is on its way out; monotonic second of its deadline, None without one."""
 
@@ -65,6 +72,6 @@ class Crashed:
 
 
 Message = (
-    Joining | Planned | Positions | IsLeaving | Stays | Crashed | e.Assigned | e.Revoke | e.Lost
-    | e.CommitDone | e.CommitFailed | e.Fatal | e.Left
+    Joining | Planned | Positions | Counted | IsLeaving | Stays | Crashed | e.Assigned | e.Revoke
+    | e.Lost | e.CommitDone | e.CommitFailed | e.Fatal | e.Left
 )  # fmt: skip

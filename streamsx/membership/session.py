@@ -32,6 +32,7 @@ from streamsx.membership.lanes import Lane
 from streamsx.membership.leading import Leading
 from streamsx.membership.member import Member, MemberConfig
 from streamsx.membership.messages import (
+    Counted,
     Crashed,
     IsLeaving,
     Joining,
@@ -164,6 +165,7 @@ class Session:
             self._subscribed,
             self._assignor,
             self._ask_coordinator,
+            lambda counts: self._deliver(Counted(counts)),
             self._log,
         )
 

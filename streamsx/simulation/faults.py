@@ -34,7 +34,6 @@ REFUSALS = (
 COMMIT_REFUSALS = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 )  # fmt: skip
 
 
@@ -212,7 +211,7 @@ class Faults:
             self.world.nodes.vanish(rng.randrange(len(HOSTS)), seconds)
 
     def _damage(self, _: random.Random) -> None:
-        self.world.front.damage()
+        self.world.front.damaged = 1
 
     def _refuse_produce(self, rng: random.Random) -> None:
         if rng.random() < 0.5:

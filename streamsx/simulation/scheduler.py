@@ -13,6 +13,7 @@ import hashlib
 import random
 import struct
 import sys
+import warnings
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -162,10 +163,14 @@ class Scheduler:
         """
         self._heap.clear()
         loops = [loop for process in self.processes for loop in process.loops]
-        for process in self.processes:
-            process.kill(power=True)
-        for loop in loops:
-            loop.unwind()
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # begun too late, and never awaited
+            for process in self.processes:
+                process.kill(power=True)
+            for loop in loops:
+                loop.unwind()
+        sys.unraisablehook = hook
 
 
 class SimClock:

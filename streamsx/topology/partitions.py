@@ -2,9 +2,10 @@
 
 Sub-topologies with state: all their sources have one partition count, else a key of one topic is
 not where the same key of the other is; a source that is yet to be created follows those that are
-there. Changelogs have that count too. State cannot be cut anew, so a changelog with another count
-stops the app. Without state, the largest count of a source gives the number of tasks. Everything
-else that is missing is created with the count that it asks for, or the default.
+there, or else the changelogs. These have that count too. State cannot be cut anew, so a changelog
+with another count stops the app, and so does a source that grows while it runs. Without state, the
+largest count of a source gives the number of tasks. Everything else that is missing is created with
+the count that it asks for, or the default.
 
 Pure: the broker's answer goes in, what to create comes out.
 """
@@ -69,7 +70,8 @@ def _sources(
             f"with state in {', '.join(store.name for store in each.stores)}: group one of them "
             "by its key (group_by), or create them alike"
         )
-    return dict.fromkeys(each.topics, next(iter(known.values()), default))
+    made = (counts[store.changelog] for store in each.stores if store.changelog in counts)
+    return dict.fromkeys(each.topics, next(iter(known.values()), next(made, default)))
 
 
 def _changelogs(
@@ -80,17 +82,33 @@ def _changelogs(
     for store in each.stores:
         found, asked = counts.get(store.changelog, count), specs[store.changelog].partitions
         if found != count:
-            raise PartitionCountChanged(
-                f"state was made for another partition count: table {store.name}: its changelog "
-                f"{store.changelog} has {found} partitions, {source} has {count}: give {source} "
-                f"{found} partitions again, or delete the changelog to begin without state"
-            )
+            raise changed(source, count, store.name, found)
         if asked not in (None, count):
             raise PartitionMismatch(
                 f"partition counts differ: table {store.name} asks for {asked} partitions, "
                 f"{source} has {count}: leave out the table's, or make them alike"
             )
     return {store.changelog: count for store in each.stores}
+
+
+def refuse_changes(topology: Topology, made: Mapping[str, int], found: Mapping[str, int]) -> None:
+    """`made`: partition counts of all topics when the app started; `found`: some as of now, 0 for
+    one that is gone. Raises PartitionCountChanged for a topic that a table's state was made from.
+    """
+    for each in topology.subtopologies:
+        for topic in each.topics if each.stateful else ():
+            now = found.get(topic)
+            if now and now != made[topic]:
+                raise changed(topic, now, each.stores[0].name, made[topic])
+
+
+def changed(topic: str, count: int, table: str, made: int) -> PartitionCountChanged:
+    """No Kafka takes partitions away again, and a key's state is where its partition was."""
+    return PartitionCountChanged(
+        f"partition count changed: {topic} has {count} partitions, the state of table {table} was "
+        f"made for {made}: read a new topic with {made} partitions, or raise the app's version to "
+        "begin without state and from the start of its topics"
+    )
 
 
 def _list(counts: Mapping[str, int]) -> str:

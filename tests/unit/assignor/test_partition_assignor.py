@@ -197,18 +197,51 @@ def test_members_hurry_while_somebody_learns_or_a_tool_is_there() -> None:
     assert [word_for(outcome, "1").more for outcome in (learns, asked, calm)] == [True, True, False]
 
 
-def test_without_a_source_topic_nothing_moves() -> None:
+def test_while_nothing_is_known_of_a_source_topic_nothing_moves() -> None:
     a, b = assignor("a"), assignor("b")
     metadata = [("1", said(a.user_data(NOTHING), "counts-0")), ("2", said(b.user_data(NOTHING)))]
 
-    for counts in ({"left": 3, "counts": 2}, {**COUNTS, "right": 0}):
-        outcome = lead(a, metadata, counts)
+    outcome = lead(a, metadata, {"left": 3, "counts": 2})
 
-        assert (outcome.error, outcome.plan) == (ErrorWord.SOURCE_TOPIC_MISSING, None)
-        assert given_to(outcome, "1") == tps("counts-0")
-        word = word_for(outcome, "2")
-        assert (word.error, word.round) == (ErrorWord.SOURCE_TOPIC_MISSING, 1)
-        assert outcome.notes == ("source topics are missing: right: claims stay, create them",)
+    assert (outcome.error, outcome.plan) == (ErrorWord.SOURCE_TOPIC_MISSING, None)
+    assert given_to(outcome, "1") == tps("counts-0")
+    word = word_for(outcome, "2")
+    assert (word.error, word.round) == (ErrorWord.SOURCE_TOPIC_MISSING, 1)
+    assert outcome.notes == ("source topics are missing: right: claims stay, create them",)
+
+
+def test_what_a_topic_that_is_gone_was_read_by_is_given_up_and_all_else_is_planned() -> None:
+    """Every plan was refused instead, once every few seconds, for as long as it was away."""
+    a = assignor()
+    claims = "left-0 right-0 left-1 right-1 left-2 counts-0 counts-1"
+    metadata = [("1", said(a.user_data(NOTHING), claims))]
+
+    without_state = lead(a, metadata, {**COUNTS, "right": 0})
+    assert without_state.error is ErrorWord.NONE
+    assert given_to(without_state, "1") == tps("left-0 left-1 left-2 counts-0 counts-1")
+
+    stateful = lead(a, metadata, {**COUNTS, "counts": 0})
+    assert given_to(stateful, "1") == tps("left-0 right-0 left-1 right-1 left-2")
+    back = lead(a, [("1", said(a.user_data(NOTHING), claims[: claims.index(" counts")]))])
+    assert given_to(back, "1") == tps(claims)
+
+
+def test_state_reads_all_of_its_topics_or_none() -> None:
+    joined = StreamsPartitionAssignor(
+        subtopologies=[Subtopology(0, ("left", "right"), True, 1, tasks=2)],
+        rules=Rules(), process=bytes(16), instance="a", version="0.1.0",
+    )  # fmt: skip
+    metadata = [("1", said(joined.user_data(NOTHING), "left-0 right-0"))]
+    assert given_to(lead(joined, metadata, {"left": 2, "right": 0}), "1") == set()
+
+
+def test_state_has_no_task_for_partitions_that_it_was_not_made_for() -> None:
+    a = StreamsPartitionAssignor(
+        subtopologies=[Subtopology(0, ("counts",), True, 1, tasks=2)],
+        rules=Rules(), process=bytes(16), instance="a", version="0.1.0",
+    )  # fmt: skip
+    metadata = [("1", said(a.user_data(NOTHING), "counts-0"))]
+    assert given_to(lead(a, metadata, {"counts": 4}), "1") == tps("counts-0 counts-1")
 
 
 def test_a_plan_that_is_not_lawful_is_not_shipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ the group says comes from there, what it is told stands there.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from math import inf
@@ -14,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from streamsx import App
+from streamsx import App, Stream
 from streamsx.assignor.wire import AssignmentView
 from streamsx.broker.connection import Call
 from streamsx.broker.events import Body
@@ -34,7 +35,7 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.network import Net
 from streamsx.simulation.process import Main, Process
 from streamsx.simulation.scheduler import Scheduler, SimClock
-from streamsx.state.api import Rows
+from streamsx.state.api import ROW, Rows
 from streamsx.state.directory import StateDirectory
 from streamsx.state.memory import MemoryRows
 from streamsx.testing.scripted_broker import ScriptedBroker
@@ -62,6 +63,7 @@ def connected() -> Clusters:
 HOST, PORT = "127.0.0.1", 9092
 READ_BYTES = 1 << 20
 BATCH_BYTES = 1 << 20
+ROWS_PER_BATCH = 500
 
 
 class Bench:
@@ -110,9 +112,17 @@ class Bench:
         if self.scheduler.violation is not None:
             raise self.scheduler.violation
 
-    def station(self, app: App, name: str = "w1", *, by_hand: bool = True) -> "Station":
-        """A worker, from now on; its group is played by hand, or real."""
-        return Station(self, app, name, by_hand=by_hand)
+    def station(
+        self, app: App, name: str = "w1", *, by_hand: bool = True, stores: "Stored | None" = None
+    ) -> "Station":
+        """A worker, from now on; its group is played by hand, or real. `stores`: of a dead one."""
+        return Station(self, app, name, {} if stores is None else stores, by_hand=by_hand)
+
+    def begun(self, app: App, name: str = "w1") -> "Station":
+        """A worker that waits for its first assignment."""
+        station = self.station(app, name)
+        self.until(lambda: station.hand.alive)
+        return station
 
     def run(self, seconds: float) -> None:
         self.scheduler.run_until(self.scheduler.now + seconds)
@@ -145,6 +155,26 @@ class Bench:
             assert builder.append(now_ms if at_ms is None else at_ms, key, value)
         self.at_broker(lambda: self.log(tp).append(memoryview(builder.close()), BATCH_BYTES))
 
+    def feed(self, partition: int, *values: str, at_ms: int | None = None) -> None:
+        """Words."""
+        self.append(words(partition), [(None, value.encode()) for value in values], at_ms)
+
+    def remember(self, tp: TopicPartition, batches: int, value: bytes = b"%d") -> int:
+        """Rows of a changelog, 500 per batch; how many."""
+        for batch in range(batches):
+            numbers = range(batch * ROWS_PER_BATCH, (batch + 1) * ROWS_PER_BATCH)
+            self.append(tp, [(b'"%06d"' % n, value % n) for n in numbers])
+        self.run(0.1)
+        return batches * ROWS_PER_BATCH
+
+    def counted(self) -> Counter[str]:
+        """By the changelogs."""
+        found = Counter[str]()
+        for partition in range(3):
+            for key, value in {k: v for k, v in self.read(changelog(partition)) if k and v}.items():
+                found[key.decode().strip('"')] += int(value)
+        return found
+
     def at_broker(self, what: Callable[[], object]) -> None:
         """In a turn of its thread."""
         loop = self.process.main.loop
@@ -160,6 +190,37 @@ class Bench:
             found += zip(batch.keys, batch.values, strict=True)
             at = batch.next_offset
         return found
+
+
+def words(partition: int) -> TopicPartition:
+    return TopicPartition("words", partition)
+
+
+def changelog(partition: int, table: str = "counts") -> TopicPartition:
+    return TopicPartition(f"t-{table}-changelog", partition)
+
+
+def app_of(**settings: Any) -> App:
+    given = {"broker": f"{HOST}:{PORT}", "session_timeout": 10, "memory_budget": "32MiB"}
+    return App("t", topic_partitions=3, **{**given, **settings})
+
+
+def counting(*, tables: int = 0, **settings: Any) -> App:
+    """Counts each word, in so many more tables too; `poison` is none."""
+    app = app_of(**settings)
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+    others = [app.Table(f"other{n}", default=int, value_type=int) for n in range(tables)]
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for word in stream:
+            if word == "poison":
+                raise ValueError(word)
+            counts[word] += 1
+            for other in others:
+                other[word] += 1
+
+    return app
 
 
 class KeptRows(MemoryRows):
@@ -178,26 +239,36 @@ class KeptRows(MemoryRows):
     def close(self) -> None: ...
 
 
+Stored = dict[tuple[str, int], MemoryRows]
+"""By name and partition."""
+
+
 class Station:
     """A worker of an app, from now on. `stores`: its disk, by name and partition; a write to it
     takes `write_s`.
     """
 
-    def __init__(self, bench: Bench, app: App, name: str, *, by_hand: bool) -> None:
+    def __init__(
+        self, bench: Bench, app: App, name: str, stores: "Stored", *, by_hand: bool
+    ) -> None:
         self.bench, self.name, self._app = bench, name, app
         self.topology = app.topology()
         self.events: list[tuple[float, str, dict[str, object]]] = []
-        self.stores: dict[tuple[str, int], MemoryRows] = {}
+        self.stores = stores
         self.write_s, self.writes = 0.0, 0
+        self.refusals: list[Exception] = []
+        """What the next openings of stores raise."""
         self.hand = Hand(self)
         self.process = Process(bench.net, name)
+        self.process.on_kill.append(self._release)
         self._threads = self._hand if by_hand else self.process.thread
         self._worker: Worker | None = None
+        self._directory: StateDirectory | None = None
         self.main = self.process.start(self._main, "data")
 
     async def _main(self) -> int:
         config, folder = self._app.conf, self.bench.folder / self.name
-        directory = StateDirectory(folder, config.id, self.bench.fresh_id)
+        directory = self._directory = StateDirectory(folder, config.id, self.bench.fresh_id)
         self._worker = worker = Worker(
             self.topology,
             config,
@@ -215,10 +286,16 @@ class Station:
         finally:
             directory.release()
 
+    def _release(self) -> None:
+        if self._directory is not None:
+            self._directory.release()
+
     def _hand(self, _: str, __: Main) -> "Hand":
         return self.hand
 
     def _rows(self, path: Path, _: str) -> Rows:
+        if self.refusals:
+            raise self.refusals.pop(0)
         path.mkdir(parents=True, exist_ok=True)
         return self.stores.setdefault((path.parent.name, int(path.name)), KeptRows(self))
 
@@ -240,6 +317,16 @@ class Station:
     def states(self, task: TaskId) -> list[object]:
         """Through which the task has gone."""
         return [moved["to"] for moved in self.told("task") if moved["task"] == str(task)]
+
+    def position(self, partition: int, table: str = "counts") -> int:
+        """Of a store, as it says."""
+        store = self.stores.get((table, partition))
+        return (store.position() or 0) if store else 0
+
+    def rows(self, partition: int) -> dict[str, bytes]:
+        """Of the counts."""
+        found = self.stores["counts", partition].scan(ROW, None)
+        return {key.removeprefix(ROW).decode().strip('"'): value for key, value in found}
 
     def deliver(self, message: said.Message) -> None:
         assert self._worker is not None

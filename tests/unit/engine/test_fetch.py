@@ -5,7 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import pytest
+
 from streamsx.clock import Clock, SystemClock
+from streamsx.engine import fetch
 from streamsx.engine.fetch import Fetcher
 from streamsx.kafka.batch import Builder, place
 from streamsx.kafka.cluster import Cluster
@@ -81,6 +84,38 @@ def test_a_partition_that_had_no_leader_for_a_while_is_fetched_again() -> None:
             scene.leader = NODE
             await soon(scene.fetched)
 
+            running.cancel()
+            await asyncio.wait([running])
+            await cluster.stop()
+
+    asyncio.run(story())
+
+
+def test_a_leader_that_stays_away_is_looked_for_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was asked for ten times a second."""
+    monkeypatch.setattr(fetch, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(fetch, "LEADERLESS_MAX_S", 0.2)
+
+    async def story() -> None:
+        scene = Scene()
+        scene.leader = NOBODY
+        async with scene.broker as broker:
+            cluster = Cluster(broker.bootstrap)
+            await cluster.start()
+            await cluster.follow([TP.topic])
+            fetcher = Fetcher(
+                cluster, SystemClock(), "data", Limits(), lambda: None, ignore, damaged
+            )
+            before = len(broker.asked_for(Api.METADATA))
+            fetcher.add(TP, 0)
+            running = asyncio.create_task(fetcher.run())
+            await asyncio.sleep(1.0)
+            assert len(broker.asked_for(Api.METADATA)) - before < 15
+
+            scene.leader = NODE
+            await soon(scene.fetched)
             running.cancel()
             await asyncio.wait([running])
             await cluster.stop()

@@ -2,100 +2,44 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamsx import App, Stream
 from streamsx.assignor.model import CopyRole
 from streamsx.broker.server import answered
+from streamsx.errors import Fenced
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
-from streamsx.model import TaskId, TopicPartition
-from streamsx.state.api import ROW
+from streamsx.membership.messages import Joining
+from streamsx.model import TaskId
+from tests.unit.engine.conftest import ROWS_PER_BATCH, app_of, changelog, counting, words
 
 if TYPE_CHECKING:
+    from streamsx import App, Stream
     from streamsx.broker.connection import Call
     from streamsx.broker.events import Body
     from streamsx.broker.service import Service
-    from tests.unit.engine.conftest import Bench, Station
+    from tests.unit.engine.conftest import Bench
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
-ROWS_PER_BATCH = 500
-
-
-def words(partition: int) -> TopicPartition:
-    return TopicPartition("words", partition)
-
-
-def changelog(partition: int, table: str = "counts") -> TopicPartition:
-    return TopicPartition(f"t-{table}-changelog", partition)
-
-
-def app_of(**settings: Any) -> App:
-    return App("t", broker="127.0.0.1:9092", topic_partitions=3, memory_budget="32MiB", **settings)
-
-
-def counting(**settings: Any) -> App:
-    """Counts each word; `tables` more of them, which nothing is put into."""
-    tables = settings.pop("tables", 0)
-    app = app_of(**settings)
-    counts = app.Table("counts", default=int, key_type=str, value_type=int)
-    others = [app.Table(f"other{n}", default=int, value_type=int) for n in range(tables)]
-
-    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
-    async def count(stream: Stream[str]) -> None:
-        async for word in stream:
-            counts[word] += 1
-            for other in others:
-                other[word] += 1
-
-    return app
-
-
-def begun(bench: Bench, app: App, name: str = "w1") -> Station:
-    """A worker that waits for its first assignment."""
-    station = bench.station(app, name)
-    bench.until(lambda: station.hand.alive)
-    return station
-
-
-def feed(bench: Bench, partition: int, *values: str, at_ms: int | None = None) -> None:
-    bench.append(words(partition), [(None, value.encode()) for value in values], at_ms)
-
-
-def remember(bench: Bench, tp: TopicPartition, batches: int, value: bytes = b"%d") -> int:
-    """Rows of a changelog; how many."""
-    for batch in range(batches):
-        numbers = range(batch * ROWS_PER_BATCH, (batch + 1) * ROWS_PER_BATCH)
-        bench.append(tp, [(b'"%06d"' % n, value % n) for n in numbers])
-    bench.run(0.1)
-    return batches * ROWS_PER_BATCH
-
-
-def position(station: Station, partition: int, table: str = "counts") -> int:
-    store = station.stores.get((table, partition))
-    return (store.position() or 0) if store else 0
-
-
-def rows(station: Station, partition: int) -> dict[bytes, bytes]:
-    return dict(station.stores["counts", partition].scan(ROW, None))
 
 
 # -- records
 
 
 def test_a_task_goes_on_at_its_position_and_commits_what_it_has_done(bench: Bench) -> None:
-    station = begun(bench, counting())
-    feed(bench, 0, "a", "b", "a", "c")
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b", "a", "c")
     bench.committed[words(0)] = (1, "")
     station.hand.plan(T0)
     bench.until(lambda: bench.committed[words(0)][0] == 4)
     assert sorted(bench.read(changelog(0))) == [(b'"a"', b"1"), (b'"b"', b"1"), (b'"c"', b"1")]
     bench.run(0.1)
-    assert rows(station, 0) == {ROW + b'"a"': b"1", ROW + b'"b"': b"1", ROW + b'"c"': b"1"}
-    assert position(station, 0) == 3
+    assert station.rows(0) == {"a": b"1", "b": b"1", "c": b"1"}
+    assert station.position(0) == 3
 
 
 def test_a_source_of_which_much_more_than_a_share_is_held_is_read_to_its_end(
@@ -104,18 +48,18 @@ def test_a_source_of_which_much_more_than_a_share_is_held_is_read_to_its_end(
     app = counting(
         fetch_hold_bytes="64KiB", consumer_max_fetch_size="16KiB", fetch_max_bytes="16KiB"
     )
-    station = begun(bench, app)
+    station = bench.begun(app)
     for _ in range(40):
-        feed(bench, 0, *(["x" * 100] * 100))
+        bench.feed(0, *(["x" * 100] * 100))
     station.hand.plan(T0)
     bench.until(lambda: bench.committed.get(words(0)) is not None, 10)
     bench.until(lambda: bench.committed[words(0)][0] == 4000, 10)
 
 
 def test_a_record_is_read_where_the_log_begins_when_it_was_cut(bench: Bench) -> None:
-    station = begun(bench, counting())
-    feed(bench, 0, "a", "b")
-    feed(bench, 0, "c")
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b")
+    bench.feed(0, "c")
     bench.run(0.1)
     bench.at_broker(lambda: bench.log(words(0)).delete_before(2))
     bench.committed[words(0)] = (1, "")
@@ -125,8 +69,8 @@ def test_a_record_is_read_where_the_log_begins_when_it_was_cut(bench: Bench) -> 
 
 
 def test_a_source_that_is_damaged_for_good_says_so_and_the_others_go_on(bench: Bench) -> None:
-    station = begun(bench, counting())
-    feed(bench, 0, "a")
+    station = bench.begun(counting())
+    bench.feed(0, "a")
     bench.run(0.1)
     (path,) = bench.log(words(0)).folder.glob("*.log")
     data = bytearray(path.read_bytes())
@@ -134,7 +78,7 @@ def test_a_source_that_is_damaged_for_good_says_so_and_the_others_go_on(bench: B
     path.write_bytes(data)
     station.hand.plan(T0, T1)
     bench.until(lambda: station.told("error"), 30)
-    feed(bench, 1, "b")
+    bench.feed(1, "b")
     bench.until(lambda: words(1) in bench.committed)
     (told,) = station.told("error")
     assert "words-0" in str(told)
@@ -160,20 +104,20 @@ def test_a_released_task_stops_reading_ends_its_bodies_and_writes_out_what_is_co
         finally:
             ended.append("body")
 
-    station = begun(bench, app)
+    station = bench.begun(app)
     ended.clear()  # of those that were looked into
-    feed(bench, 0, "a", "b")
+    bench.feed(0, "a", "b")
     station.hand.holds = True
     station.hand.plan(T0)
     bench.until(lambda: "running" in station.states(T0))
     bench.run(0.1)
     station.hand.revoke(T0, number=7)
     bench.run(0.5)
-    feed(bench, 0, "too late")
+    bench.feed(0, "too late")
     (asked,) = [event for event in station.hand.posted if isinstance(event, e.Commit)]
     assert station.states(T0)[-1] == "suspended"
     assert station.hand.released() == []
-    assert rows(station, 0) == {}
+    assert station.rows(0) == {}
 
     station.hand.commit(asked)
     bench.until(station.hand.released)
@@ -181,8 +125,8 @@ def test_a_released_task_stops_reading_ends_its_bodies_and_writes_out_what_is_co
     assert bench.committed[words(0)][0] == 2
     bench.until(lambda: station.states(T0)[-1] == "closed")
     assert ended == ["body"]
-    assert rows(station, 0) == {ROW + b'"a"': b"1", ROW + b'"b"': b"1"}
-    assert position(station, 0) == 2
+    assert station.rows(0) == {"a": b"1", "b": b"1"}
+    assert station.position(0) == 2
     over = bench.scheduler.now
     bench.run(2)
     assert words(0) not in [tp for tp, _ in bench.fetched(over + 0.5)]
@@ -192,30 +136,30 @@ def test_a_released_task_stops_reading_ends_its_bodies_and_writes_out_what_is_co
 def test_what_is_lost_is_not_committed_and_its_store_is_back_at_the_last_commit(
     bench: Bench,
 ) -> None:
-    station = begun(bench, counting())
-    feed(bench, 0, "a")
+    station = bench.begun(counting())
+    bench.feed(0, "a")
     station.hand.plan(T0)
     bench.until(lambda: words(0) in bench.committed)
     bench.run(0.1)
     station.hand.holds = True
-    feed(bench, 0, "a", "b")
+    bench.feed(0, "a", "b")
     bench.until(lambda: len(bench.read(changelog(0))) > 1)
     station.hand.lose(T0)
     bench.until(lambda: station.states(T0)[-1] == "closed")
     assert bench.committed[words(0)][0] == 1
-    assert rows(station, 0) == {ROW + b'"a"': b"1"}
+    assert station.rows(0) == {"a": b"1"}
     assert station.hand.released() == []
 
 
 def test_stream_time_survives_a_hand_over(bench: Bench) -> None:
-    first = begun(bench, counting(), "w1")
-    feed(bench, 0, "a", at_ms=5_000_000)
+    first = bench.begun(counting(), "w1")
+    bench.feed(0, "a", at_ms=5_000_000)
     first.hand.plan(T0)
     bench.until(lambda: words(0) in bench.committed)
     first.hand.revoke(T0)
     bench.until(first.hand.released)
 
-    second = begun(bench, counting(), "w2")
+    second = bench.begun(counting(), "w2")
     second.hand.plan(T0)
     bench.until(lambda: "running" in second.states(T0))
     assert second.made.tasks.actives[T0].task.stream_time == 5_000_000
@@ -223,11 +167,11 @@ def test_stream_time_survives_a_hand_over(bench: Bench) -> None:
 
 
 def test_without_a_lease_nothing_is_processed_or_sent(bench: Bench) -> None:
-    station = begun(bench, counting())
+    station = bench.begun(counting())
     station.hand.plan(T0)
     bench.until(lambda: "running" in station.states(T0))
     station.made.session.member.lease.until = bench.scheduler.now
-    feed(bench, 0, "a")
+    bench.feed(0, "a")
     bench.run(5)
     assert bench.read(changelog(0)) == []
     station.made.session.member.lease.until = bench.scheduler.now + 100
@@ -238,42 +182,42 @@ def test_without_a_lease_nothing_is_processed_or_sent(bench: Bench) -> None:
 
 
 def test_an_active_restores_all_of_its_changelog_before_it_runs(bench: Bench) -> None:
-    station = begun(bench, counting())
-    end = remember(bench, changelog(0), 10)
-    feed(bench, 0, "000007")
+    station = bench.begun(counting())
+    end = bench.remember(changelog(0), 10)
+    bench.feed(0, "000007")
     station.hand.plan(T0)
     bench.until(lambda: words(0) in bench.committed)
     bench.run(0.1)
     assert station.states(T0) == ["opening", "restoring", "running"]
-    assert rows(station, 0)[ROW + b'"000007"'] == b"8"
-    assert len(rows(station, 0)) == end
+    assert station.rows(0)["000007"] == b"8"
+    assert len(station.rows(0)) == end
 
 
 def test_a_learner_follows_its_changelog_and_says_when_it_is_near(bench: Bench) -> None:
-    station = begun(bench, counting(acceptable_recovery_lag=100))
-    end = remember(bench, changelog(0), 10)
+    station = bench.begun(counting(acceptable_recovery_lag=100))
+    end = bench.remember(changelog(0), 10)
     station.hand.plan(learners=[T0])
     bench.until(lambda: e.Ready() in station.hand.posted)
     assert station.states(T0)[-1] == "tailing"
-    assert position(station, 0) >= end - 100
-    remember(bench, changelog(0), 1)
-    bench.until(lambda: position(station, 0) == end + ROWS_PER_BATCH, 5)
+    assert station.position(0) >= end - 100
+    bench.remember(changelog(0), 1)
+    bench.until(lambda: station.position(0) == end + ROWS_PER_BATCH, 5)
     assert station.hand.posted.count(e.Ready()) == 1
 
 
 def test_a_learner_that_is_dropped_in_the_middle_of_its_restore_is_restored_no_more(
     bench: Bench,
 ) -> None:
-    station = begun(bench, counting(acceptable_recovery_lag=0))
+    station = bench.begun(counting(acceptable_recovery_lag=0))
     station.write_s = 0.01
-    end = remember(bench, changelog(0), 40)
+    end = bench.remember(changelog(0), 40)
     station.hand.plan(learners=[T0])
-    bench.until(lambda: position(station, 0) >= 1000)
+    bench.until(lambda: station.position(0) >= 1000)
     station.hand.plan()
     bench.until(lambda: station.states(T0)[-1] == "closed")
-    at, over = position(station, 0), bench.scheduler.now
+    at, over = station.position(0), bench.scheduler.now
     bench.run(5)
-    assert at == position(station, 0) < end
+    assert at == station.position(0) < end
     assert changelog(0) not in [tp for tp, _ in bench.fetched(over + 0.5)]
     assert e.Ready() not in station.hand.posted
 
@@ -283,9 +227,9 @@ def test_a_changelog_that_is_cut_under_a_reader_does_not_hang_its_restore(
     bench: Bench, role: str
 ) -> None:
     """What was read is of before the cut; what comes next begins behind it."""
-    station = begun(bench, counting(acceptable_recovery_lag=0))
+    station = bench.begun(counting(acceptable_recovery_lag=0))
     log = changelog(0)
-    end = remember(bench, log, 40, b"%0100d")
+    end = bench.remember(log, 40, b"%0100d")
 
     def cut_behind_the_first_answer(service: Service, call: Call) -> Body | None:
         tp, offset = bench.fetched(0)[-1] if call.api is Api.FETCH else (log, 0)
@@ -296,17 +240,17 @@ def test_a_changelog_that_is_cut_under_a_reader_does_not_hang_its_restore(
     bench.answer = cut_behind_the_first_answer
     active, learners = ([T0], []) if role == "active" else ([], [T0])
     station.hand.plan(*active, learners=learners)
-    bench.until(lambda: position(station, 0) == end, 20)
-    assert rows(station, 0).keys() == {ROW + b'"%06d"' % n for n in range(end - 100, end)}
+    bench.until(lambda: station.position(0) == end, 20)
+    assert station.rows(0).keys() == {f"{n:06d}" for n in range(end - 100, end)}
     assert "restoring it from the start" in str(station.told("error"))
     bench.run(0.1)
     assert station.states(T0)[-1] == ("running" if role == "active" else "tailing")
 
 
 def test_of_two_stores_the_worse_one_counts(bench: Bench) -> None:
-    station = begun(bench, counting(tables=1, acceptable_recovery_lag=10))
-    remember(bench, changelog(0), 1)
-    end = remember(bench, changelog(0, "other0"), 4)
+    station = bench.begun(counting(tables=1, acceptable_recovery_lag=10))
+    bench.remember(changelog(0), 1)
+    end = bench.remember(changelog(0, "other0"), 4)
 
     def one_has_no_leader(service: Service, call: Call) -> Body | None:
         if call.api is not Api.FETCH or changelog(0, "other0").topic not in names(call):
@@ -348,18 +292,18 @@ def working(bench: Bench, record_s: float, **settings: Any) -> App:
 @pytest.mark.parametrize(("role", "share"), [("active", 0.5), ("learner", 0.2)])
 def test_a_restore_gets_its_share_beside_a_busy_task(bench: Bench, role: str, share: float) -> None:
     """More where nobody processes the task meanwhile."""
-    station = begun(bench, working(bench, 0.0005, acceptable_recovery_lag=0))
+    station = bench.begun(working(bench, 0.0005, acceptable_recovery_lag=0))
     for _ in range(20):
-        feed(bench, 0, *["w"] * ROWS_PER_BATCH)
-    remember(bench, changelog(1), 40)
+        bench.feed(0, *["w"] * ROWS_PER_BATCH)
+    bench.remember(changelog(1), 40)
     station.hand.plan(T0)
     bench.until(lambda: words(0) in bench.committed)
     station.write_s = 0.001
     active = [T0, T1] if role == "active" else [T0]
     station.hand.plan(*active, learners=[] if role == "active" else [T1])
-    bench.until(lambda: position(station, 1))
+    bench.until(lambda: station.position(1))
     before, began = station.writes, bench.scheduler.now
-    bench.until(lambda: position(station, 1) >= 20_000)
+    bench.until(lambda: station.position(1) >= 20_000)
     took = bench.scheduler.now - began
     assert bench.committed[words(0)][0] < 10_000, "it was busy all the time"
     assert (station.writes - before) * station.write_s / took == pytest.approx(share, rel=0.35)
@@ -369,9 +313,9 @@ def test_a_restore_gets_its_share_beside_a_busy_task(bench: Bench, role: str, sh
 
 
 def test_a_store_that_nobody_wants_is_kept_for_its_delay(bench: Bench) -> None:
-    station = begun(bench, counting(state_cleanup_delay=150))
+    station = bench.begun(counting(state_cleanup_delay=150))
     folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
-    feed(bench, 0, "a")
+    bench.feed(0, "a")
     station.hand.plan(T0)
     bench.until(lambda: words(0) in bench.committed)
     station.hand.revoke(T0)
@@ -387,12 +331,70 @@ def test_a_store_that_nobody_wants_is_kept_for_its_delay(bench: Bench) -> None:
 
 
 def test_what_lies_on_a_disk_says_how_far_behind_it_is_by_now(bench: Bench) -> None:
-    station = begun(bench, counting())
-    feed(bench, 0, "a")
+    station = bench.begun(counting())
+    bench.feed(0, "a")
     station.hand.plan(T0)
     bench.until(lambda: words(0) in bench.committed)
     station.hand.revoke(T0)
     bench.until(lambda: station.states(T0)[-1] == "closed")
-    remember(bench, changelog(0), 2)
+    bench.remember(changelog(0), 2)
     bench.run(3)
     assert station.made.link.published().copies[T0].lag == 2 * ROWS_PER_BATCH
+
+
+# -- what the member is told and says
+
+
+def test_a_signal_asks_to_leave_within_the_shorter_limit_and_a_second_one_now(
+    bench: Bench,
+) -> None:
+    station = bench.begun(counting(shutdown_timeout=20, scale_down_timeout=300))
+    now = bench.scheduler.now
+    for _ in range(2):
+        station.process.signal(signal.SIGTERM)
+        bench.run(0.1)
+    leave, stop = station.hand.posted
+    assert isinstance(leave, e.Leave)
+    assert isinstance(stop, e.Stop)
+    assert leave.deadline == pytest.approx(now + 20, abs=0.1)
+    assert stop.deadline == pytest.approx(now + 5.1, abs=0.1)
+
+
+def test_out_of_the_group_it_closes_what_it_has_and_ends(bench: Bench) -> None:
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    station.hand.plan(T0, learners=[T1])
+    bench.until(lambda: words(0) in bench.committed)
+    station.deliver(e.Left())
+    bench.until(lambda: not station.process.alive, 5)
+    assert station.main.result == 0
+    assert station.states(T0)[-1] == station.states(T1)[-1] == "closed"
+    assert station.rows(0) == {"a": b"1"}
+
+
+def test_a_group_that_refuses_the_worker_ends_it_and_says_why(bench: Bench) -> None:
+    station = bench.begun(counting())
+    station.deliver(e.Fatal("GROUP_MAX_SIZE_REACHED"))
+    bench.until(lambda: not station.process.alive, 5)
+    assert isinstance(station.main.error, Fenced)
+    assert "GROUP_MAX_SIZE_REACHED" in str(station.main.error)
+
+
+def test_gaps_are_told_of_those_that_stayed(bench: Bench) -> None:
+    """While they ran before a rebalance, and while it was under way."""
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.until(lambda: "running" in station.states(T0))
+    bench.run(10)
+    bench.feed(0, "a", "b")
+    bench.run(1)
+    station.deliver(Joining(1, "a member has joined"))
+    bench.feed(0, "c")
+    station.hand.plan(T0, T1)
+    bench.run(2)
+    calm, gap = station.told("calm_gap"), station.told("gap")
+    assert [told["task"] for told in calm] == ["0_0"]
+    assert [told["task"] for told in gap if told["task"] == "0_1"] == []
+    assert gap[-1]["task"] == "0_0"
+    assert all(0 <= float(str(told["ms"])) < 500 for told in [*calm, *gap])
+    assert calm[0]["seconds"] == pytest.approx(10.5, abs=0.7)

@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from streamsx import App, Stream
 from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError
-from streamsx.model import TaskId, TopicPartition
+from streamsx.model import TaskId
+from tests.unit.engine.conftest import app_of, counting
 
 if TYPE_CHECKING:
+    from streamsx import App
     from tests.unit.engine.conftest import Bench, Station
-
-
-def app_of(**settings: Any) -> App:
-    given = {"broker": "127.0.0.1:9092", "session_timeout": 10, "memory_budget": "32MiB"}
-    return App("t", topic_partitions=3, **{**given, **settings})
-
-
-def counting(**settings: Any) -> App:
-    """Counts words; `poison` is none."""
-    app = app_of(**settings)
-    counts = app.Table("counts", default=int, key_type=str, value_type=int)
-
-    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
-    async def count(stream: Stream[str]) -> None:
-        async for word in stream:
-            if word == "poison":
-                raise ValueError(word)
-            counts[word] += 1
-
-    return app
-
-
-def feed(bench: Bench, partition: int, *values: str) -> None:
-    tp = TopicPartition("words", partition)
-    bench.append(tp, [(None, value.encode()) for value in values])
-
-
-def counted(bench: Bench) -> Counter[str]:
-    """By the changelogs."""
-    found = Counter[str]()
-    for partition in range(3):
-        rows = bench.read(TopicPartition("t-counts-changelog", partition))
-        newest = {key: value for key, value in rows if key and value}
-        for key, value in newest.items():
-            found[key.decode().strip('"')] += int(value)
-    return found
 
 
 def works(*stations: Station, tasks: int = 3) -> bool:
@@ -72,13 +36,13 @@ def start(bench: Bench, app: App, name: str = "w1") -> Station:
 def test_a_worker_counts_what_there_is_and_leaves_cleanly(bench: Bench) -> None:
     station = start(bench, counting())
     for partition in range(3):
-        feed(bench, partition, "a", "b", "a")
+        bench.feed(partition, "a", "b", "a")
     bench.until(lambda: works(station))
     bench.run(0.5)
     station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive)
     assert station.main.result == 0
-    assert counted(bench) == {"a": 6, "b": 3}
+    assert bench.counted() == {"a": 6, "b": 3}
     assert [name for _, name, _ in station.events if name in ("leaving", "left")] == [
         "leaving", "left",
     ]  # fmt: skip
@@ -93,51 +57,51 @@ def test_who_leaves_hands_over_what_others_have_learned(bench: Bench) -> None:
     bench.until(lambda: works(first, second))
     assert second.made.tasks.actives
     for partition in range(3):
-        feed(bench, partition, *["a"] * 100)
+        bench.feed(partition, *["a"] * 100)
     first.process.signal(signal.SIGTERM)
     bench.until(lambda: not first.process.alive)
     bench.until(lambda: works(second))
     bench.run(2)
     assert first.main.result == 0
-    assert counted(bench) == {"a": 300}
+    assert bench.counted() == {"a": 300}
 
 
 def test_who_is_killed_is_replaced_when_its_session_is_over(bench: Bench) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: works(first, second))
-    feed(bench, 0, "a")
+    bench.feed(0, "a")
     bench.run(1)
     first.process.kill()
     at = bench.scheduler.now
-    feed(bench, 0, "a")
+    bench.feed(0, "a")
     bench.until(lambda: works(second))
     assert bench.scheduler.now - at < 15
     bench.run(2)
-    assert counted(bench) == {"a": 2}
+    assert bench.counted() == {"a": 2}
 
 
 def test_policy_stop_ends_the_worker_and_the_other_tasks_commit(bench: Bench) -> None:
     station = start(bench, counting(on_error="stop", commit_interval=60))
     bench.until(lambda: works(station))
-    feed(bench, 1, "a", "b")
+    bench.feed(1, "a", "b")
     bench.run(0.5)
-    feed(bench, 0, "a", "poison", "b")
+    bench.feed(0, "a", "poison", "b")
     bench.until(lambda: not station.process.alive)
     assert isinstance(station.main.error, TaskFailed)
     assert "offset 1" in str(station.main.error)
-    assert counted(bench) == {"a": 1, "b": 1}
+    assert bench.counted() == {"a": 1, "b": 1}
     successor = start(bench, counting(), "w1")
     bench.until(lambda: works(successor))
     bench.run(2)
-    assert counted(bench) == {"a": 2, "b": 2}
+    assert bench.counted() == {"a": 2, "b": 2}
 
 
 def test_policy_log_passes_over_what_fails(bench: Bench) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
-    feed(bench, 0, "a", "poison", "b")
+    bench.feed(0, "a", "poison", "b")
     bench.run(2)
-    assert counted(bench) == {"a": 1, "b": 1}
+    assert bench.counted() == {"a": 1, "b": 1}
 
 
 def test_two_signals_end_it_within_seconds_although_nobody_takes_over(bench: Bench) -> None:
@@ -217,10 +181,10 @@ def test_a_broker_that_is_silent_for_longer_than_the_session_takes_no_task_for_g
     station = start(bench, counting())
     bench.until(lambda: works(station))
     bench.process.freeze(25)
-    feed(bench, 0, "a")
+    bench.feed(0, "a")
     bench.run(26)
     bench.until(lambda: works(station))
-    bench.until(lambda: counted(bench) == {"a": 1})
+    bench.until(lambda: bench.counted() == {"a": 1})
     assert station.process.alive
 
 
@@ -229,15 +193,15 @@ def test_what_a_worker_did_before_it_lost_its_tasks_is_not_counted_twice(bench: 
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: works(first, second))
     for partition in range(3):
-        feed(bench, partition, *["a"] * 10)
+        bench.feed(partition, *["a"] * 10)
     bench.run(3)
     first.process.freeze(30)
     for partition in range(3):
-        feed(bench, partition, *["a"] * 10)
+        bench.feed(partition, *["a"] * 10)
     bench.until(lambda: works(second))
     bench.run(40)
     bench.until(lambda: works(first, second))
-    assert counted(bench) == {"a": 60}
+    assert bench.counted() == {"a": 60}
     assert [lost for lost in first.told("lost") if lost["tasks"]]
 
 

@@ -9,7 +9,7 @@ from streamsx.errors import PartitionCountChanged, PartitionMismatch, TopologyEr
 from streamsx.model import TaskId
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import Kind, TopicSpec
-from streamsx.topology.partitions import Partitions, partitioned
+from streamsx.topology.partitions import Partitions, partitioned, refuse_changes
 
 Make = Callable[..., Any]
 
@@ -83,14 +83,24 @@ def test_a_count_that_is_there_beats_the_one_that_is_asked_for(stage: Make, topo
 def test_state_that_was_made_for_another_count_stops_the_app(counted: Topology) -> None:
     with pytest.raises(
         PartitionCountChanged,
-        match=r"table counts: its changelog app-counts-changelog has 4 partitions, words has 8",
+        match=r"words has 8 partitions, the state of table counts was made for 4: "
+        r"read a new topic with 4 partitions, or raise the app's version",
     ):
         planned(counted, {"words": 8, "app-counts-changelog": 4})
 
 
-def test_a_changelog_without_its_topic_says_how_many_there_were(counted: Topology) -> None:
-    with pytest.raises(PartitionCountChanged, match="give words 4 partitions again"):
-        planned(counted, {"app-counts-changelog": 4})
+def test_a_source_that_is_gone_is_created_as_its_state_was_made(counted: Topology) -> None:
+    assert planned(counted, {"app-counts-changelog": 4}).counts["words"] == 4
+
+
+def test_only_what_state_was_made_from_must_not_change(counted: Topology) -> None:
+    made = {"lines": 2, "words": 4, "app-counts-changelog": 4}
+    refuse_changes(counted, made, {"lines": 8, "words": 4})
+    refuse_changes(counted, made, {"words": 0})
+    for count in (3, 8):
+        says = f"words has {count} partitions, the state of table counts was made for 4"
+        with pytest.raises(PartitionCountChanged, match=says):
+            refuse_changes(counted, made, {"words": count})
 
 
 def test_a_table_that_asks_for_another_count_is_an_error(stage: Make, topology: Make) -> None:

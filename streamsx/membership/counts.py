@@ -1,0 +1,47 @@
+"""How many partitions the source topics of a group have, from what brokers say now and then.
+
+Topics grow; only one that was deleted, and perhaps made anew, has fewer than before. But a broker
+that has just started, or just heard of a topic, may say so too for a moment: "b1 restarts; the
+leader asks it, hears of no topic at all, and takes every task from everybody". So less counts when
+nothing else has been heard for a while; and a topic of which nothing was ever heard has no count
+until then.
+
+Not here: asking, what a plan makes of it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+GONE_AFTER_S: Final = 10.0
+
+
+class Counts:
+    """`known`: partitions by topic, 0 for one that is gone; those of which nothing is known are not
+    in it.
+    """
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self.known: dict[str, int] = {}
+        self._topics = tuple(topics)
+        self._less_since: dict[str, float] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Something is known of every topic."""
+        return len(self.known) == len(self._topics)
+
+    def heard(self, now: float, found: Mapping[str, int]) -> dict[str, int]:
+        """What has changed by the newest answer. `found`: partitions of the topics that a broker
+        knows, 0 for one that it does not; a topic that is left out was not asked for.
+        """
+        before = dict(self.known)
+        for topic in self._topics:
+            count = found.get(topic)
+            if count is None:
+                continue
+            if count and count >= self.known.get(topic, 0):
+                self._less_since.pop(topic, None)
+            elif now - self._less_since.setdefault(topic, now) < GONE_AFTER_S:
+                continue
+            self.known[topic] = count
+        return {topic: n for topic, n in self.known.items() if before.get(topic) != n}

@@ -1,0 +1,124 @@
+"""Source topics grow, vanish and come back while an app runs."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamsx.model import TopicPartition
+from streamsx.testing.apache_kafka import ApacheKafka
+from streamsx.testing.client import Client
+from streamsx.testing.embedded_broker import EmbeddedBroker
+from streamsx.testing.workers import Workers
+
+APP = """
+import streamsx
+
+app = streamsx.App("{name}")
+copied, counted = app.topic("{name}-a", "{name}-b"), app.topic("{name}-c")
+out, counts = app.topic("{name}-out", partitions=1), app.Table("counts", default=int)
+
+
+@app.agent(copied)
+async def copy(stream):
+    async for value in stream:
+        await out.send(value=value)
+
+
+@app.agent(counted)
+async def count(stream):
+    async for value in stream:
+        counts[value] += 1
+"""
+
+
+class Topics:
+    """An app that copies `a` and `b` without state, in one sub-topology, and counts `c`."""
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        self.name = f"t{uuid.uuid4().hex[:8]}"
+        self.client = Client(bootstrap)
+        for topic, partitions in (("a", 4), ("b", 2), ("c", 2)):
+            self.client.create(f"{self.name}-{topic}", partitions)
+        folder.mkdir()
+        (folder / "mirror.py").write_text(APP.format(name=self.name))
+        self.sent: list[bytes] = []
+
+    def send(self, topic: str, *partitions: int) -> None:
+        """A record to each."""
+        for partition in partitions:
+            value = b'"%s-%d %d"' % (topic.encode(), partition, len(self.sent))
+            self.client.send(TopicPartition(f"{self.name}-{topic}", partition), [(None, value)])
+            self.sent.append(value)
+
+    @property
+    def all_copied(self) -> bool:
+        out = self.client.read(TopicPartition(f"{self.name}-out", 0))
+        return sorted(self.sent) == sorted(record.value or b"" for record in out)
+
+
+@pytest.fixture
+def topics(broker: EmbeddedBroker | ApacheKafka, tmp_path: Path) -> Iterator[Topics]:
+    made = Topics(broker.bootstrap, tmp_path / "workers")
+    yield made
+    made.client.close()
+
+
+@pytest.fixture
+def workers(
+    broker: EmbeddedBroker | ApacheKafka, topics: Topics, tmp_path: Path
+) -> Iterator[Workers]:
+    with Workers(broker.bootstrap, tmp_path / "workers", app="mirror") as workers:
+        yield workers
+
+
+def test_what_has_no_state_reads_the_partitions_that_its_topics_get(
+    workers: Workers, topics: Topics
+) -> None:
+    workers.start("w")
+    topics.send("a", 0, 1, 2, 3)
+    topics.send("b", 0, 1)
+    workers.until(lambda: topics.all_copied, "copied")
+    topics.client.grow(f"{topics.name}-b", 6)
+    topics.send("b", 0, 1, 2, 3, 4, 5)
+    workers.until(lambda: topics.all_copied, "copied from what is new")
+    topics.send("a", 2, 3)
+    workers.until(lambda: topics.all_copied, "copied by what began anew")
+    assert workers.stop("w") == [0]
+
+
+def test_state_ends_when_its_topic_grows(workers: Workers, topics: Topics) -> None:
+    workers.start("w", "v", log_level="warning")
+    workers.until_event("task", of="w", to="running")
+    workers.until_event("task", of="v", to="running")
+    topics.client.grow(f"{topics.name}-c", 4)
+    assert [workers.code("w"), workers.code("v")] == [2, 2]
+    says = f"error: partition count changed: {topics.name}-c has 4 partitions, the state of table "
+    assert workers.error("w").startswith(f"{says}counts was made for 2: read a new topic with 2")
+    assert len(workers.events("left")) == 2
+    workers.start("w")
+    assert workers.code("w") == 2
+    assert workers.error("w").startswith(says)
+
+
+@pytest.mark.parametrize("broker", ["embedded"], indirect=True)
+def test_a_topic_that_vanishes_stops_what_reads_it_and_nothing_else_until_it_is_back(
+    workers: Workers, topics: Topics
+) -> None:
+    workers.start("w")
+    topics.send("b", 0, 1)
+    workers.until(lambda: topics.all_copied, "copied")
+    topics.client.delete(f"{topics.name}-b")
+    gone = workers.until_event("revoked", of="w")
+    assert set(gone["tasks"]) <= {"0_0", "0_1", "1_0", "1_1"}
+    settled = workers.until_event("task", of="w", to="running", since=gone["mono"])
+    topics.send("a", 0, 1, 2, 3)
+    workers.until(lambda: topics.all_copied, "copied without it")
+
+    topics.client.create(f"{topics.name}-b", 2)
+    topics.send("b", 0, 1)
+    workers.until(lambda: topics.all_copied, "copied when it is back")
+    rounds = workers.events("rebalance_started", of="w")
+    assert sum(e["mono"] > settled["mono"] for e in rounds) <= 3
+    assert workers.stop("w") == [0]

@@ -1,0 +1,154 @@
+"""membership/leading.py: what a plan is made with, while topics come, grow and go."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from streamsx.assignor.model import Rules
+from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.wire import ErrorWord
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.membership import events as e
+from streamsx.membership import leading
+from streamsx.membership.leading import Leading
+from streamsx.testing.scripted_broker import ScriptedBroker
+
+ASSIGNOR = StreamsPartitionAssignor(
+    subtopologies=[Subtopology(0, ("a", "b"), False, 1)],
+    rules=Rules(), process=bytes(16), instance="m", version="0.1.0",
+)  # fmt: skip
+SUBSCRIBED = Subscription(("a", "b"), ASSIGNOR.user_data(Report(1))).write()
+ASKED = e.Assign(1, "m1", 1, (e.JoinedMember("m1", SUBSCRIBED),))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leading, "METADATA_RETRY_S", 0.001)
+    monkeypatch.setattr(leading, "TOPICS_EVERY_S", 0.005)
+
+
+class Steps:
+    """A clock that each look at it moves on: seconds pass by what is done, not by how fast."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def now(self) -> float:
+        self._now += 0.5
+        return self._now
+
+    def wall(self) -> float:
+        return 1e9 + self._now
+
+
+class Group:
+    """One leader, what it was told and what it said."""
+
+    def __init__(self, broker: ScriptedBroker, cluster: Cluster) -> None:
+        self.broker = broker
+        self.changes: asyncio.Queue[dict[str, int]] = asyncio.Queue()
+        self.log: list[str] = []
+        self.replans = asyncio.Semaphore(0)
+        self.leading = Leading(
+            cluster,
+            Steps(),
+            "app",
+            ("a", "b"),
+            ASSIGNOR,
+            self._ask,
+            lambda changed: self.changes.put_nowait(dict(changed)),
+            self.log.append,
+        )
+
+    async def _ask(self, *_: object) -> None:
+        raise AssertionError("nobody is to be asked")
+
+    async def given(self) -> set[str]:
+        """What the only member gets by a plan of now."""
+        outcome = await self.leading.plan(ASKED)
+        assert outcome.error is ErrorWord.NONE, outcome.notes
+        return {str(tp) for tp in Assignment.read(outcome.assignments["m1"]).partitions}
+
+
+@asynccontextmanager
+async def group(topics: dict[str, int]) -> AsyncIterator[Group]:
+    async with asyncio.timeout(10), ScriptedBroker(topics=topics) as broker:
+        cluster = Cluster(broker.bootstrap)
+        await cluster.start()
+        made = Group(broker, cluster)
+        watching = asyncio.create_task(made.leading.watch(made.replans.release))
+        try:
+            yield made
+        finally:
+            watching.cancel()
+            await cluster.stop()
+
+
+Story = Callable[[Group], Coroutine[Any, Any, None]]
+
+
+def run(story: Story, **topics: int) -> None:
+    async def told() -> None:
+        async with group(topics) as made:
+            await story(made)
+
+    asyncio.run(told())
+
+
+def test_growth_is_seen_and_planned() -> None:
+    async def story(group: Group) -> None:
+        assert await group.given() == {"a-0", "a-1", "b-0"}
+        assert await group.changes.get() == {"a": 2, "b": 1}
+        group.broker.topics["b"] = 3
+        assert await group.changes.get() == {"b": 3}
+        await group.replans.acquire()
+        assert await group.given() == {"a-0", "a-1", "b-0", "b-1", "b-2"}
+
+    run(story, a=2, b=1)
+
+
+def test_a_topic_that_is_gone_makes_one_plan_and_one_line_and_another_when_it_is_back() -> None:
+    async def story(group: Group) -> None:
+        await group.given()
+        await group.changes.get()
+        del group.broker.topics["b"]
+        assert await group.given() == {"a-0", "a-1", "b-0"}, "not at the first look"
+        assert await group.changes.get() == {"b": 0}
+        await group.replans.acquire()
+        assert await group.given() == {"a-0", "a-1"}
+        group.broker.topics["b"] = 1
+        assert await group.changes.get() == {"b": 1}
+        await group.replans.acquire()
+        assert await group.given() == {"a-0", "a-1", "b-0"}
+        gone = [line for line in group.log if "gone" in line]
+        assert gone == ["source topic gone: b: what reads it waits until it is there again"]
+        assert group.replans.locked()
+
+    run(story, a=2, b=1)
+
+
+def test_a_topic_that_was_never_there_is_waited_for_a_little_and_then_planned_without() -> None:
+    async def story(group: Group) -> None:
+        outcome = await group.leading.plan(ASKED)
+        assert outcome.error is ErrorWord.SOURCE_TOPIC_MISSING
+        while "b" not in await group.changes.get():
+            pass
+        assert await group.given() == {"a-0", "a-1"}
+
+    run(story, a=2)
+
+
+def test_what_cannot_be_asked_stays_as_it_was() -> None:
+    async def story(group: Group) -> None:
+        await group.given()
+        del group.broker.topics["b"]
+        await group.broker.stop()
+        for _ in range(50):
+            await group.given()
+        assert await group.given() == {"a-0", "a-1", "b-0"}
+
+    run(story, a=2, b=1)
