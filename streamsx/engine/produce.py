@@ -55,6 +55,10 @@ def always() -> bool:
     return True
 
 
+def never() -> bool:
+    return False
+
+
 class Producer:
     """One per worker: the outbox of its tasks. `failed` is told of what no retry can mend; `held`
     says whether the lease is.
@@ -205,6 +209,11 @@ class Producer:
         """There is no task any more, and so nothing that could come too late."""
         self._held = always
 
+    def close(self) -> None:
+        """Nothing leaves any more, and nobody is asked for anything."""
+        self._held = never
+        self.follow_lease()
+
     def _cut(self) -> None:
         for connection in self._connections.values():
             connection.abort()
@@ -256,7 +265,9 @@ class Producer:
     # -- later
 
     def _later(self, where: str, why: str) -> None:
-        """The same again after a pause, with fresh metadata."""
+        """The same again after a pause, with fresh metadata; without a lease some other time."""
+        if not self._leased:
+            return
         now = self._clock.now()
         self._tell(f"sending again: {where}", why)
         if now - self._refreshed_at >= BACKOFF_S:

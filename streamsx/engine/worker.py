@@ -252,6 +252,7 @@ class Worker:
             if self._error is None and not made.link.lost_leaving:
                 await self._last_flush(made)
         finally:
+            made.producer.close()
             made.session.post(e.Silent("its data loop has ended"))  # nothing to one that has left
             for left in tuple(self._jobs):
                 left.cancel()

@@ -332,7 +332,9 @@ def test_after_an_assignment_polls_are_short_for_a_while() -> None:
     play(story, clock=clock)
 
 
-def test_a_batch_that_was_damaged_on_its_way_is_fetched_again_with_all_that_follows() -> None:
+def test_a_batch_that_was_damaged_on_its_way_is_fetched_again_with_all_that_follows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The answer to the next request comes after it was found out."""
 
     async def story(lane: Lane) -> None:
@@ -346,6 +348,23 @@ def test_a_batch_that_was_damaged_on_its_way_is_fetched_again_with_all_that_foll
         assert not lane.unreadable
 
     play(story)
+    (told,) = [r.getMessage() for r in caplog.records if "fetching t-0 again" in r.getMessage()]
+    assert "record batch at offset 0: its checksum is not" in told
+
+
+def test_a_broker_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamsx.engine.fetch.REPLY_TIMEOUT_S", 0.05)
+
+    async def story(lane: Lane) -> None:
+        lane.logs = {A: [written(0)]}
+        lane.gate.clear()
+        lane.fetcher.add(A, 0)
+        await lane.request()
+        await lane.request()
+        lane.gate.set()
+        assert await lane.take(A, 10) == list(range(10))
+
+    play(story, Limits(wait_ms=50))
 
 
 def test_a_batch_that_stays_damaged_is_told_once_and_stops_nothing_else() -> None:

@@ -111,6 +111,7 @@ async def playing(**settings: Any) -> AsyncIterator[Play]:
         async with asyncio.timeout(WAIT_S):
             await producer.start()
             yield Play(producer, log, broker, leased, failures)
+            producer.close()
         await cluster.stop()
 
 
@@ -507,3 +508,60 @@ def test_when_nothing_can_come_too_late_any_more_it_leaves_without_a_lease() -> 
         assert await play.producer.flush() == {P: 1}
 
     play(story)
+
+
+def test_a_broker_that_cannot_be_opened_is_tried_in_measure() -> None:
+    async def story(play: Play) -> None:
+        tried, tries = asyncio.Event(), 0
+
+        def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal tries
+            tries += 1
+            tried.set()
+            writer.close()
+
+        async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as away:
+            leaders(play, of_p=2, other=away.sockets[0].getsockname()[1])
+            play.log.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+            play.send(b"a")
+            flush = asyncio.create_task(play.producer.flush())
+            await tried.wait()
+            await asyncio.sleep(0.25)
+            assert tries <= 4
+        leaders(play, of_p=NODE)
+        assert await flush == {P: 1}
+
+    play(story)
+
+
+def test_the_keys_that_are_remembered_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamsx.engine.produce.REMEMBERED_KEYS", 10)
+
+    async def story(play: Play) -> None:
+        send = play.producer.to("t")
+        for number in range(1000):
+            send(b"%d" % number, None, 1, None)
+            assert all(len(keys) <= 10 for keys in play.producer._known.values())
+
+    play(story)
+
+
+def test_what_is_closed_sends_nothing_and_starts_nothing_when_its_connections_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A worker that ends of a failure has batches on their way; its group takes no more jobs."""
+
+    async def story(play: Play) -> None:
+        play.log.gate.clear()
+        play.send(b"a")
+        await play.log.until(1)
+        play.producer.close()
+        play.send(b"b", tp=Q)
+        play.log.more.clear()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await play.log.more.wait()
+        play.log.gate.set()
+
+    play(story)
+    assert not [r for r in caplog.records if "sending again" in r.getMessage()]
