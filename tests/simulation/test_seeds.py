@@ -14,6 +14,7 @@ from streamsx.testing.simulation.world import Violation, World, story, survey
 SEEDS, CHUNK = 120, 15
 
 
+@pytest.mark.timeout(300)  # on a busy machine
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_a_group_survives_what_its_seed_draws(first: int) -> None:
     assert survey(range(first, first + CHUNK)).failures == ()
@@ -46,6 +47,7 @@ def test_a_seed_is_one_story_under_every_hash_seed() -> None:
     assert len(told) == 1
 
 
+@pytest.mark.timeout(300)  # on a busy machine
 def test_the_swarm_meets_what_a_group_can_meet() -> None:
     """A simulation that never fences anybody proves nothing about fences. Who is removed behind its
     deadline is rare: 6 seeds of 120, 42 is one of them."""
