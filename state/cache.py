@@ -1,12 +1,16 @@
 """What stands between a task and its committed rows.
 
-hot      Changed since the last seal; the first look-up of every access. Callers on the record
-path may          use it directly: `hot.get(key)`, then `load(key)`; `hot[key] = value`. sealing
-Set aside while its values are encoded, slice by slice; nothing is added to it. young    Clean
-decoded objects: what was sealed or loaded since the last turn of the generations. old      The
-generation before; a turn drops it. Two generations cost 148-169 ns an access where an
-exact LRU costs 261, for a quarter more misses. sealed   Encoded once, sent to the changelog, not
-yet committed in Kafka. pending  Committed in Kafka, not yet in the rows below.
+hot      Changed since the last seal; the first look-up of every access. Callers on the record path
+         may use it directly: `hot.get(key)`, then `load(key)`; `hot[key] = value`.
+sealing  Set aside while its values are encoded, slice by slice; nothing is added to it.
+young    Clean decoded objects: what was sealed or loaded since the last turn of the generations.
+old      The generation before; a turn drops it. Two generations cost 148-169 ns an access where an
+         exact LRU costs 261, for a quarter more misses.
+sealed   Encoded once, on its way to the changelog, not yet committed in Kafka.
+pending  Committed in Kafka, not yet in the rows below.
+
+What costs more than a few ms for all that is dirty is done slice by slice: 50,000 rows that were
+encoded in slices, but then kept, sorted and told of at once, stood in the way for 25-35 ms.
 
 Values may be changed in place by whoever got them, and put back: a warm object is as new as its
 newest change, which is why an abort drops everything warm.
@@ -19,10 +23,13 @@ another type that reads back as one of the pinned type has that one's.
 Not here: RocksDB (rows are handed in), topics, when a commit is due.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, Generic, NamedTuple
+from weakref import WeakSet
 
+from streamsx.errors import DecodeFailed, ValueRefused, WorldError
+from streamsx.model import RECORD_BYTES_MAX
 from streamsx.state.api import INDEX, ROW, K, Rows, V, holds_rows
 from streamsx.state.changelog import changelog_key
 
@@ -30,6 +37,15 @@ ENTRY_BYTES = 180
 """What a decoded entry costs beside its key and value: two objects and a slot in a dict."""
 FIRST_ENTRY_BYTES = 300
 """Until the first seal has measured one."""
+SLICE_BYTES: Final = 1 << 20
+"""Of entries, by what they cost on average: a slice of 1,000 large ones is none."""
+FIRST_SLICE_ROWS: Final = 32
+"""Of values that nobody has measured yet."""
+SORTED_ROWS: Final = 16_000
+"""At once, in 2 ms. RocksDB writes sorted runs of that length at 3/4 of the cost of short ones."""
+SCAN_ROWS: Final = 256
+KEY_SHOWN: Final = 100
+"""Letters of a key in a message."""
 PINNED: Final = frozenset({str, bytes, int})
 PINNED_BY_USE: Final = frozenset({str, int})
 """Not bytes: a codec that writes them as they are writes b"1" and 1 alike, and reads 1 back."""
@@ -53,6 +69,57 @@ GONE: Final = _Gone()
 
 class NOTHING:
     """The pinned type of a store whose first key has none that can be: no key is of it."""
+
+
+class Scan:
+    """Rows below, ascending, part by part. An open one keeps their lock, so it can be ended."""
+
+    def __init__(self, name: str, rows: Rows) -> None:
+        self._name, self._rows = name, rows
+        self._left: Iterator[tuple[bytes, bytes]] | None = rows.scan(ROW, INDEX)
+
+    def part(self, limit: int) -> list[tuple[bytes, bytes]]:
+        """The next rows; fewer than `limit` are the last ones."""
+        if self._left is None:
+            raise WorldError(f"given away while it was read: store {self._name}: read it again")
+        return list(islice(self._left, limit))
+
+    def end(self) -> None:
+        self._left = None
+
+
+def merged(
+    below: Scan, encoded: Mapping[bytes, bytes | None], objects: Mapping[bytes, Any]
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Rows that are there, ascending, out of three layers, the last one the newest; its values are
+    objects, and stand as None."""
+    changed: dict[bytes, Any] = {**encoded}
+    changed.update((row, None if value is GONE else b"") for row, value in objects.items())
+    ahead = sorted((row for row, raw in changed.items() if raw is not None), reverse=True)
+
+    def told(row: bytes) -> tuple[bytes, bytes | None]:
+        return row, None if row in objects else changed[row]
+
+    while part := below.part(SCAN_ROWS):
+        for row, raw in part:
+            while ahead and ahead[-1] < row:
+                yield told(ahead.pop())
+            if row not in changed:
+                yield row, raw
+    yield from map(told, reversed(ahead))
+
+
+class Checked(dict[Any, Any]):
+    """`hot` where each value is encoded as it is set: who sets one that cannot be hears of it."""
+
+    def __init__(self, check: Callable[[Any, Any], object]) -> None:
+        super().__init__()
+        self._check = check
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if value is not GONE:
+            self._check(key, value)
+        super().__setitem__(key, value)
 
 
 class CachedStore(Generic[K, V]):
@@ -87,12 +154,17 @@ class CachedStore(Generic[K, V]):
         self.complete = not holds_rows(rows)
         """The cache holds every row, so a miss needs no look below."""
         self.entry_bytes = FIRST_ENTRY_BYTES
+        self._checking = False
         self._left: Iterator[tuple[Any, Any]] | None = None
         self._order: list[bytes] = []
+        self._run: list[bytes] = []
+        """Of `pending`, what is not written yet; sorted, last first."""
         self._end: int | None = None
-        self._below: Iterator[tuple[bytes, bytes]] | None = None
+        self._scans: WeakSet[Scan] = WeakSet()
+        self._below: Scan | None = None
         self._touched: set[Any] = set()
-        self._turned = False
+        self._lacks = False
+        """Something was left out or dropped since the preload began."""
 
     # -- what operators and tables call
 
@@ -141,89 +213,175 @@ class CachedStore(Generic[K, V]):
             raw = self.rows.get(row)
         if raw is None:
             return None
-        value = self.young[key] = self.decode(raw)
+        value = self.young[key] = self._decoded(row, raw)
+        self._turn()
         return value
 
+    def _decoded(self, row: bytes, raw: bytes) -> V:
+        """Raises DecodeFailed, which names it, for a row that its codec refuses."""
+        try:
+            return self.decode(raw)
+        except Exception as error:  # any codec's
+            raise DecodeFailed(
+                f"row cannot be decoded: store {self.name}, key {changelog_key(row)[:KEY_SHOWN]!r}"
+                f": {type(error).__name__}: {error}: has the type of its values changed?"
+            ) from error
+
     def items(self) -> Iterator[tuple[K, V]]:
-        """All entries as of now, in the order of their encoded keys; values are shared objects."""
-        changed = {self._row_key(k): v for d in (self.sealing, self.hot) for k, v in d.items()}
-        encoded: dict[bytes, Any] = {**self.pending, **self.sealed}
-        below = self.rows.scan(ROW, INDEX)
-        found = {key: raw for key, raw in below if key not in encoded and key not in changed}
-        found.update((k, raw) for k, raw in encoded.items() if raw is not None and k not in changed)
-        for row in sorted(found.keys() | {k for k, v in changed.items() if v is not GONE}):
+        """All entries as of the first step, in the order of their encoded keys; values are shared
+        objects. It holds what has changed since the last commit, and a few rows.
+        """
+        objects = self._objects()
+        for row, raw in self._merged(objects):
             key = self.decode_key(changelog_key(row))
-            yield key, changed[row] if row in changed else self.decode(found[row])
+            yield key, objects[row] if raw is None else self._decoded(row, raw)
+
+    def keys(self) -> Iterator[K]:
+        """Those of `items`; no value is decoded."""
+        for row, _ in self._merged(self._objects()):
+            yield self.decode_key(changelog_key(row))
+
+    def count(self) -> int:
+        """How many entries; it reads all rows, and decodes none."""
+        return sum(1 for _ in self._merged(self._objects()))
+
+    def _objects(self) -> dict[bytes, Any]:
+        """What is not encoded yet."""
+        return {self._row_key(k): v for each in (self.sealing, self.hot) for k, v in each.items()}
+
+    def _merged(self, objects: Mapping[bytes, Any]) -> Iterator[tuple[bytes, bytes | None]]:
+        scan = Scan(self.name, self.rows)
+        self._scans.add(scan)
+        return merged(scan, {**self.pending, **self.sealed}, objects)
+
+    def _key_bytes(self, key: Any) -> bytes:
+        return key[0] if type(key) is tuple else self.encode_key(key)
 
     def _row_key(self, key: Any) -> bytes:
-        return ROW + (key[0] if type(key) is tuple else self.encode_key(key))
+        return ROW + self._key_bytes(key)
 
     # -- the commit cycle
 
     @property
+    def dirty(self) -> bool:
+        """Something has changed since the last seal."""
+        return bool(self.hot)
+
+    @property
     def dirty_bytes(self) -> int:
-        """Roughly what a seal would have to encode."""
-        return (len(self.hot) + len(self.sealed)) * self.entry_bytes
+        """Roughly what is held until Kafka and the rows below have it."""
+        layers = self.hot, self.sealing, self.sealed, self.pending
+        return sum(map(len, layers)) * self.entry_bytes
+
+    def check_values(self, *, checking: bool) -> None:
+        """From the next seal on (at once while nothing has changed), raise ValueRefused at once."""
+        self._checking = checking
+        if not self.hot:
+            self.hot = self._new_hot()
+
+    def _new_hot(self) -> dict[Any, Any]:
+        return Checked(self._check) if self._checking else {}
 
     def seal(self, limit: int) -> Changes:
-        """Encode up to `limit` dirty values, for the changelog; fewer means all is done."""
+        """Encode up to `limit` dirty values, for the changelog; none means all is done.
+
+        Raises ValueRefused for one that cannot be; then the store has to be `aborted`.
+        """
         assert not self.pending, f"{self.name}: sealed before its last commit was written"
         if self._left is None:
-            self.sealing, self.hot = self.hot, {}
+            self.sealing, self.hot = self.hot, self._new_hot()
             self._left = iter(self.sealing.items())
-        part = list(islice(self._left, limit))
-        encode_key, encode = self.encode_key, self.encode
-        keys = [key[0] if type(key) is tuple else encode_key(key) for key, _ in part]
-        values = [None if value is GONE else encode(value) for _, value in part]
+        if not (part := list(islice(self._left, self._slice(limit)))):
+            self._left, self.sealing = None, {}
+            return Changes([], [])
+        encode = self.encode
+        try:
+            keys = [self._key_bytes(key) for key, _ in part]
+            values = [None if value is GONE else encode(value) for _, value in part]
+        except Exception:  # any codec's
+            self._check_each(part)
+            raise
+        size = sum(map(len, keys)) + sum(map(len, filter(None, values)))
+        if size > RECORD_BYTES_MAX:
+            self._check_each(part)
         self.sealed.update(zip(map(ROW.__add__, keys), values, strict=True))
-        if part:
-            sizes = sum(map(len, keys)) + sum(map(len, filter(None, values)))
-            self.entry_bytes = ENTRY_BYTES + sizes // len(part)
-        if len(part) < limit:
-            self._cool()
+        self.entry_bytes = ENTRY_BYTES + size // len(part)
+        self._cool(part)
         return Changes(keys, values)
 
-    def _cool(self) -> None:
-        """Everything that was set aside is encoded: its objects are clean now."""
-        self._left = None
+    def _slice(self, limit: int) -> int:
+        unmeasured = self.entry_bytes == FIRST_ENTRY_BYTES
+        most = FIRST_SLICE_ROWS if unmeasured else SLICE_BYTES // self.entry_bytes
+        return max(1, min(limit, most))
+
+    def _check_each(self, part: list[tuple[Any, Any]]) -> None:
+        """One by one, so that it is known which."""
+        for key, value in (entry for entry in part if entry[1] is not GONE):
+            self._check(key, value)
+
+    def _check(self, key: Any, value: V) -> None:
+        """Raises ValueRefused for what a seal could not take."""
+        what, why, advice = "cannot be encoded", "", "put what its codec knows"
+        cause: Exception | None = None
+        try:
+            size = len(self._key_bytes(key)) + len(self.encode(value))
+        except Exception as error:  # any codec's
+            cause, why = error, f"{type(error).__name__}: {error}"
+        else:
+            if size <= RECORD_BYTES_MAX:
+                return
+            what, advice = "too large", "split it"
+            why = f"{size} bytes with its key, the limit is {RECORD_BYTES_MAX}"
+        shown = repr(key[0] if type(key) is tuple else key)[:KEY_SHOWN]
+        where = f"store {self.name}, key {shown}, type {type(value).__name__}"
+        raise ValueRefused(f"value {what}: {where}: {why}: {advice}") from cause
+
+    def _cool(self, part: list[tuple[Any, Any]]) -> None:
+        """These are encoded: their objects are clean now."""
         if self._below is not None:
-            self._touched.update(self.sealing)
-        for key, value in self.sealing.items():
+            self._touched.update(key for key, _ in part)
+        self.young.update(part)
+        for key, value in part:
             if value is GONE:
-                self.young.pop(key, None)
+                del self.young[key]
                 self.old.pop(key, None)
-            else:
-                self.young[key] = value
-        self.sealing = {}
-        if len(self.young) * self.entry_bytes > self.budget_bytes // 2:
+        self._turn()
+
+    def _turn(self) -> None:
+        """Both generations together stay within the budget."""
+        if len(self.young) * self.entry_bytes >= self.budget_bytes // 2:
             self.complete = self.complete and not self.old
-            self.old, self.young, self._turned = self.young, {}, True
+            self.old, self.young, self._lacks = self.young, {}, True
 
     def adopt(self, end: int | None) -> None:
         """Kafka has committed what was sealed; `end`: changelog position behind it, if any."""
         assert not self.pending, f"{self.name}: committed before its last commit was written"
         self.pending, self.sealed, self._end = self.sealed, {}, end
-        self._order = sorted(self.pending, reverse=True)
+        self._order, self._run = list(self.pending), []
 
     def write_some(self, limit: int) -> bool:
         """Up to `limit` committed rows into the rows below, the position last; True when done."""
         if not self.pending:
             return True
-        order = self._order
-        part = {key: self.pending[key] for key in reversed(order[-limit:])}
-        self.rows.write(part, None if len(order) > limit else self._end)
-        del order[-limit:]  # not before: rows that a full disk refused must not miss below the end
-        if not order:
+        if not self._run:
+            self._run = sorted(self._order[-SORTED_ROWS:], reverse=True)
+            del self._order[-SORTED_ROWS:]
+        run, count = self._run, self._slice(limit)
+        done = len(run) <= count and not self._order
+        part = {key: self.pending[key] for key in reversed(run[-count:])}
+        self.rows.write(part, self._end if done else None)
+        del run[-count:]  # not before: rows that a full disk refused must not miss below the end
+        if done:
             self.pending, self._end = {}, None
-        return not order
+        return done
 
     def aborted(self) -> None:
         """Back to the last commit: warm objects may have been changed in place."""
-        self.stop_preload()
+        self.stop_scans()
         if self.hot or self.sealing or self.sealed:
             self.complete = False
             self.young, self.old = {}, {}
-        self.hot, self.sealing, self.sealed, self._left = {}, {}, {}, None
+        self.hot, self.sealing, self.sealed, self._left = self._new_hot(), {}, {}, None
 
     # -- warming up
 
@@ -238,18 +396,29 @@ class CachedStore(Generic[K, V]):
                 return True
             if self.sealed or self.pending:
                 return False  # the rows below are old: wait for the commit
-            self._below, self._touched, self._turned = self.rows.scan(ROW, INDEX), set(), False
-        part = list(islice(self._below, limit))
+            self._below, self._touched, self._lacks = Scan(self.name, self.rows), set(), False
+        part = self._below.part(limit)
         for row, raw in part:
-            key = self.cache_key(self.decode_key(changelog_key(row)))
-            if key not in self._touched and key not in self.sealing:
-                self.young.setdefault(key, self.decode(raw))
+            self._preload_row(row, raw)
         if len(part) == limit:
             return False
-        self.complete = not self._turned
-        self.stop_preload()
+        self.complete = not self._lacks
+        self.stop_scans()
         return True
 
-    def stop_preload(self) -> None:
-        """Before the rows are closed: an open iterator keeps their lock."""
+    def _preload_row(self, row: bytes, raw: bytes) -> None:
+        """One that its codec refuses stays below, for whoever asks for it."""
+        try:
+            key, value = self.cache_key(self.decode_key(changelog_key(row))), self.decode(raw)
+        except Exception:  # any codec's
+            self._lacks = True
+            return
+        if key not in self._touched and key not in self.sealing:
+            self.young.setdefault(key, value)
+            self._turn()
+
+    def stop_scans(self) -> None:
+        """Before the rows are closed: an open scan keeps their lock."""
+        for scan in list(self._scans):
+            scan.end()
         self._below, self._touched = None, set()

@@ -10,7 +10,7 @@ StreamsxError
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
     BrokerUnreachable StoreLocked DiskFailed TopicGone
   DataError              bytes that are not what they should be
-    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge
+    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge ValueRefused
   GroupError   (exit 1)  what the coordinator says of us
     Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
   TaskFailed   (exit 1)  a task that its policy stops, and its worker with it
@@ -108,6 +108,10 @@ class DecodeFailed(DataError):
 
 class RecordTooLarge(DataError):
     """A record over the limit of its topic."""
+
+
+class ValueRefused(DataError):
+    """A value of a table that its codec refuses, or that is too large for its changelog."""
 
 
 class GroupError(StreamsxError):

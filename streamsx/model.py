@@ -1,10 +1,14 @@
 """Frozen values that every layer speaks of: tasks, partitions, roles, headers. No behaviour."""
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Headers = list[tuple[str, bytes | None]]
 """Of one record, in the order they came. Values may be null."""
+BATCH_BYTES_MAX: Final = 1_000_000
+"""Uncompressed; Kafka's default for a topic is 1,048,588 with the header."""
+RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX - 100
+"""Key and value; the rest is around them."""
 
 
 class TaskId(NamedTuple):

@@ -102,10 +102,14 @@ class Table(MutableMapping[K, V]):
         return self._elsewhere(key) is not None
 
     def __iter__(self) -> Iterator[K]:
-        return (key for key, _ in self._rows())
+        return (key for store in self._stores() for key in store.keys())  # noqa: SIM118  # no dict
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._rows())
+        """It reads all keys: `if table` asks for the first one only."""
+        return sum(store.count() for store in self._stores())
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
 
     def values(self) -> ValuesView[V]:
         return _Values(self)

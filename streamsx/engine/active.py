@@ -25,7 +25,7 @@ class Stage(Enum):
 
 @dataclass(slots=True)
 class Active:
-    """One owner: the data loop."""
+    """One owner: the data loop. `task.dirty`: it has something to commit."""
 
     task: Task
     pump: LoopPump
@@ -33,8 +33,6 @@ class Active:
     stage: Stage = Stage.FREE
     suspended: bool = False
     """It is fed nothing more."""
-    dirty: bool = False
-    """It has run since its last seal began."""
     preloaded: bool = False
     first: bool = True
     """Nothing was processed yet."""
@@ -62,7 +60,6 @@ class Active:
     def given(self, records: int) -> None:
         """So many were handed to the bodies; what they cost shows when they ask for more."""
         self._given += records
-        self.dirty = self.dirty or records > 0
 
     def measure(self) -> None:
         """Take what the bodies spent since the last time into the average."""

@@ -28,7 +28,7 @@ from streamsx.errors import PartitionCountChanged
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import PLAINTEXT, Security
 from streamsx.lifecycle.fetch import Limits
-from streamsx.membership.member import MemberConfig
+from streamsx.membership.member import LAST_COMMIT_S, MemberConfig
 from streamsx.membership.messages import Message
 from streamsx.membership.session import Session
 from streamsx.membership.thread import SystemThread, Threads
@@ -44,6 +44,9 @@ CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE, HELD_SHARE = 0.40, 0.20, 0.15, 0.10
 """Of the memory budget: decoded objects, RocksDB's blocks and write buffers, fetched batches."""
 DIRTY_SHARE = CACHE_SHARE / 4
 """More than this, and a commit does not wait for its interval."""
+PATIENCE_SHARE = 1 / 2
+"""Of the time in which a task has to be released: the rest is for its last commit."""
+LAST_PATIENCE_S = LAST_COMMIT_S * PATIENCE_SHARE
 RESTORE_PARTITION_BYTES: Final = 1 << 20
 JITTER_STEPS = 1000
 
@@ -127,6 +130,7 @@ def assemble(given: Given) -> Machinery:
     changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut, damaged)
     restorer = Restorer(clock, changelogs, given.journal, tasks, limit=given.limit)
     purging = purging_of(given)
+    patience_s = config.revoke_timeout_s * PATIENCE_SHARE
     committing = Committing(
         clock,
         producer,
@@ -137,6 +141,7 @@ def assemble(given: Given) -> Machinery:
         tasks,
         interval_s=config.commit_interval_s,
         dirty_bytes_max=int(config.memory_budget_bytes * DIRTY_SHARE),
+        patience_s=lambda: LAST_PATIENCE_S if link.leaving else patience_s,
     )
     loop = DataLoop(
         clock,

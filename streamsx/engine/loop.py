@@ -135,7 +135,7 @@ class DataLoop:
     def _run_tasks(self) -> int:
         """Round robin from where the last turn ended, for as long as the turn's time lasts."""
         actives = self._tasks.actives
-        if self._producer.full():
+        if self._producer.full() or self._committing.full:
             return 0
         if len(self._order) != len(actives) or any(task not in actives for task in self._order):
             self._order = deque(sorted(actives))
@@ -152,7 +152,7 @@ class DataLoop:
 
     def _run(self, active: Active, left_s: float) -> int:
         task = active.task
-        if active.suspended or active.stage is Stage.SEALING or (task.busy and not task.ended):
+        if active.suspended or active.stage is Stage.SEALING or task.busy:
             return 0
         active.measure()
         more = self._feed(active)

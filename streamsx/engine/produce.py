@@ -29,7 +29,6 @@ from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle.produce import (
     BACKOFF_S,
-    BATCH_BYTES_MAX,
     REQUEST_TIMEOUT_S,
     Again,
     Answer,
@@ -41,7 +40,7 @@ from streamsx.lifecycle.produce import (
     refusal,
     sticky,
 )
-from streamsx.model import Headers, TopicPartition
+from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
 from streamsx.task.stream import Send, SendRows
 
 LANE: Final = "produce"

@@ -26,7 +26,7 @@ from streamsx.engine.promotions import Promotions
 from streamsx.engine.pump import LoopPump
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
-from streamsx.errors import DiskFailed, StreamsxError, TaskStopped
+from streamsx.errors import DiskFailed, StreamsxError, TaskStopped, ValueRefused
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle import commit, reconcile
 from streamsx.lifecycle.reconcile import Holdings
@@ -84,27 +84,20 @@ class Jobs:
         self._spawn, self._failed = spawn, failed
         self._of: dict[TaskId, asyncio.Task[None]] = {}
 
-    def start(
-        self, task: TaskId, what: str, job: Callable[..., Coroutine[Any, Any, None]], *of: object
-    ) -> None:
-        """It begins in a turn of its own, and not at all when it is ended before."""
+    def start(self, task: TaskId, job: Coroutine[Any, Any, None], what: str) -> None:
         if (old := self._of.pop(task, None)) is not None:
             old.cancel()
-        made = self._of[task] = self._spawn(self._tried(task, job, of), name=f"{what} {task}")
-        made.add_done_callback(lambda done: self._over(task, done))
+        made = self._of[task] = self._spawn(self._tried(task, job), name=f"{what} {task}")
+        made.add_done_callback(lambda done: self._over(task, done, job))
 
-    async def _tried(
-        self,
-        task: TaskId,
-        job: Callable[..., Coroutine[Any, Any, None]],
-        of: tuple[object, ...],
-    ) -> None:
+    async def _tried(self, task: TaskId, job: Coroutine[Any, Any, None]) -> None:
         try:
-            await job(*of)
+            await job
         except StreamsxError as error:
             self._failed(task, error)
 
-    def _over(self, task: TaskId, done: asyncio.Task[None]) -> None:
+    def _over(self, task: TaskId, done: asyncio.Task[None], job: Coroutine[Any, Any, None]) -> None:
+        job.close()  # it may never have begun
         if self._of.get(task) is done:
             del self._of[task]
 
@@ -125,6 +118,8 @@ class Tasks:
         self._positions: dict[TaskId, Mapping[str, OffsetAndMetadata]] = {}
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
+        self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
+        """Tasks that were undone: how far each had come, and why."""
         self._jobs = Jobs(parts.spawn, self.failed)
         self._promotions = Promotions(parts.journal)
         self._bounds = LogBounds(parts.cluster, parts.config)
@@ -193,6 +188,16 @@ class Tasks:
         self._parts.journal("error", what=str(why), where=f"task {task}")
         self.feed(reconcile.Stopped(task))
 
+    def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:
+        """What it did since its last commit cannot be: it begins anew, to find the record of it; or
+        to stop before it, where that was no use."""
+        reached = dict(self.actives[task].task.taken)
+        self.feed(reconcile.Undone(task))
+        self._anew[task] = reached, why
+        if isinstance(why, ValueRefused):
+            what = f"{why}: going back to the last commit, to pass over its record; nothing to do"
+            self._parts.journal("error", what=what, where=f"task {task}")
+
     def failed(self, task: TaskId, error: Exception) -> None:
         """By its policy, or by what it puts into its store: the worker ends, the others commit."""
         self._parts.fatal(error)
@@ -236,11 +241,11 @@ class Tasks:
     def _perform(self, effect: reconcile.Effect) -> None:
         match effect:
             case reconcile.Open(task, role):
-                self._jobs.start(task, "open", self._open, task, role)
+                self._jobs.start(task, self._open(task, role), "open")
             case reconcile.ReadEnds(task, role):
-                self._jobs.start(task, "ends of", self._read_ends, task, role)
+                self._jobs.start(task, self._read_ends(task, role), "ends of")
             case reconcile.Close(task):
-                self._jobs.start(task, "close", self._close, task)
+                self._jobs.start(task, self._close(task), "close")
             case reconcile.Moved():
                 self._moved(effect)
             case reconcile.FetchPositions(task, number):
@@ -262,9 +267,11 @@ class Tasks:
                 self._halt(self.actives[task])
                 self._parts.group.stopped(task)
             case reconcile.Release(task, number):
+                self._anew.pop(task, None)
                 self._stop(task)
                 self._parts.group.released(task, number)
             case reconcile.Forget(task):
+                self._anew.pop(task, None)
                 self._committing.lose(task)
                 self._stop(task)
                 self._parts.producer.drop(self._changelogs(task))
@@ -311,11 +318,16 @@ class Tasks:
         times = [commit.stream_time(text) for _, text in found.values()]
         metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
         pump = LoopPump(parts.clock, parts.arrived.set)
-        made = Task(plan, task.partition, stores, parts.producer, pump, parts.policy, metadata)
+        until, why = self._anew.pop(task, ({}, None))
+        made = Task(
+            plan, task.partition, stores, parts.producer, pump, parts.policy, metadata, until
+        )
         active = self.actives[task] = Active(made, pump, self._gaps.add(task, parts.clock.now()))
         for tp in active.sources:
             self._fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()
+        if isinstance(why, TaskStopped):
+            self.stopped(task, why)
 
     def _share_cache(self) -> None:
         """The budget is the worker's; its stores have equal parts."""
@@ -345,7 +357,7 @@ class Tasks:
         self._restorer.remove(task)
         if (active := self._closing.pop(task, None)) is not None:
             for store in active.task.stores.values():
-                store.stop_preload()
+                store.stop_scans()
             await self._as_far(write_out(active.task))
             lag = 0
         rows = self._rows.pop(task, {})

@@ -18,12 +18,10 @@ from typing import Any, Final, NamedTuple
 from streamsx.errors import RecordTooLarge, WorldError
 from streamsx.kafka.batch import Builder, stamp
 from streamsx.kafka.errors import ErrorCode, name_of
-from streamsx.model import Headers, TopicPartition
+from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
 
 SEND_BYTES = 64 << 10
 """An open batch of this size does not wait for its linger."""
-BATCH_BYTES_MAX = 1_000_000
-"""Uncompressed; Kafka's default for a topic is 1,048,588 with the header."""
 REQUEST_BYTES_MAX = 16 << 20
 """Of the batches in one request. Kafka hangs up on a request of 100 MiB, each time it comes."""
 REQUEST_TIMEOUT_S = 30.0

@@ -121,6 +121,13 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class Undone:
+    """What the task did since its last commit cannot be committed: it begins anew from there."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """By its policy, or because its stores cannot be opened or read."""
 
@@ -141,7 +148,7 @@ class Ended:
 
 Event = (
     Planned | Assigned | Revoked | Lost | Positions | StoresOpen | EndsKnown | Restored | Settled
-    | Stopped | Failed | Closed | Ended
+    | Stopped | Undone | Failed | Closed | Ended
 )  # fmt: skip
 
 
@@ -322,8 +329,9 @@ class Holdings:
 
     def _answered(
         self,
-        event: Positions | StoresOpen | EndsKnown | Restored | Settled | Stopped | Failed | Closed,
-    ) -> None:
+        event: Positions | StoresOpen | EndsKnown | Restored | Settled | Stopped | Undone | Failed
+        | Closed,
+    ) -> None:  # fmt: skip
         held = self._held.get(event.task)
         if held is None:
             return  # asked for a holding that is over
@@ -343,8 +351,8 @@ class Holdings:
             case Settled() | Stopped():
                 settled = isinstance(event, Settled)
                 self._step(held, life.Event.SETTLED if settled else life.Event.STOP)
-            case Failed():
-                self._failed(held)
+            case Failed() | Undone():
+                self._failed(held, undone=isinstance(event, Undone))
             case Closed():
                 self._closed(held)
 
@@ -423,9 +431,15 @@ class Holdings:
         elif not done and held.life.state is State.TAILING:
             self._step(held, life.Event.FELL_BEHIND)
 
-    def _failed(self, held: Holding) -> None:
+    def _failed(self, held: Holding, *, undone: bool) -> None:
+        """One that is wanted back begins anew at whoever gets it."""
         if held.life.state is not State.CLOSING:
+            wanted = held.life.state is State.SUSPENDED
             self._step(held, life.Event.FAIL)
+            if undone and wanted:
+                self._effects.append(Release(held.life.task, held.revoke))
+            elif undone:
+                held.afterwards = Role.ACTIVE
         elif not held.stores_open:
             self._step(held, life.Event.OPENED_BEHIND)  # closes what there is of it
 

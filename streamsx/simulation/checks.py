@@ -25,8 +25,10 @@ from streamsx.simulation.scene import APP, COUNTS, ROUTED, SIZES, WORDS, A, B
 if TYPE_CHECKING:
     from streamsx.simulation.world import World
 
-STANDS_S = 20.0
-"""A task with all it needs that does nothing for so long hangs."""
+STANDS_S = 40.0
+"""A task with all it needs that does nothing for so long hangs: an answer that a silent end of a
+connection owes is given up after 30 s."""
+AWAITS_S = 1.0
 
 
 class Check:
@@ -237,36 +239,31 @@ class NoTaskStands(Check):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self.since: dict[tuple[str, TaskId], tuple[float, object]] = {}
+        self.since: dict[tuple[str, TaskId], tuple[float, dict[str, int]]] = {}
 
     def sample(self) -> None:
-        now, seen = self.world.now, {}
+        now, seen = self.world.now, dict[tuple[str, TaskId], tuple[float, dict[str, int]]]()
         for home in self.world.homes:
-            for task in home.running if home.works and self.world.serves else ():
-                positions, able = self._state(home, task)
-                since, before = self.since.get((home.process.name, task), (now, None))
-                if not able or before != positions:
+            parts = home.parts if home.works and self.world.serves else None
+            for task in home.running if parts else ():
+                assert parts is not None
+                made, key = parts.tasks.actives[task].task, (home.process.name, task)
+                since, before = self.since.get(key, (now, {}))
+                if before != made.positions or not self._input(task, made.positions):
                     since = now
-                seen[home.process.name, task] = since, positions
-                if now - since > STANDS_S:
-                    self.wrong(f"{home.name}: {task} stands at {positions} since {since:.3f}")
+                seen[key] = since, made.positions
+                if made.busy and now - since > AWAITS_S:
+                    self.world.excuse("foreign")
+                elif now - since > STANDS_S:
+                    self.wrong(f"{home.name}: {task} stands at {made.positions} since {since:.3f}")
         self.since = seen
 
-    def _state(self, home: Home, task: TaskId) -> tuple[object, bool]:
-        assert home.parts is not None
-        active = home.parts.tasks.actives[task]
-        if active.task.busy:
-            self.world.excuse("foreign")
-            return None, False
-        positions = active.task.positions
-        waits = (
-            tp
-            for tp in active.sources
-            if tp.topic in positions
-            and self.world.front.leads(tp.topic) != front.NOBODY
-            and positions[tp.topic] < self.world.end(tp)
+    def _input(self, task: TaskId, positions: dict[str, int]) -> bool:
+        return any(
+            self.world.front.leads(topic) != front.NOBODY
+            and offset < self.world.end(TopicPartition(topic, task.partition))
+            for topic, offset in positions.items()
         )
-        return tuple(sorted(positions.items())), any(waits)
 
 
 class Whole(Check):

@@ -7,8 +7,8 @@ comes out can be compared.
 import argparse
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
 from streamsx.engine.produce import Producer, always
 from streamsx.errors import StreamsxError
@@ -25,38 +25,49 @@ VOCABULARY = tuple(f"word{number}" for number in range(100))
 AT_ONCE = (1, 5, 15)
 """Records to one partition, so many behind each other."""
 WORDS_PER_LINE = 3
-TRY_AGAIN_S = 0.2
+TRY_AGAIN_S, LOOK_EVERY_S = 0.2, 5.0
+
+
+class _Fed(Exception):
+    """Ends the client."""
 
 
 class Client:
     """`words`: how often each was fed in a line; `records`: good ones, by topic."""
 
-    def __init__(self, net: Net, scene: Scene, partitions: Callable[[str], int]) -> None:
-        self.scheduler, self.scene, self._partitions = net.scheduler, scene, partitions
+    def __init__(self, net: Net, scene: Scene) -> None:
+        self.scheduler, self.scene = net.scheduler, scene
         self.words: Counter[str] = Counter()
         self.records: Counter[str] = Counter()
-        self.feeding, self.finished = True, False
+        self.feeding = True
         self._rng = self.scheduler.stream("input")
         self.process = Process(net, CLIENT)
-        self.process.start(self._feed)
+        self._cluster = Cluster(BOOTSTRAP, rng=self.scheduler.stream("client"))
+        self.process.start(self._run)
 
-    async def _feed(self) -> None:
-        producer = await self._producer()
-        await producer.start()
+    async def _run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                await self._feed(await self._producer())
+                raise _Fed
+        except* _Fed:
+            self.scheduler.say(CLIENT, f"has fed {self.words.total()} words")
+        except* Exception as error:
+            self.scheduler.violate("ClientFails", repr(error))
+
+    async def _feed(self, producer: Producer) -> None:
         rng, rate = self._rng, self.scene.rate
         while self.feeding:
             size = rng.choice(AT_ONCE)
             await asyncio.sleep(rng.expovariate(rate / size))
             topic = rng.choice(sorted(self.scene.sources))
-            partition = rng.randrange(self._partitions(topic))
+            partition = rng.randrange(self._cluster.partitions(topic))
             send = producer.to(topic, partition)
             now_ms = int(self.process.clock.wall() * 1000)
             for _ in range(size):
                 send(None, self._value(topic), now_ms, None)
             producer.push()
         await producer.flush()
-        self.finished = True
-        self.scheduler.say(CLIENT, f"has fed {self.words.total()} words")
 
     def _value(self, topic: str) -> bytes:
         words = self._rng.choices(VOCABULARY, k=WORDS_PER_LINE)
@@ -69,29 +80,33 @@ class Client:
 
     async def _producer(self) -> Producer:
         """Once the broker is there."""
-        cluster = Cluster(BOOTSTRAP, rng=self.scheduler.stream("client"))
         while True:
             try:
-                await cluster.start()
-                await cluster.follow(self.scene.sources)
+                await self._cluster.start()
+                await self._cluster.follow(self.scene.sources)
                 break
             except StreamsxError:
                 await asyncio.sleep(TRY_AGAIN_S)
-        return Producer(
-            cluster,
+        _ = self._group.create_task(self._look(), name="look")
+        producer = Producer(
+            self._cluster,
             self.process.clock,
-            self._spawn,
+            self._group.create_task,
             self._failed,
             always,
             linger_s=0.005,
             buffer_bytes=32 << 20,
             compression="none",
         )
+        await producer.start()
+        return producer
 
-    def _spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        made = asyncio.get_running_loop().create_task(job, name=name)
-        self._jobs = {*getattr(self, "_jobs", ()), made}
-        return made
+    async def _look(self) -> None:
+        """For partitions that are new."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            with suppress(StreamsxError):
+                await self._cluster.refresh()
 
     def _failed(self, error: Exception) -> None:
         self.scheduler.violate("ClientFails", repr(error))
@@ -135,6 +150,8 @@ class Tool:
         except StreamsxError as error:
             self.scheduler.say(self.name, f"{type(error).__name__}: {error}")
             self.code = error.exit_code
+        except Exception as error:
+            self.scheduler.violate("ToolFails", f"{self.name}: {error!r}")
         self.scheduler.say(self.name, f"exits {self.code}")
         self._over(self)
 

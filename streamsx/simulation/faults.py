@@ -34,6 +34,7 @@ REFUSALS = (
 COMMIT_REFUSALS = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 )  # fmt: skip
 
 
@@ -211,7 +212,7 @@ class Faults:
             self.world.nodes.vanish(rng.randrange(len(HOSTS)), seconds)
 
     def _damage(self, _: random.Random) -> None:
-        self.world.front.damaged = 1
+        self.world.front.damage()
 
     def _refuse_produce(self, rng: random.Random) -> None:
         if rng.random() < 0.5:

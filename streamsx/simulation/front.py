@@ -45,8 +45,8 @@ class Front:
     """`coordinator` and `leader`: node numbers. Faults are set here, and end by themselves.
 
     `leaderless` and `stingy`: of topics, until when they have no leader, or too few replicas for a
-    produce; `damaged`: so many fetch answers to come are; `refused`: so many requests of that kind,
-    with which code. Clients that are named in `spared` meet none of the last three.
+    produce; `refused`: so many requests of a kind are refused, with which code. Clients that are
+    named in `spared` are neither refused nor told damaged records.
     """
 
     def __init__(self, scheduler: Scheduler, watch: Watch, spared: frozenset[str]) -> None:
@@ -56,7 +56,11 @@ class Front:
         self.leaderless: dict[str, float] = {}
         self.stingy: dict[str, float] = {}
         self.refused: dict[Api, tuple[int, ErrorCode]] = {}
-        self.damaged = 0
+        self._damaged: list[str | None] = []
+
+    def damage(self, topic: str | None = None) -> None:
+        """One of the answers to come, with records of this topic, or of any."""
+        self._damaged.append(topic)
 
     def leads(self, topic: str) -> int:
         """The node, or NOBODY."""
@@ -111,7 +115,7 @@ class Front:
                 case Api.FIND_COORDINATOR:
                     self._coordinators(body)
                 case Api.FETCH:
-                    self._damage(call, body)
+                    self._fetched(call, body)
             self.watch.told(call.connection.host, call, body)
         respond(call, body)
 
@@ -131,17 +135,18 @@ class Front:
         for one in (body, *body["coordinators"]):
             one.update(told)
 
-    def _damage(self, call: Call, body: Body) -> None:
+    def _fetched(self, call: Call, body: Body) -> None:
         """One bit of one batch; the broker's own bytes stay whole."""
-        if not self.damaged or call.connection.host in self._spared:
+        if not self._damaged or call.connection.host in self._spared:
             return
+        wanted = self._damaged[0]
         for topic in body["responses"]:
             for partition in topic["partitions"]:
-                if partition.get("records"):
+                if partition.get("records") and wanted in (None, topic["topic"]):
                     data = bytearray(partition["records"])
                     data[DAMAGED_AT] ^= 0x10
                     partition["records"] = bytes(data)
-                    self.damaged -= 1
+                    self._damaged.pop(0)
                     tp = TopicPartition(str(topic["topic"]), partition["partition_index"])
                     self.scheduler.say("broker", f"damages {tp} for {call.connection.host}")
                     return

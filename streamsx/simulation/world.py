@@ -25,7 +25,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
@@ -49,8 +49,10 @@ from streamsx.simulation.nodes import Nodes
 from streamsx.simulation.scene import APP, Scene, draw
 from streamsx.simulation.scheduler import Killed, Scheduler, Violation
 
-FAULTS_S, CALM_S, SETTLE_S = 60.0, 12.0, 38.0
+FAULTS_S, CALM_S, SETTLE_S = 45.0, 10.0, 38.0
 SAMPLE_S = 0.25
+HEARD = ("asked", "told", "done", "begins", "sample", "settled")
+"""The methods of a check."""
 MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
 READ_BYTES = 1 << 20
 BROKER_LOG = "streamsx.broker"
@@ -81,18 +83,26 @@ class World:
         self.dies_at, self.healed, self.surplus = "", False, 0
         self.front = Front(self.scheduler, self, frozenset({CLIENT}))
         self.nodes = Nodes(self.network, self.front, self.scene, folder / "broker")
-        self.client = Client(self.network, self.scene, self.nodes.partitions)
+        self.client = Client(self.network, self.scene)
         self.homes = [
             Home(self.network, self.scene, n, folder, self) for n in range(self.scene.workers)
         ]
         self.numbers, self._topics = subtopologies(self.scene)
-        self.checks: list[Check] = [check(self) for check in CHECKS]
+        self._hears: dict[str, list[Callable[..., None]]] = {name: [] for name in HEARD}
+        for check in CHECKS:
+            self.watch(check(self))
         self.faults = None if scene else Faults(self)
         self.after(SAMPLE_S, self._sample)
 
     @property
     def now(self) -> float:
         return self.scheduler.now
+
+    def watch(self, check: Check) -> None:
+        """It hears from now on of what it has a method for."""
+        for name, hears in self._hears.items():
+            if getattr(type(check), name) is not getattr(Check, name):
+                hears.append(getattr(check, name))
 
     # -- what is done to it
 
@@ -129,22 +139,22 @@ class World:
     # -- what is heard of it
 
     def asked(self, host: str, call: Call) -> None:
-        for check in self.checks:
-            check.asked(host, call)
+        for hears in self._hears["asked"]:
+            hears(host, call)
 
     def told(self, host: str, call: Call, body: Body) -> None:
-        for check in self.checks:
-            check.told(host, call, body)
+        for hears in self._hears["told"]:
+            hears(host, call, body)
 
     def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
-        for check in self.checks:
-            check.done(home, agent, tp, offset)
+        for hears in self._hears["done"]:
+            hears(home, agent, tp, offset)
 
     def journaled(self, home: Home, event: str, fields: dict[str, object]) -> None:
         if event == "task" and fields["to"] == "running" and self.belongs(home):
             number, _, partition = str(fields["task"]).partition("_")
-            for check in self.checks:
-                check.begins(home, TaskId(int(number), int(partition)))
+            for hears in self._hears["begins"]:
+                hears(home, TaskId(int(number), int(partition)))
         if event not in QUIET:
             told = {name: value for name, value in fields.items() if name != "pid"}
             home.say(f"{event} {told}")
@@ -163,8 +173,8 @@ class World:
             self.faults.over(home)
 
     def _sample(self) -> None:
-        for check in self.checks:
-            check.sample()
+        for hears in self._hears["sample"]:
+            hears()
         self.after(SAMPLE_S, self._sample)
 
     def violate(self, invariant: str, what: str) -> None:
@@ -266,8 +276,8 @@ class World:
 
     def settle(self) -> None:
         """What must hold at the end. Raises Violation."""
-        for check in self.checks:
-            check.settled()
+        for hears in self._hears["settled"]:
+            hears()
             self.run_until(self.now)
 
     def run_until(self, end: float) -> None:
@@ -335,11 +345,13 @@ def _told(scheduler: Scheduler, level: int) -> Iterator[None]:
         logger.setLevel(level)
         logger.propagate = False
         logger.addHandler(handler)
-    yield
-    for logger, (was, propagate) in zip(loggers, before, strict=True):
-        logger.removeHandler(handler)
-        logger.setLevel(was)
-        logger.propagate = propagate
+    try:
+        yield
+    finally:
+        for logger, (was, propagate) in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(was)
+            logger.propagate = propagate
 
 
 def _end(made: World) -> None:

@@ -50,6 +50,10 @@ class AgentRun:
         self._inbox.reset(position)
         self._streak.reset()
 
+    def cut(self) -> None:
+        """Nothing behind the record at hand."""
+        self._inbox.cut()
+
     def _wake(self) -> None:
         """Where one fails while it is being woken, by hand, the next one goes on."""
         self._waking, woken = True, None

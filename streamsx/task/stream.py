@@ -12,7 +12,6 @@ import contextvars
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamsx.errors import TaskFailed
@@ -96,7 +95,8 @@ class Inbox:
     """Chunks for one agent instance. `position`: next offset that is safe to commit."""
 
     __slots__ = (
-        "_done", "_passed", "_start", "_stop", "batch", "chunks", "index", "undecodable", "wait",
+        "_done", "_passed", "_raws", "_start", "_stop", "batch", "chunks", "index", "undecodable",
+        "wait",
     )  # fmt: skip
 
     def __init__(self, position: int, undecodable: Callable[[Exception], None]) -> None:
@@ -106,6 +106,7 @@ class Inbox:
         self.index = 0
         self.undecodable = undecodable
         self.wait: Callable[[], Awaitable[None]] = need_input
+        self._raws: list[bytes | None] = []
         self._start, self._stop, self._done, self._passed = 0, 0, position, 0
 
     @property
@@ -123,16 +124,24 @@ class Inbox:
         """Of the record at hand, in ms; -1 without one."""
         return -1 if self.batch is None else self.batch.timestamps[self.index]
 
-    def begin(self) -> Chunk:
-        chunk = self.chunks.popleft()
-        if chunk.start < chunk.stop:
-            self.batch, self.index = chunk.batch, chunk.start
-        self._start, self._stop = chunk.start, chunk.stop
-        return chunk
+    def begin(self) -> tuple[Batch, int, list[bytes | None]]:
+        """The next chunk: its batch, where in it it begins, and its values."""
+        batch, self._start, self._stop = self.chunks.popleft()
+        if self._start < self._stop:
+            self.batch, self.index = batch, self._start
+        self._raws = list(batch.values[self._start : self._stop])
+        return batch, self._start, self._raws
 
-    def finish(self, chunk: Chunk) -> None:
-        self._passed += chunk.stop - chunk.start
-        self.batch, self._done = None, chunk.batch.following(chunk.stop)
+    def finish(self, batch: Batch) -> None:
+        self._passed += self._stop - self._start
+        self.batch, self._done = None, batch.following(self._stop)
+
+    def cut(self) -> None:
+        """Hand out nothing behind the record at hand."""
+        self.chunks.clear()
+        if self.batch is not None:
+            self._raws.clear()  # whoever iterates over it is at its end
+            self._stop = self.index + 1
 
     def reset(self, position: int) -> None:
         """Drop what is queued; a record at hand is still done."""
@@ -154,9 +163,7 @@ async def values(inbox: Inbox, decode: Decode) -> AsyncIterator[Any]:
     while True:
         while not inbox.chunks:
             await inbox.wait()
-        chunk = inbox.begin()
-        batch, start, stop = chunk
-        raws = islice(batch.values, start, stop)
+        batch, start, raws = inbox.begin()
         for inbox.index, raw in enumerate(raws, start):  # its slot, no new name
             try:
                 value = decode(raw)
@@ -164,7 +171,7 @@ async def values(inbox: Inbox, decode: Decode) -> AsyncIterator[Any]:
                 inbox.undecodable(error)
                 continue
             yield value
-        inbox.finish(chunk)
+        inbox.finish(batch)
 
 
 class Running:

@@ -1,165 +1,352 @@
-"""Commit cycles of a real worker whose member is played by hand."""
+"""Commits and what a record can do to them: a real worker beside a real broker, in virtual time."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import orjson
+import pytest
+
+from streamsx import App, Stream
+from streamsx.broker.server import answered
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
-from streamsx.model import TaskId
-from tests.unit.engine.conftest import changelog, counting, words
+from streamsx.model import TaskId, TopicPartition
+from streamsx.state.api import ROW
 
 if TYPE_CHECKING:
+    from streamsx.broker.connection import Call
+    from streamsx.broker.events import Body
+    from streamsx.broker.service import Service
     from tests.unit.engine.conftest import Bench, Station
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
+P0, P1 = TopicPartition("words", 0), TopicPartition("words", 1)
+CHANGELOG = TopicPartition("t-kept-changelog", 0)
+MB = 1 << 20
+
+Keep = Callable[[Any, str], Any]
 
 
-def commits(station: Station) -> list[e.Commit]:
-    return [event for event in station.hand.posted if isinstance(event, e.Commit)]
+def app_of(keep: Keep, **settings: Any) -> App:
+    """`keep` is given the table and each word; awaited if it waits."""
+    given = {"topic_partitions": 3, "memory_budget": "32MiB", **settings}
+    app = App("t", broker="127.0.0.1:9092", **given)
+    kept = app.Table("kept")
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def agent(stream: Stream[str]) -> None:
+        async for word in stream:
+            if (waits := keep(kept, word)) is not None:
+                await waits
+
+    return app
 
 
-def running(bench: Bench, *tasks: TaskId, **settings: Any) -> Station:
-    station = bench.begun(counting(**settings))
+def put(kept: Any, word: str) -> None:
+    kept[word] = word
+
+
+def begun(bench: Bench, app: App, *tasks: TaskId) -> Station:
+    """A worker that runs these tasks."""
+    station = bench.station(app)
+    bench.until(lambda: station.hand.alive)
     station.hand.plan(*tasks)
-    bench.until(lambda: all(station.states(task)[-1:] == ["running"] for task in tasks))
+    bench.until(lambda: all("running" in station.states(task) for task in tasks))
     return station
 
 
-def test_cycles_come_after_their_interval_and_only_for_what_was_done(bench: Bench) -> None:
-    station = running(bench, T0, T1, commit_interval=2.0)
-    bench.run(10)
-    assert commits(station) == []
-    bench.feed(0, "a")
-    bench.run(10)
-    (asked,) = commits(station)
-    assert {tp: told.offset for tp, told in asked.offsets.items()} == {words(0): 1}
-    for _ in range(50):
-        bench.feed(1, "b")
-        bench.run(0.2)
-    assert 4 <= len(commits(station)) - 1 <= 6
+def feed(bench: Bench, *words: str, partition: int = 0) -> None:
+    bench.append(TopicPartition("words", partition), [(None, word.encode()) for word in words])
 
 
-def test_nothing_reaches_a_store_before_kafka_has_the_offsets(bench: Bench) -> None:
-    station = running(bench, T0)
-    station.hand.holds = True
-    bench.feed(0, "a")
-    bench.until(lambda: commits(station))
-    bench.feed(0, "b")
+def committed(bench: Bench, tp: TopicPartition = P0) -> int:
+    return bench.committed.get(tp, (-1, ""))[0]
+
+
+def changelog(bench: Bench) -> dict[str, Any]:
+    """The newest value of each key."""
+    newest = dict(bench.read(CHANGELOG))
+    return {orjson.loads(k): orjson.loads(v) for k, v in newest.items() if k and v is not None}
+
+
+def store(station: Station, partition: int = 0) -> dict[str, Any]:
+    rows = station.stores["kept", partition].scan(ROW, None)
+    return {orjson.loads(key[1:]): orjson.loads(value) for key, value in rows}
+
+
+def errors(station: Station) -> list[str]:
+    return [str(told["what"]) for told in station.told("error")]
+
+
+# -- when
+
+
+def test_a_commit_counts_its_tasks_and_records_and_one_with_nothing_to_say_is_none(
+    bench: Bench,
+) -> None:
+    station = begun(bench, app_of(put), T0, T1)
+    feed(bench, "a", "b")
+    feed(bench, "c", partition=1)
+    bench.until(lambda: (committed(bench), committed(bench, P1)) == (2, 1))
+    bench.run(0.1)
+    assert sum(int(str(told["records"])) for told in station.told("commit")) == 3
     bench.run(5)
-    assert bench.counted() == {"a": 1}
-    assert station.rows(0) == {}
-    assert len(commits(station)) == 1
-    station.hand.holds = False
-    station.hand.commit(commits(station)[0])
-    bench.until(lambda: len(commits(station)) == 2)
+    tasks = [told["tasks"] for told in station.told("commit")]
+    assert sum(int(str(count)) for count in tasks) == 2
+    assert all(float(str(told["ms"])) < 500 for told in station.told("commit"))
+
+
+def test_the_interval_begins_when_the_commit_before_has_ended(bench: Bench) -> None:
+    station = begun(bench, app_of(put, broker_commit_interval=3.0), T0)
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 1, 4)
+    ended = bench.scheduler.now
+    feed(bench, "b")
+    bench.run(2.5)
+    assert committed(bench) == 1
+    bench.until(lambda: committed(bench) == 2, 1)
+    assert bench.scheduler.now - ended == pytest.approx(3.0, abs=0.3)
     bench.run(0.1)
-    assert station.rows(0) == {"a": b"1", "b": b"1"}
-    assert [told["records"] for told in station.told("commit")] == [1, 1]
+    assert len(station.told("commit")) == 2
 
 
-def test_more_than_may_be_dirty_is_committed_before_the_interval_is_over(bench: Bench) -> None:
-    station = running(bench, T0, commit_interval=600, memory_budget="1MiB")
-    began = bench.scheduler.now
-    for batch in range(20):
-        bench.feed(0, *(f"{batch}-{number:0200d}" for number in range(100)))
-    bench.until(lambda: commits(station))
-    assert bench.scheduler.now - began < 10
+def test_much_that_is_dirty_does_not_wait_for_the_interval(bench: Bench) -> None:
+    begun(bench, app_of(put, broker_commit_interval=60.0), T0)
+    for n in range(60):
+        feed(bench, *(f"{n}-{m}" + "x" * 200 for m in range(500)))
+    bench.until(lambda: committed(bench) > 0, 10)
 
 
-def test_of_a_commit_that_took_only_some_only_those_are_written(bench: Bench) -> None:
-    station = running(bench, T0, T1)
-    station.hand.holds = True
-    bench.feed(0, "a")
-    bench.feed(1, "b")
-    bench.until(lambda: commits(station))
-    (asked,) = commits(station)
-    station.deliver(e.CommitDone(asked.id, (words(1),)))
-    bench.run(0.5)
-    assert station.rows(0) == {"a": b"1"}
-    assert station.rows(1) == {}
+def test_a_changelog_that_takes_nothing_stops_the_intake_and_not_the_worker(bench: Bench) -> None:
+    """A commit that does not end must not let memory grow."""
+    station = begun(bench, app_of(put, produce_buffer="64MiB"), T0)
 
+    def too_few_replicas(service: Service, call: Call) -> Body | None:
+        if call.api is not Api.PRODUCE:
+            return answered(service, call)
+        parts = [{"index": 0, "error_code": ErrorCode.NOT_ENOUGH_REPLICAS, "base_offset": -1}]
+        return {"responses": [{"name": CHANGELOG.topic, "partition_responses": parts}]}
 
-def test_a_refused_commit_is_told_and_the_next_one_carries_it(bench: Bench) -> None:
-    station = running(bench, T0)
-    station.hand.holds = True
-    bench.feed(0, "a")
-    bench.until(lambda: commits(station))
-    station.deliver(e.CommitFailed(commits(station)[0].id, e.Refusal.NOT_OWNED))
-    station.hand.holds = False
-    bench.feed(0, "b")
-    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 2)
-    bench.run(0.1)
-    assert "commit dropped" in str(station.told("error")[0]["what"])
-    assert bench.counted() == {"a": 1, "b": 1}
-    assert station.position(0) == 2
+    bench.answer = too_few_replicas
+    feed(bench, "first" + "x" * 200)
+    bench.run(2)
+    total = 60 * 500
+    for n in range(60):
+        feed(bench, *(f"{n}-{m}" + "x" * 200 for m in range(500)))
+    bench.run(10)
+    held = station.made.tasks.actives[T0].task.stores["kept"]
+    stood_at = station.made.tasks.actives[T0].task.taken["words"]
+    assert stood_at < total
+    assert held.dirty_bytes < 3 * 32 * MB // 10
+    bench.run(5)
+    assert station.made.tasks.actives[T0].task.taken["words"] == stood_at
 
-
-def test_the_answer_to_an_older_commit_is_not_taken_for_this_one(bench: Bench) -> None:
-    station = running(bench, T0)
-    bench.feed(0, "a")
-    bench.until(lambda: words(0) in bench.committed)
-    station.hand.holds = True
-    bench.feed(0, "b")
-    bench.until(lambda: len(commits(station)) == 2)
-    station.deliver(e.CommitDone(commits(station)[0].id, ()))
+    bench.answer = answered
+    bench.until(lambda: committed(bench) == total + 1)
     bench.run(1)
-    assert station.rows(0) == {"a": b"1"}
+    assert len(store(station)) == total + 1
 
 
-def test_a_task_that_has_done_nothing_is_released_at_once(bench: Bench) -> None:
-    station = running(bench, T0)
-    station.hand.holds = True
-    station.hand.revoke(T0)
-    bench.until(station.hand.released, 0.1)
-    assert commits(station) == []
+# -- bodies that wait
 
 
-def test_a_task_that_is_wanted_back_during_a_cycle_has_one_of_its_own_after_it(
-    bench: Bench,
-) -> None:
-    """What it did while the first one was under way is committed before it is released."""
-    station = running(bench, T0)
-    station.hand.holds = True
-    bench.feed(0, "a")
-    bench.until(lambda: commits(station))
-    bench.feed(0, "b")
-    bench.run(0.2)
-    station.hand.revoke(T0)
-    bench.run(0.2)
-    station.hand.commit(commits(station)[0])
-    bench.until(lambda: len(commits(station)) == 2, 1)
-    assert station.hand.released() == []
-    station.hand.commit(commits(station)[1])
-    bench.until(station.hand.released, 1)
-    assert bench.committed[words(0)][0] == 2
-    assert bench.counted() == {"a": 1, "b": 1}
+def waiting(seconds: float) -> Keep:
+    async def wait(kept: Any, word: str) -> None:
+        await asyncio.sleep(seconds)
+        kept[word] = word
+
+    return wait
 
 
-def test_a_task_that_is_lost_while_it_is_committed_leaves_the_others_alone(bench: Bench) -> None:
-    station = running(bench, T0, T1)
-    station.hand.holds = True
-    bench.feed(0, "a")
-    bench.feed(1, "b")
-    bench.until(lambda: commits(station))
-    station.hand.lose(T1)
-    bench.run(0.2)
-    station.deliver(e.CommitDone(commits(station)[0].id, (words(1),)))
+def test_what_a_body_does_after_the_last_input_is_committed(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(3.0)), T0)
+    feed(bench, "a", "b")
+    bench.until(lambda: committed(bench) == 2, 10)
     bench.run(0.5)
-    assert station.rows(0) == {"a": b"1"}
-    assert station.states(T1)[-1] == "closed"
-    station.hand.holds = False
-    bench.feed(0, "c")
-    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 2)
+    assert store(station) == {"a": "a", "b": "b"}
 
 
-def test_a_broker_that_takes_nothing_for_a_while_delays_a_commit_and_loses_nothing(
+def test_a_task_that_is_wanted_back_first_does_what_its_bodies_have_at_hand(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(3.0)), T0)
+    feed(bench, "a", "b", "c")
+    bench.run(4.0)
+    station.hand.revoke(T0)
+    bench.run(1.0)
+    assert (station.states(T0)[-1], station.hand.released()) == ("suspended", [])
+    bench.until(station.hand.released, 5)
+    assert (committed(bench), changelog(bench)) == (2, {"a": "a", "b": "b"}), "c is not begun"
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    assert store(station) == {"a": "a", "b": "b"}
+
+
+def test_a_body_that_waits_for_long_is_not_waited_for(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(1000.0), revoke_timeout=20.0), T0)
+    feed(bench, "a", "b")
+    bench.run(1.0)
+    station.hand.revoke(T0)
+    bench.run(9.0)
+    assert station.hand.released() == []
+    bench.until(station.hand.released, 2)
+    assert committed(bench) in (-1, 0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+
+
+def test_a_worker_on_its_way_out_waits_less_for_what_is_at_hand(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(1000.0)), T0)
+    feed(bench, "a")
+    bench.run(1.0)
+    station.made.link.leaving = True
+    station.hand.revoke(T0)
+    bench.run(2.0)
+    assert station.hand.released() == []
+    bench.until(station.hand.released, 1)
+
+
+def test_a_task_that_is_lost_while_it_waits_commits_nothing(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(3.0)), T0)
+    feed(bench, "a")
+    bench.run(1.0)
+    station.hand.revoke(T0)
+    bench.run(0.5)
+    station.hand.lose(T0)
+    bench.run(10)
+    assert (committed(bench), station.hand.released()) == (-1, [])
+    assert station.states(T0)[-1] == "closed"
+
+
+# -- values that no commit can take
+
+
+def setting(bad: Callable[[], object]) -> Keep:
+    def keep(kept: Any, word: str) -> None:
+        kept[word] = bad() if word == "bad" else word
+
+    return keep
+
+
+@pytest.mark.parametrize("bad", [object, lambda: "x" * 2_000_000], ids=["object", "2 MB"])
+def test_the_record_of_a_value_that_cannot_be_committed_is_found_and_passed_over(
+    bench: Bench, bad: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    station = begun(bench, app_of(setting(bad)), T0, T1)
+    feed(bench, "a")
+    feed(bench, "x", partition=1)
+    bench.until(lambda: committed(bench) == 1)
+    feed(bench, "b", "bad", "c")
+    bench.until(lambda: committed(bench) == 4)
+    bench.run(0.5)
+    assert store(station) == changelog(bench) == {"a": "a", "b": "b", "c": "c"}
+    (told,) = errors(station)
+    assert "store kept, key 'bad', type " in told
+    assert "(task 0_0, set since words-0 1-3): going back to the last commit" in told
+    assert "words-0 offset 2, task 0_0, " in caplog.text
+    assert (station.begun, "closing" in station.states(T1)) == (True, False)
+    feed(bench, "d")
+    bench.until(lambda: committed(bench) == 5)
+
+
+def test_a_task_that_is_wanted_back_leaves_the_search_to_the_next_one(bench: Bench) -> None:
+    station = begun(bench, app_of(setting(object)), T0)
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 1)
+    feed(bench, "bad")
+    bench.until(lambda: station.made.tasks.actives[T0].task.taken["words"] == 2, 1)
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 5)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    assert (committed(bench), store(station)) == (1, {"a": "a"})
+    feed(bench, "b")
+    station.hand.plan(T0)
+    bench.until(lambda: committed(bench) == 3)
+
+
+def test_a_value_that_is_changed_after_it_was_set_stops_its_task_and_no_other(
     bench: Bench,
 ) -> None:
-    station = running(bench, T0)
-    bench.process.freeze(20)
-    bench.feed(0, "a", "b")
-    bench.run(21)
-    bench.until(lambda: words(0) in bench.committed)
-    assert bench.committed[words(0)][0] == 2
-    assert len(bench.read(changelog(0))) == 2
-    assert station.process.alive
+    def keep(kept: Any, word: str) -> None:
+        kept[word] = values = [word]
+        if word == "bad":
+            values.append(object())  # type: ignore[arg-type]
+
+    station = begun(bench, app_of(keep), T0, T1)
+    feed(bench, "bad")
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    assert committed(bench) == -1
+    feed(bench, "x", partition=1)
+    bench.until(lambda: committed(bench, P1) == 1)
+    assert "it was changed in place" in errors(station)[-1]
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 1)
+
+
+# -- records that fail
+
+
+def failing(kept: Any, word: str) -> None:
+    if word.startswith("bad"):
+        raise ValueError(word)
+    kept[word] = word
+
+
+def test_ten_records_in_a_row_that_fail_stop_their_task_at_the_first_of_them(
+    bench: Bench,
+) -> None:
+    station = begun(bench, app_of(failing), T0, T1)
+    feed(bench, "a", *["bad"] * 9, "b", *["bad"] * 9)
+    bench.until(lambda: committed(bench) == 11)
+    bench.run(3)
+    assert committed(bench) == 11, "the first of nine is held"
+    feed(bench, "bad", "c")
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    (told,) = errors(station)
+    assert told.startswith("task stopped: 0_0, words-0 offset 11: 10 records in a row failed")
+    assert e.Want("task 0_0 stopped") in station.hand.posted
+    assert station.made.link.published().stopped == {T0}
+    since = bench.scheduler.now
+    feed(bench, "d")
+    feed(bench, "x", partition=1)
+    bench.until(lambda: committed(bench, P1) == 1)
+    bench.run(3)
+    assert (committed(bench), store(station)) == (11, {"a": "a", "b": "b"})
+    assert P0 not in [tp for tp, _ in bench.fetched(since + 0.5)]
+
+    station.hand.revoke(T0, number=3)
+    bench.until(station.hand.released, 1)
+    assert (station.hand.released(), committed(bench)) == ([3], 11)
+
+
+def test_a_stopped_task_commits_what_it_did_before(bench: Bench) -> None:
+    station = begun(bench, app_of(failing, consecutive_failures_max=1), T0)
+    feed(bench, "a", "bad", "b")
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    bench.until(lambda: committed(bench) == 1)
+    bench.run(0.5)
+    assert store(station) == {"a": "a"}
+
+
+def test_a_row_that_does_not_fit_its_type_fails_those_records_that_ask_for_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def count(kept: Any, word: str) -> None:
+        kept[word] = kept.get(word, 0) + 1
+
+    bench.run(0.1)
+    station = bench.station(app_of(count))
+    bench.until(lambda: station.hand.alive)
+    bench.append(CHANGELOG, [(b'"a"', b"5"), (b'"b"', b"{no"), (b'"c"', b"7")])
+    bench.run(0.1)
+    feed(bench, "a", "b", "c", "b", "a")
+    station.hand.plan(T0)
+    bench.until(lambda: committed(bench) == 5)
+    bench.run(0.5)
+    assert changelog_rows(bench) == {b'"a"': b"7", b'"b"': b"{no", b'"c"': b"8"}
+    assert """row cannot be decoded: store kept, key b'"b"'""" in caplog.text
+    assert "words-0 offset 1, task 0_0" in caplog.text
+
+
+def changelog_rows(bench: Bench) -> dict[bytes | None, bytes | None]:
+    return dict(bench.read(CHANGELOG))

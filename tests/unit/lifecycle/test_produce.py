@@ -8,7 +8,6 @@ from streamsx.errors import RecordTooLarge
 from streamsx.kafka.batch import NO_HEADERS, Builder, columns, scan
 from streamsx.kafka.errors import ErrorCode
 from streamsx.lifecycle.produce import (
-    BATCH_BYTES_MAX,
     RENUMBERED,
     REQUEST_BYTES_MAX,
     RETRIED,
@@ -24,7 +23,7 @@ from streamsx.lifecycle.produce import (
     refusal,
     sticky,
 )
-from streamsx.model import TopicPartition
+from streamsx.model import BATCH_BYTES_MAX, TopicPartition
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 LINGER_S, BACKOFF_S = 0.005, 0.1

@@ -1,14 +1,22 @@
 """state/cache.py: against a plain dict, and the corners that a dict does not have."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import orjson
 import pytest
 
-from streamsx.errors import DiskFailed
+from streamsx.errors import DecodeFailed, DiskFailed, ValueRefused, WorldError
+from streamsx.model import RECORD_BYTES_MAX
 from streamsx.state.api import ROW
-from streamsx.state.cache import CachedStore
+from streamsx.state.cache import (
+    FIRST_ENTRY_BYTES,
+    FIRST_SLICE_ROWS,
+    SCAN_ROWS,
+    SLICE_BYTES,
+    CachedStore,
+)
 from streamsx.state.memory import MemoryRows
 
 
@@ -29,11 +37,8 @@ def commit(
 ) -> dict[bytes, bytes | None]:
     """A whole cycle; the changelog rows of it."""
     sent: dict[bytes, bytes | None] = {}
-    while True:
-        part = cached.seal(slice_rows)
+    while (part := cached.seal(slice_rows)).keys:
         sent.update(zip(part.keys, part.values, strict=True))
-        if len(part.keys) < slice_rows:
-            break
     cached.adopt(end)
     while not cached.write_some(slice_rows):
         pass
@@ -56,7 +61,7 @@ def test_the_position_is_written_with_the_last_rows_only() -> None:
     cached = store(rows)
     for n in range(4):
         cached.put(f"k{n}", n)
-    while len(cached.seal(3).keys) == 3:
+    while cached.seal(3).keys:
         pass
     cached.adopt(4)
     assert not cached.write_some(3)
@@ -159,7 +164,8 @@ def test_a_row_that_is_asked_for_between_commit_and_write_is_the_new_one() -> No
     rows.write({ROW + b'"a"': b"1"}, 1)
     cached = store(rows, budget_bytes=0)
     cached.put("a", 2)
-    cached.seal(10)
+    while cached.seal(10).keys:
+        pass
     cached.young, cached.old = {}, {}
     before = cached.get("a")
     cached.young = {}
@@ -221,7 +227,7 @@ def test_rows_that_a_full_disk_refused_are_not_missing_below_the_position() -> N
     cached = store(rows)
     for n in range(7):
         cached.put(f"k{n}", n)
-    while len(cached.seal(3).keys) == 3:
+    while cached.seal(3).keys:
         pass
     cached.adopt(9)
     assert not cached.write_some(3)
@@ -231,3 +237,131 @@ def test_rows_that_a_full_disk_refused_are_not_missing_below_the_position() -> N
         pass
     assert len(list(rows.scan(ROW, None))) == 7
     assert rows.position() == 9
+
+
+class Counted(MemoryRows):
+    """How many rows were taken from its scans."""
+
+    taken = 0
+
+    def scan(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        for row in super().scan(start, stop):
+            self.taken += 1
+            yield row
+
+
+def filled(count: int) -> Counted:
+    rows = Counted()
+    rows.write({ROW + b"%05d" % n: b"%d" % n for n in range(count)}, count)
+    return rows
+
+
+def numbered(rows: MemoryRows, **codecs: Any) -> CachedStore[Any, Any]:
+    """Keys of five digits."""
+    given: dict[str, Any] = {
+        "encode": orjson.dumps,
+        "decode": orjson.loads,
+        "budget_bytes": 1 << 20,
+    }
+    return CachedStore("s", rows, encode_key=str.encode, decode_key=bytes.decode, **given | codecs)
+
+
+def test_who_looks_at_the_first_entries_does_not_hold_all_of_them() -> None:
+    rows = filled(10_000)
+    cached = numbered(rows)
+    cached.put("00000", -1)
+    cached.put("00002x", -2)
+    cached.delete("00001")
+    rows.taken = 0
+    first = list(islice(cached.items(), 4))
+    assert first == [("00000", -1), ("00002", 2), ("00002x", -2), ("00003", 3)]
+    assert rows.taken <= SCAN_ROWS
+
+
+def test_keys_and_their_number_cost_no_decoding() -> None:
+    def refuse(_: bytes) -> None:
+        raise ValueError
+
+    cached = numbered(filled(1000), decode=refuse)
+    cached.put("99999", 1)
+    cached.delete("00000")
+    cached.delete("77777")
+    assert cached.count() == 1000
+    assert next(cached.keys()) == "00001"
+
+
+def test_entries_are_those_of_the_first_step_whatever_is_committed_meanwhile() -> None:
+    rows = MemoryRows()
+    cached = numbered(rows)
+    for n in range(3):
+        cached.put(f"{n:05}", n)
+    walk = cached.items()
+    first = next(walk)
+    cached.put("00001", 10)
+    cached.put("00009", 9)
+    commit(cached, 1)
+    assert [first, *walk] == [("00000", 0), ("00001", 1), ("00002", 2)]
+
+
+def test_who_still_looks_at_a_store_that_is_given_away_is_told() -> None:
+    cached = numbered(filled(1000))
+    walk = cached.items()
+    next(walk)
+    cached.stop_scans()
+    with pytest.raises(WorldError, match="given away while it was read: store s"):
+        list(walk)
+
+
+def test_rows_that_are_only_read_stay_within_the_budget() -> None:
+    cached = numbered(filled(1000), budget_bytes=20 * FIRST_ENTRY_BYTES)
+    for n in range(1000):
+        assert cached.get(f"{n:05}") == n
+        assert len(cached.young) + len(cached.old) <= 20
+
+
+def test_a_row_that_does_not_fit_its_type_is_passed_over_until_it_is_asked_for() -> None:
+    rows = filled(3)
+    rows.write({ROW + b"00001": b"{"}, 4)
+    cached = numbered(rows)
+    while not cached.preload_some(1):
+        pass
+    assert (cached.get("00000"), cached.get("00002"), cached.complete) == (0, 2, False)
+    for asked in (lambda: cached.get("00001"), lambda: list(cached.items())):
+        with pytest.raises(DecodeFailed, match="row cannot be decoded: store s, key b'00001': "):
+            asked()
+    cached.put("00001", 1)
+    assert cached.get("00001") == 1
+
+
+def test_slices_are_small_where_values_are_large() -> None:
+    cached = numbered(MemoryRows())
+    for n in range(100):
+        cached.put(f"{n:05}", "x" * 100_000)
+    first = len(cached.seal(1000).keys)
+    assert first == FIRST_SLICE_ROWS
+    assert len(cached.seal(1000).keys) == SLICE_BYTES // cached.entry_bytes
+
+
+def test_what_is_too_large_for_its_changelog_is_refused_with_its_key() -> None:
+    cached = numbered(MemoryRows())
+    largest = RECORD_BYTES_MAX - len('12345""')
+    cached.put("12345", "x" * largest)
+    commit(cached, 1)
+    cached.put("12345", "x" * (largest + 1))
+    with pytest.raises(ValueRefused, match=f"key '12345', type str: {RECORD_BYTES_MAX + 1} bytes"):
+        cached.seal(10)
+
+
+def test_where_values_are_checked_who_sets_a_bad_one_hears_of_it() -> None:
+    cached = numbered(MemoryRows())
+    cached.check_values(checking=True)
+    cached.put("00000", 1)
+    cached.delete("00001")
+    with pytest.raises(ValueRefused, match="store s, key '00002', type object: TypeError"):
+        cached.put("00002", object())
+    assert (cached.get("00002"), cached.get("00000")) == (None, 1)
+    cached.check_values(checking=False)
+    with pytest.raises(ValueRefused):
+        cached.put("00002", object())
+    commit(cached, 2)
+    cached.put("00002", object())

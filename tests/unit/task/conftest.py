@@ -1,7 +1,7 @@
 """A task by hand: lists for topics, memory for stores, no broker and no event loop."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -56,7 +56,7 @@ class Bench:
         self.made: list[Task] = []
         self.task = self.again()
 
-    def again(self) -> Task:
+    def again(self, checked: Mapping[str, int] | None = None) -> Task:
         stores: dict[str, CachedStore[Any, Any]] = {
             node.name: CachedStore(
                 node.name,
@@ -69,7 +69,9 @@ class Bench:
             )
             for node in self.plan.stores
         }
-        self.task = Task(self.plan, 0, stores, self.sent, StepPump(), self.policy, self.metadata)
+        self.task = Task(
+            self.plan, 0, stores, self.sent, StepPump(), self.policy, self.metadata, checked
+        )
         self.made.append(self.task)
         return self.task
 

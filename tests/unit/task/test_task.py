@@ -9,7 +9,16 @@ from typing import Any
 import orjson
 import pytest
 
-from streamsx.errors import NotFound, TableNotInTask, TaskFailed, TaskStopped, UsageError
+from streamsx.errors import (
+    DiskFailed,
+    NotFound,
+    TableNotInTask,
+    TaskFailed,
+    TaskStopped,
+    UsageError,
+    ValueRefused,
+)
+from streamsx.model import RECORD_BYTES_MAX
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Word
 from streamsx.task.stream import DONE, RUNNING
@@ -296,11 +305,111 @@ def test_a_body_stepped_by_hand_may_not_wait_for_something_foreign(bench: Benche
         made.task.process(batch("words", ["a"]))
 
 
-def test_a_value_that_cannot_be_encoded_names_its_store(bench: Benches) -> None:
+async def keep(stream: AsyncIterator[Any]) -> None:
+    """Each word as it is, but for those that no codec takes."""
+    async for word in stream:
+        counts = RUNNING.get().stores["counts"]
+        kept: Any = {"object": [object()], "large": "x" * RECORD_BYTES_MAX}.get(word, [word])
+        counts.put(word, kept)
+        if word == "later":
+            kept.append(object())
+        await DONE
+
+
+KEEP = Source("words", text, text, agents=(AgentNode("keep", keep),))
+
+
+@pytest.mark.parametrize(
+    ("word", "what"),
+    [
+        ("object", "value cannot be encoded: store counts, key 'object', type list: TypeError: "),
+        ("large", "value too large: store counts, key 'large', type str: "),
+    ],
+)
+def test_a_value_that_a_commit_cannot_take_is_named_with_where_it_may_come_from(
+    bench: Benches, word: str, what: str
+) -> None:
+    made = bench(KEEP)
+    made.task.process(batch("words", ["a"]))
+    made.commit()
+    made.task.process(batch("words", ["b", word, "c"], first=1))
+    sent = len(made.sent.by_topic["app-counts-changelog"])
+    with pytest.raises(ValueRefused) as told:
+        made.commit(1)
+    assert str(told.value).startswith(what)
+    assert str(told.value).endswith("(task 1_0, set since words-0 1-3)")
+    assert len(made.sent.by_topic["app-counts-changelog"]) == sent, "b must not be there alone"
+
+
+def test_a_value_that_a_commit_cannot_take_ends_the_worker_if_the_policy_says_so(
+    bench: Benches,
+) -> None:
+    made = bench(KEEP, on_error=Word.STOP)
+    made.task.process(batch("words", ["object"]))
+    with pytest.raises(TaskFailed, match=r"value cannot be encoded: .*: its policy is stop"):
+        made.commit()
+
+
+def test_an_interval_that_is_run_again_finds_the_record_of_a_value(bench: Benches) -> None:
+    heard: list[Failure] = []
+    made = bench(KEEP, report=heard.append)
+    again = made.again({"words": 3})
+    again.process(batch("words", ["a", "object", "b"]))
+    assert [(f.offset, type(f.error)) for f in heard] == [(1, ValueRefused)]
+    made.commit()
+    assert made.counts() == {"a": ["a"], "b": ["b"]}
+    again.process(batch("words", ["object"], first=3))
+    assert len(heard) == 1, "the interval ended with a commit behind it"
+    with pytest.raises(ValueRefused):
+        made.commit()
+
+
+def test_values_are_checked_until_the_slowest_reader_is_behind_the_interval(
+    bench: Benches,
+) -> None:
+    made = bench(KEEP)
+    again = made.again({"words": 2})
+    again.process(batch("words", ["a"]))
+    made.commit()
+    again.process(batch("words", ["object"], first=1))
+    assert again.skipped == {"keep": 1}
+    made.commit()
+    again.process(batch("words", ["object"], first=2))
+    assert again.skipped == {"keep": 2}, "the first of a streak holds the position"
+
+
+def test_a_value_that_was_changed_after_it_had_been_set_stops_its_task(bench: Benches) -> None:
+    made = bench(KEEP)
+    made.task.process(batch("words", ["later"]))
+    with pytest.raises(ValueRefused):
+        made.commit()
+    made.again({"words": 1}).process(batch("words", ["later"]))
+    with pytest.raises(TaskStopped, match=r"task stopped: value cannot be encoded: .*in place"):
+        made.commit()
+
+
+def test_a_task_is_dirty_until_all_it_has_done_is_sealed(bench: Benches) -> None:
     made = bench(COUNT)
-    made.task.stores["counts"].put("a", object())
-    with pytest.raises(TaskFailed, match="value cannot be encoded: store counts, task 1_0"):
-        made.task.seal(10)
+    assert not made.task.dirty
+    made.task.process(batch("words", ["a"]))
+    assert made.task.dirty
+    made.commit()
+    assert not made.task.dirty
+    made.task.stores["counts"].put("a", 9)
+    assert made.task.dirty, "a body that waits has changed it meanwhile"
+
+
+def test_a_store_that_cannot_be_read_is_no_bad_record(bench: Benches) -> None:
+    async def read(stream: AsyncIterator[Any]) -> None:
+        async for _ in stream:
+            raise DiskFailed("disk full")
+
+    heard: list[Failure] = []
+    source = Source("words", text, text, agents=(AgentNode("r", read),))
+    made = bench(source, report=heard.append)
+    with pytest.raises(DiskFailed):
+        made.task.process(batch("words", ["a"]))
+    assert (heard, made.task.positions) == ([], {"words": 0})
 
 
 def test_an_aborted_task_leaves_its_stores_at_the_last_commit(bench: Benches) -> None:
