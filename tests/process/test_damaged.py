@@ -1,0 +1,50 @@
+"""A batch is damaged on the broker's disk: what reads it waits there, and nothing else does."""
+
+from pathlib import Path
+
+from streamsx.kafka.batch import scan
+from streamsx.model import TopicPartition
+from streamsx.testing.embedded_broker import EmbeddedBroker
+from streamsx.testing.wordcount import WordCount
+from streamsx.testing.workers import Workers
+
+
+def damage(folder: Path, tp: TopicPartition, number: int) -> tuple[int, int]:
+    """The last byte of one of its batches; the first offset of that, and the next one behind it."""
+    (log,) = (folder / "logs" / str(tp)).glob("*.log")
+    data = bytearray(log.read_bytes())
+    at, size, header = list(scan(data, check=True))[number]
+    with log.open("r+b") as file:
+        file.seek(at + size - 1)
+        file.write(bytes([data[at + size - 1] ^ 1]))
+    return header.base_offset, header.last_offset + 1
+
+
+def test_its_partition_waits_and_the_others_go_on_until_it_is_given_up(
+    tmp_path: Path,
+) -> None:
+    with (
+        EmbeddedBroker(tmp_path / "broker") as broker,
+        WordCount(broker.bootstrap) as wordcount,
+        Workers(broker.bootstrap, tmp_path / "workers", env=wordcount.env) as workers,
+    ):
+        for _ in range(3):
+            wordcount.send(200)
+        bad, *others = wordcount.lines
+        start, behind = damage(tmp_path / "broker", bad, 1)
+        workers.start("a", commit_interval="200ms")
+        error = workers.until_event("error")
+        assert error["where"] == f"{bad} at offset {start}"
+        assert f"record batch at offset {start}: its checksum is not" in str(error["what"])
+        assert "kafka-delete-records.sh" in str(error["what"])
+
+        wordcount.send(400)
+        ends = wordcount.client.ends(others)
+        committed = wordcount.client.committed
+        workers.until(lambda: committed(wordcount.app, others) == ends, "the others")
+        assert committed(wordcount.app, [bad]) == {bad: start}
+
+        wordcount.client.delete_records(bad, behind)
+        workers.until(lambda: wordcount.drained, "drained")
+        assert len(workers.events("error")) == 1
+        assert workers.stop("a") == [0]
