@@ -4,38 +4,43 @@ begins.
 Not here: what a store or a task does with it.
 """
 
-import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 
 from streamsx.config import Config
 from streamsx.engine.journal import LOG
-from streamsx.errors import WorldError
+from streamsx.errors import BrokerUnreachable, WorldError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.inquiries import Inquiries
 from streamsx.model import TopicPartition
-
-RETRY_S = 0.1
 
 
 class LogBounds:
-    """Of the partitions of one cluster."""
+    """Of the partitions of one cluster. `of`: as of now, while `run` runs, however long it takes:
+    whoever waits for it is cancelled by its owner.
+    """
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
         self._cluster = cluster
         self._latest = config.consumer_auto_offset_reset == "latest"
-
-    async def of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """As of now. However long it takes: whoever waits for it is cancelled by its owner."""
-        wanted = list(tps)
-        while True:
-            try:
-                return await admin.bounds(self._cluster, wanted)
-            except WorldError as error:
-                LOG.warning("offsets: %s", error)
-                await asyncio.sleep(RETRY_S)
+        self._stale = False
+        """A leader did not answer, or was none."""
+        inquiries = Inquiries(self._ask, lambda why: LOG.warning("offsets: %s", why))
+        self.of, self.run = inquiries.of, inquiries.run
 
     async def begin(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where to begin without a position, by `consumer_auto_offset_reset`."""
         found = await self.of(tps)
         return {tp: b.high_watermark if self._latest else b.start for tp, b in found.items()}
+
+    async def _ask(
+        self, tps: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, Bounds], WorldError | None]:
+        if self._stale:
+            with suppress(BrokerUnreachable):  # the question will say so
+                await self._cluster.refresh()
+        found, why = await admin.bounds_now(self._cluster, tps)
+        self._stale = why is not None
+        return found, why

@@ -10,10 +10,11 @@ Not here: what is on the disk (`stores`), what a copy is good for (the assignor)
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from streamsx.engine.journal import LOG
 from streamsx.engine.stores import Leftover
-from streamsx.errors import WorldError
+from streamsx.errors import BrokerUnreachable
 from streamsx.kafka import admin
 from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
@@ -39,7 +40,7 @@ class Dormant:
         self._some = asyncio.Event()
 
     async def begin(self, leftovers: Iterable[Leftover], plans: Mapping[int, SubTopology]) -> None:
-        """What earlier processes left on the disk, and how far behind it is. Raises WorldError."""
+        """What earlier processes left on the disk, and how far behind it is."""
         found: dict[TaskId, dict[TopicPartition, int | None]] = {}
         for task, changelog, position in leftovers:
             whole = kept(plans[task.subtopology], task.partition, {})
@@ -66,18 +67,24 @@ class Dormant:
                 self._some.clear()
                 await self._some.wait()
             await asyncio.sleep(LOOK_EVERY_S)
-            try:
-                await self.look()
-            except WorldError as error:
-                LOG.debug("ends of changelogs: %s", error)  # the next look says more
+            await self.look()
 
     async def look(self) -> None:
-        """Ask for the ends as of now. Raises WorldError."""
+        """Ask for the ends as of now. What a leader does not tell is not known until the next look:
+        no worker is held up, or ended, by a log that it may never need.
+        """
         asked = dict(self._positions)
-        bounds = await admin.bounds(self._cluster, {tp for tps in asked.values() for tp in tps})
+        wanted = {tp for tps in asked.values() for tp in tps}
+        bounds, why = await admin.bounds_now(self._cluster, wanted)
+        if why is not None:
+            LOG.debug("ends of changelogs: %s", why)
+            with suppress(BrokerUnreachable):  # the next look says more
+                await self._cluster.refresh()
         for task, positions in asked.items():
             if self._positions.get(task) is positions:
-                self.lags[task] = max(behind(at, bounds[tp]) for tp, at in positions.items())
+                known = bounds.keys() >= positions.keys()
+                lags = [behind(at, bounds[tp]) for tp, at in positions.items() if known]
+                self.lags[task] = max(lags, default=None)
         self._changed()
 
 

@@ -122,7 +122,7 @@ class Tasks:
         """Tasks that were undone: how far each had come, and why."""
         self._jobs = Jobs(parts.spawn, self.failed)
         self._promotions = Promotions(parts.journal)
-        self._bounds = LogBounds(parts.cluster, parts.config)
+        self.bounds = LogBounds(parts.cluster, parts.config)
         self._events: deque[reconcile.Event] = deque()
         self._feeding = False
 
@@ -221,7 +221,7 @@ class Tasks:
         self._spawn(self._read_bounds(tp), f"bounds of {tp}")
 
     async def _read_from(self, tp: TopicPartition, offset: int) -> None:
-        start = (await self._bounds.begin([tp]))[tp]
+        start = (await self.bounds.begin([tp]))[tp]
         LOG.warning("fetch_reset partition=%s from=%d to=%d", tp, offset, start)
         for active in self.actives.values():
             if tp in active.sources:
@@ -229,7 +229,7 @@ class Tasks:
                 self._fetcher.add(tp, start)
 
     async def _read_bounds(self, tp: TopicPartition) -> None:
-        self._restorer.out_of_range(tp, (await self._bounds.of([tp]))[tp])
+        self._restorer.out_of_range(tp, (await self.bounds.of([tp]))[tp])
 
     def _spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
         """For what ends by itself; the worker's group owns it."""
@@ -302,7 +302,7 @@ class Tasks:
         behind = False
         if self._rows[task]:
             tps = self._restorer.changelogs(task)
-            bounds = await self._bounds.of(tps)
+            bounds = await self.bounds.of(tps)
             behind = self._restorer.ends(task, role, bounds)
         self.feed(reconcile.EndsKnown(task, role, behind=behind))
         if self._rows[task]:
@@ -390,7 +390,7 @@ class Tasks:
         missing = [
             TopicPartition(t, task.partition) for t, (offset, _) in found.items() if offset < 0
         ]
-        begin = await self._bounds.begin(missing)
+        begin = await self.bounds.begin(missing)
         starts = {tp.topic: offset for tp, offset in begin.items()}
         whole = {t: (starts.get(t, offset), text) for t, (offset, text) in found.items()}
         self._known(task, number, whole)

@@ -25,7 +25,7 @@ from streamsx.engine.journal import LOG, Journal
 from streamsx.errors import TopologyError, first_of
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
-from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.lifecycle.reconcile import Ended
 from streamsx.loops import guarded
 from streamsx.membership import events as e
@@ -42,8 +42,9 @@ STOP_NOW_S = 5.0
 CLOSING_MAX_S = 30.0
 LAST_FLUSH_S = 5.0
 CLEANUP_EVERY_S = 60.0
-USER_TIMEOUT_SHARE = 1 / 3
-"""Of the session: what the broker has not acknowledged by then is dropped by the kernel."""
+TIMEOUT_SHARE = 1 / 3
+"""Of the session: a broker that has neither taken a connection nor answered by then has vanished,
+and what it has not acknowledged by then is dropped by the kernel."""
 
 Service = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 """A name and what runs beside the tasks: timers, the app's own tasks."""
@@ -176,10 +177,16 @@ class Worker:
 
     def connect(self) -> Cluster:
         """Each thread has its own: connections belong to an event loop."""
-        timeout_ms = int(self._config.session_timeout_s * 1000 * USER_TIMEOUT_SHARE)
+        share_s = self._config.session_timeout_s * TIMEOUT_SHARE
         bootstrap = ",".join(self._config.bootstrap)
         security = security_of(self._config)
-        return Cluster(bootstrap, security, user_timeout_ms=timeout_ms, rng=self._rng)
+        return Cluster(
+            bootstrap,
+            security,
+            timeout_s=min(TIMEOUT_S, share_s),
+            user_timeout_ms=int(share_s * 1000),
+            rng=self._rng,
+        )
 
     def _hear(self, message: Message) -> None:
         self._made.link.hear(message)
@@ -233,6 +240,7 @@ class Worker:
         background = {
             "fetch data": made.fetcher.run(),
             "fetch changelogs": made.changelogs.run(),
+            "ask for bounds": made.tasks.bounds.run(),
             "watch what is on the disk": made.tasks.dormant.watch(),
             "clean up": self._clean_up(made),
             "purge": made.purging.run(),

@@ -103,7 +103,7 @@ async def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> None:
             _demand_counts(left.values())
         wanted = [_new_topic(topic) for topic in left.values()]
         told = await connection.ask(
-            Api.CREATE_TOPICS, {"topics": wanted, "timeout": CHANGE_TIMEOUT_MS}
+            Api.CREATE_TOPICS, {"topics": wanted, "timeout": CHANGE_TIMEOUT_MS}, ADMIN_TIMEOUT_S
         )
         for topic in told.topics:
             if topic.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -129,7 +129,7 @@ async def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
     async def attempt() -> None:
         connection = await cluster.controller(LANE)
         body = {"topic_names": sorted(left), "timeout": CHANGE_TIMEOUT_MS}
-        told = await connection.ask(Api.DELETE_TOPICS, body)
+        told = await connection.ask(Api.DELETE_TOPICS, body, ADMIN_TIMEOUT_S)
         for topic in told.responses:
             if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 left.discard(topic.name)
@@ -161,11 +161,17 @@ async def topic_configs(
     wanted = [{"resource_type": TOPIC_RESOURCE, "resource_name": topic} for topic in sorted(topics)]
     for resource in wanted:
         resource["configuration_keys"] = None  # all
-    connection = await cluster.any(LANE)
-    told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted})
-    there = [r for r in told.results if r.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
-    return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
+    found: dict[str, dict[str, str | None]] = {}
+
+    async def attempt() -> None:
+        connection = await cluster.any(LANE)
+        told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
+        there = [r for r in told.results if r.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
+        found.update({r.resource_name: {c.name: c.value for c in r.configs} for r in there})
+
+    await _persist(cluster, attempt)
+    return found
 
 
 async def bounds(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
@@ -174,24 +180,42 @@ async def bounds(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicP
     Two requests per leader, whatever the number of partitions. Follows the topics. Raises
     TopicGone, or another WorldError.
     """
-    wanted = set(tps)
+    wanted = sorted(set(tps))
+    found: dict[TopicPartition, Bounds] = {}
+
+    async def attempt() -> None:
+        some, why = await bounds_now(cluster, [tp for tp in wanted if tp not in found])
+        found.update(some)
+        if why is not None:
+            raise why
+
+    await cluster.follow({tp.topic for tp in wanted})
+    await _persist(cluster, attempt)
+    return {tp: found[tp] for tp in wanted}
+
+
+async def bounds_now(
+    cluster: Cluster, tps: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, Bounds], WorldError | None]:
+    """The same in one attempt: of those that can be told, and why not of the others."""
+    wanted = sorted(set(tps))
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
 
     async def ask(node: int, some: list[TopicPartition]) -> None:
         connection = await cluster.open(node, OFFSETS_LANE)
         await _together(
-            _list_offsets(connection, some, EARLIEST, starts),
-            _list_offsets(connection, some, LATEST, ends),
+            _list_offsets(connection, some, EARLIEST, starts, cluster.timeout_s),
+            _list_offsets(connection, some, LATEST, ends, cluster.timeout_s),
         )
 
-    async def attempt() -> None:
-        left = [tp for tp in wanted if tp not in starts or tp not in ends]
-        await _at_leaders(cluster, left, ask)
-
-    await cluster.follow({tp.topic for tp in wanted})
-    await _persist(cluster, attempt)
-    return {tp: Bounds(starts[tp], ends[tp]) for tp in sorted(wanted)}
+    why: WorldError | None = None
+    try:
+        await cluster.follow({tp.topic for tp in wanted})
+        await _at_leaders(cluster, wanted, ask)
+    except WorldError as error:
+        why = error
+    return {tp: Bounds(starts[tp], ends[tp]) for tp in wanted if tp in starts and tp in ends}, why
 
 
 async def delete_records(
@@ -208,7 +232,7 @@ async def delete_records(
         connection = await cluster.open(node, LANE)
         topics = _by_topic(some, lambda tp: {"partition_index": tp.partition, "offset": before[tp]})
         told = await connection.ask(
-            Api.DELETE_RECORDS, {"topics": topics, "timeout": CHANGE_TIMEOUT_MS}
+            Api.DELETE_RECORDS, {"topics": topics, "timeout": CHANGE_TIMEOUT_MS}, ADMIN_TIMEOUT_S
         )
         answers = list(_answers(told))
         starts.update({tp: p.low_watermark for tp, p in answers if p.error_code == ErrorCode.NONE})
@@ -229,7 +253,9 @@ async def list_groups(cluster: Cluster) -> list[ListedGroup]:
     async def attempt() -> None:
         found.clear()
         for node in cluster.nodes():
-            told = await (await cluster.open(node, LANE)).ask(Api.LIST_GROUPS, {})
+            told = await (await cluster.open(node, LANE)).ask(
+                Api.LIST_GROUPS, {}, cluster.timeout_s
+            )
             _check([(told.error_code, f"groups of broker {node}", "")])
             found.extend(
                 ListedGroup(g.group_id, g.protocol_type, g.group_state) for g in told.groups
@@ -334,10 +360,11 @@ async def _list_offsets(
     tps: Iterable[TopicPartition],
     timestamp: int,
     found: dict[TopicPartition, int],
+    timeout_s: float,
 ) -> None:
     topics = _by_topic(tps, lambda tp: {"partition_index": tp.partition, "timestamp": timestamp})
     body = {"replica_id": NO_REPLICA, "isolation_level": READ_UNCOMMITTED, "topics": topics}
-    answers = list(_answers(await connection.ask(Api.LIST_OFFSETS, body)))
+    answers = list(_answers(await connection.ask(Api.LIST_OFFSETS, body, timeout_s)))
     found.update({tp: p.offset for tp, p in answers if p.error_code == ErrorCode.NONE})
     _check((p.error_code, str(tp), "") for tp, p in answers)
 

@@ -8,10 +8,10 @@ who call at the same time share one request. No request of ours brings a topic i
 
 import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from streamsx.errors import BrokerUnreachable
 from streamsx.kafka.connection import PLAINTEXT, Address, Connection, Security, connect
@@ -19,11 +19,15 @@ from streamsx.kafka.errors import ErrorCode, failure
 from streamsx.kafka.wire import Api, Body
 from streamsx.model import TopicPartition
 
+T = TypeVar("T")
+
 START_TIMEOUT_S = 10.0
-METADATA_TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0
+PATIENCE_S = 0.5
+"""Then another broker is asked too: a node that has vanished takes all of a time-out."""
 RETRY_BACKOFF_S = 0.1
 TRIES = 3
-"""Of one question to any broker: an open connection may lead to one that is just going down."""
+"""Of one question to a broker: an open connection may lead to one that is just going down."""
 LANE = "metadata"
 NO_LEADER = -1
 GROUP = 0
@@ -38,16 +42,19 @@ class Cluster:
         bootstrap: str,
         security: Security = PLAINTEXT,
         *,
+        timeout_s: float = TIMEOUT_S,
         user_timeout_ms: int | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`bootstrap`: HOST:PORT[,HOST:PORT]. `user_timeout_ms`: see `connection.connect`. `rng`
-        draws whom to ask first.
+        """`bootstrap`: HOST:PORT[,HOST:PORT]. `timeout_s`: for a connection, and for an answer to
+        what a broker knows by heart. `user_timeout_ms`: see `connection.connect`. `rng` draws whom
+        to ask first.
 
         Raises SettingError for an address that is none.
         """
         self._bootstrap = [Address.parse(text) for text in bootstrap.split(",")]
         self._security, self._user_timeout_ms = security, user_timeout_ms
+        self.timeout_s = timeout_s
         self._rng = rng or random.Random()  # noqa: S311  # no secret
         self._followed: set[str] = set()
         self._brokers: dict[int, Address] = {}
@@ -154,18 +161,7 @@ class Cluster:
         """A connection of this lane to whichever broker answers. Raises BrokerUnreachable,
         SettingError.
         """
-        known = list(self._brokers.values())
-        for address in (*known, *self._bootstrap):
-            connection = self._connections.get((address, lane))
-            if connection and not connection.closed:
-                return connection
-        failed: list[str] = []
-        for address in dict.fromkeys((*self._rng.sample(known, len(known)), *self._bootstrap)):
-            try:
-                return await self._open(address, lane)
-            except BrokerUnreachable as error:
-                failed.append(str(error))
-        raise BrokerUnreachable(f"no broker answers: {'; '.join(failed)}")
+        return await self._first(lane, lambda address: self._open(address, lane))
 
     async def controller(self, lane: str) -> Connection:
         """A connection to the broker that takes changes of topics. Raises BrokerUnreachable."""
@@ -196,11 +192,48 @@ class Cluster:
         return await self._ask_any(Api.METADATA, body)
 
     async def _ask_any(self, api: int, body: Body) -> Any:
-        for _ in range(TRIES - 1):
-            connection = await self.any(LANE)
-            with suppress(BrokerUnreachable):
-                return await connection.ask(api, body, METADATA_TIMEOUT_S)
-        return await (await self.any(LANE)).ask(api, body, METADATA_TIMEOUT_S)
+        async def ask(address: Address) -> Any:
+            for _ in range(TRIES - 1):
+                connection = await self._open(address, LANE)
+                with suppress(BrokerUnreachable):
+                    return await connection.ask(api, body, self.timeout_s)
+            return await (await self._open(address, LANE)).ask(api, body, self.timeout_s)
+
+        return await self._first(LANE, ask)
+
+    async def _first(self, lane: str, attempt: Callable[[Address], Awaitable[T]]) -> T:
+        """Of all brokers, whoever succeeds first: the next one is tried when the last has failed,
+        or has not succeeded for a while (as connections are raced in RFC 8305). Those with an open
+        connection come first. Raises BrokerUnreachable with what each has said.
+        """
+        known = list(self._brokers.values())
+        drawn = dict.fromkeys((*self._rng.sample(known, len(known)), *self._bootstrap))
+        left = deque(sorted(drawn, key=lambda address: not self._speaks(address, lane)))
+        tried: list[asyncio.Future[T]] = []
+        failed: list[str] = []
+        try:
+            while left or len(failed) < len(tried):
+                if left:
+                    tried.append(asyncio.ensure_future(attempt(left.popleft())))
+                patience_s = min(PATIENCE_S, self.timeout_s) if left else None
+                waiting = [each for each in tried if not each.done()]
+                if waiting:
+                    first = asyncio.FIRST_COMPLETED
+                    await asyncio.wait(waiting, timeout=patience_s, return_when=first)
+                ended = [each for each in tried if each.done()]
+                for each in ended:
+                    if not isinstance(each.exception(), BrokerUnreachable):
+                        return each.result()
+                failed = [str(each.exception()) for each in ended]
+        finally:
+            for each in tried:
+                each.cancel()
+            await asyncio.gather(*tried, return_exceptions=True)
+        raise BrokerUnreachable(f"no broker answers: {'; '.join(failed)}")
+
+    def _speaks(self, address: Address, lane: str) -> bool:
+        connection = self._connections.get((address, lane))
+        return connection is not None and not connection.closed
 
     async def _open(self, address: Address, lane: str) -> Connection:
         key = (address, lane)
@@ -208,7 +241,10 @@ class Cluster:
             connection = self._connections.get(key)
             if connection is None or connection.closed:
                 connection = await connect(
-                    address, self._security, user_timeout_ms=self._user_timeout_ms
+                    address,
+                    self._security,
+                    timeout_s=self.timeout_s,
+                    user_timeout_ms=self._user_timeout_ms,
                 )
                 self._connections[key] = connection
             return connection

@@ -125,7 +125,11 @@ REFUSALS = (
 
 
 async def connect(
-    address: Address, security: Security = PLAINTEXT, *, user_timeout_ms: int | None = None
+    address: Address,
+    security: Security = PLAINTEXT,
+    *,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    user_timeout_ms: int | None = None,
 ) -> "Connection":
     """Open, authenticate, take over.
 
@@ -135,12 +139,12 @@ async def connect(
     """
     settings = {name: getattr(security, name) for name in security.__slots__}
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        async with asyncio.timeout(timeout_s):
             opened = await create_conn(*address, client_id=CLIENT_ID, **settings)
     except REFUSALS as error:
         raise SettingError(f"refused by the broker: {address}: {error}") from None
     except TimeoutError:
-        raise BrokerUnreachable(f"no answer in {CONNECT_TIMEOUT_S:g} s: {address}") from None
+        raise BrokerUnreachable(f"no answer in {timeout_s:g} s: {address}") from None
     except (OSError, theirs.KafkaError) as error:
         raise BrokerUnreachable(f"no connection: {address}: {error}") from None
     return Connection(opened, address, user_timeout_ms)
@@ -219,11 +223,15 @@ class Connection(asyncio.BufferedProtocol):
         """The decoded reply: attributes of the newest version.
 
         Raises BrokerUnreachable; after `timeout_s` the connection is aborted first, for the answer
-        may still come and every other one behind it. Raises UsageError (`version`).
+        may still come and every other one behind it. That holds for who has given up waiting too:
+        else a network that swallows everything is found out by nobody. Raises UsageError
+        (`version`).
         """
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
 
         def answered(reply: Any) -> None:
+            overdue.cancel()
             if future.done():  # nobody waits any more
                 return
             if isinstance(reply, BrokerUnreachable):
@@ -232,12 +240,8 @@ class Connection(asyncio.BufferedProtocol):
                 future.set_result(reply)
 
         self.call(api, body, answered)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError:
-            self.abort(f"no answer in {timeout_s:g} s")
-            raise BrokerUnreachable(f"{Api(api).name}: {self._address}: {self._lost}") from None
+        overdue = loop.call_later(timeout_s, self.abort, f"no answer in {timeout_s:g} s")
+        return await future
 
     def abort(self, why: str = "given up by this worker") -> None:
         """End it now; what was sent and has not left this machine yet never will.

@@ -99,14 +99,25 @@ def offsets_wanted(group: str, tps: tuple[TopicPartition, ...]) -> dict[str, Any
 
 def offsets_found(reply: Any) -> dict[TopicPartition, tuple[int, str]]:
     """Committed offset and metadata. Raises WorldError for a refusal, worth another try."""
+    found, why = offsets_known(reply)
+    if why is not None:
+        raise why
+    return found
+
+
+def offsets_known(
+    reply: Any,
+) -> tuple[dict[TopicPartition, tuple[int, str]], WorldError | None]:
+    """Of those that are told, and why not of the others."""
     parts = [(topic.name, part) for topic in reply.topics for part in topic.partitions]
     codes = [reply.error_code, *(part.error_code for _, part in parts)]
-    if bad := next((code for code in codes if code), 0):
-        raise WorldError(f"offsets refused: {name_of(bad)}")
-    return {
+    bad = next((code for code in codes if code), 0)
+    found = {
         TopicPartition(name, part.partition_index): (part.committed_offset, part.metadata or "")
         for name, part in parts
+        if not (reply.error_code or part.error_code)
     }
+    return found, WorldError(f"offsets refused: {name_of(bad)}") if bad else None
 
 
 def joined(number: int, reply: Any) -> e.Reply:

@@ -24,6 +24,7 @@ from streamsx.errors import WorldError, first_of
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.kafka.inquiries import Inquiries
 from streamsx.kafka.wire import Api
 from streamsx.loops import guarded
 from streamsx.membership import events as e
@@ -46,8 +47,6 @@ from streamsx.membership.thread import SystemThread, Threads
 from streamsx.model import TopicPartition
 
 OFFSETS_LANE = "offsets"
-OFFSETS_RETRY_S = 0.1
-OFFSETS_TIMEOUT_S = 10.0
 FIND_RETRY_S = 0.1
 DELIVERED = (e.Assigned, e.Revoke, e.Lost, e.CommitDone, e.CommitFailed, e.Fatal, e.Left)
 
@@ -145,8 +144,12 @@ class Session:
                 self._begin = tasks.create_task
                 self._lanes = {lane: self._lane(lane) for lane in e.Lane}
                 self._leading = self._leading_part()
+                self._offsets = Inquiries(
+                    self._fetch_offsets, lambda why: self._log(f"positions: {why}")
+                )
                 runs = {f"lane {which.value}": lane.run() for which, lane in self._lanes.items()}
                 runs["watch topics"] = self._leading.watch(self._grown)
+                runs["fetch offsets"] = self._offsets.run()
                 for name, run in runs.items():
                     _ = tasks.create_task(run, name=name)
                 self._feed(e.Start(self._predecessor))
@@ -338,15 +341,17 @@ class Session:
             self._begin(self._positions(ticket, tps), name="positions")
 
     async def _positions(self, ticket: object, tps: tuple[TopicPartition, ...]) -> None:
-        body = requests.offsets_wanted(self._group, tps)
-        while True:
-            try:
-                reply = await self._ask_coordinator(Api.OFFSET_FETCH, body, OFFSETS_TIMEOUT_S)
-                self._deliver(Positions(ticket, requests.offsets_found(reply)))
-                return
-            except WorldError as error:
-                self._log(f"positions: {error}")
-                await asyncio.sleep(OFFSETS_RETRY_S)
+        self._deliver(Positions(ticket, await self._offsets.of(tps)))
+
+    async def _fetch_offsets(
+        self, tps: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, tuple[int, str]], WorldError | None]:
+        body = requests.offsets_wanted(self._group, tuple(tps))
+        try:
+            reply = await self._ask_coordinator(Api.OFFSET_FETCH, body, self._cluster.timeout_s)
+        except WorldError as error:
+            return {}, error
+        return requests.offsets_known(reply)
 
     async def _ask_coordinator(self, api: Api, body: dict[str, Any], timeout_s: float) -> Any:
         """Beside the member's own lanes."""

@@ -23,6 +23,31 @@ def test_a_store_is_as_far_behind_as_it_has_to_read(position: int | None, lag: i
     assert behind(position, Bounds(10, 100)) == lag
 
 
+def test_a_log_without_a_leader_has_no_lag_and_holds_up_no_other() -> None:
+    """The worker that started with its store ended: nothing was to be known for 10 s."""
+    led, lost = TaskId(1, 0), TaskId(1, 1)
+
+    def offsets(asked: Asked) -> dict[str, object]:
+        end = 100 + asked.body.topics[0].partitions[0].timestamp
+        return {"topics": [{"name": "log", "partitions": [{"partition_index": 0, "offset": end}]}]}
+
+    async def story() -> None:
+        async with ScriptedBroker({Api.LIST_OFFSETS: offsets}, {"log": 1}) as broker:
+            cluster = Cluster(broker.bootstrap)
+            await cluster.start()
+            dormant = Dormant(cluster, lambda: None)
+            dormant.add(led, {LOG: 98}, None)
+            dormant.add(lost, {LOG: 98, TopicPartition("log", 1): 7}, 0)
+            await dormant.look()
+            assert dormant.lags == {led: 1, lost: None}
+            await broker.stop()
+            await dormant.look()
+            assert dormant.lags == {led: None, lost: None}
+            await cluster.stop()
+
+    asyncio.run(story())
+
+
 def test_the_lag_grows_while_somebody_else_writes() -> None:
     end = 100
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.errors import BrokerUnreachable, SettingError, WorldError
-from streamsx.kafka import cluster as cluster_module
+from streamsx.errors import BrokerUnreachable, SettingError, UsageError, WorldError
 from streamsx.kafka import wire
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
@@ -22,13 +21,16 @@ Story = Callable[[ScriptedBroker, Cluster], Coroutine[Any, Any, None]]
 
 
 def run(
-    story: Story, answers: dict[int, Answer] | None = None, topics: dict[str, int] | None = None
+    story: Story,
+    answers: dict[int, Answer] | None = None,
+    topics: dict[str, int] | None = None,
+    timeout_s: float = 5.0,
 ) -> None:
     """The story with a scripted broker and a cluster that has found it."""
 
     async def told() -> None:
         async with asyncio.timeout(10), ScriptedBroker(answers, topics) as broker:
-            cluster = Cluster(broker.bootstrap)
+            cluster = Cluster(broker.bootstrap, timeout_s=timeout_s)
             await cluster.start()
             try:
                 await story(broker, cluster)
@@ -234,12 +236,47 @@ def test_a_broker_that_starts_and_knows_no_broker_yet_does_not_make_us_forget_th
     run(story)
 
 
-def test_a_broker_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "METADATA_TIMEOUT_S", 0.02)
-
+def test_a_broker_that_does_not_answer_is_given_up() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.answers[Api.METADATA] = never
-        with pytest.raises(BrokerUnreachable, match=r"METADATA: .*: no answer in 0.02 s"):
+        with pytest.raises(BrokerUnreachable, match=r"METADATA v8: .*: no answer in 0.2 s"):
+            await cluster.refresh()
+
+    run(story, timeout_s=0.2)
+
+
+@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
+def test_a_node_that_has_vanished_costs_a_moment_and_no_time_out(*, connected: bool) -> None:
+    """Its time-outs came one after the other, 5 s each: longer than a session."""
+
+    async def told() -> None:
+        async with ScriptedBroker() as alive, ScriptedBroker() as vanishes:
+
+            def both(asked: Asked) -> wire.Body:
+                ports = {1: vanishes.port, 2: alive.port}
+                nodes = [{"node_id": n, "host": "127.0.0.1", "port": p} for n, p in ports.items()]
+                return {"brokers": nodes, "controller_id": 2}
+
+            alive.answers[Api.METADATA] = vanishes.answers[Api.METADATA] = both
+            cluster = Cluster(vanishes.bootstrap, timeout_s=30.0)
+            await cluster.start()
+            vanishes.answers[Api.METADATA] = never
+            vanishes.answers[Api.API_VERSIONS] = never
+            if not connected:
+                vanishes.hang_up()
+            async with asyncio.timeout(10):
+                for _ in range(5):
+                    await cluster.refresh()
+            await cluster.stop()
+
+    asyncio.run(told())
+
+
+def test_a_broker_that_cannot_be_talked_to_is_the_users_error_and_no_other_is_tried() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        broker.ranges[Api.METADATA] = (50, 50)
+        broker.hang_up()
+        with pytest.raises(UsageError, match="the broker does not know METADATA"):
             await cluster.refresh()
 
     run(story)

@@ -186,7 +186,7 @@ def test_aiokafka_learns_that_a_connection_was_reset() -> None:
 def test_no_answer_in_time_aborts_the_connection_and_names_broker_and_request() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         behind = asyncio.create_task(opened.ask(Api.HEARTBEAT, BEAT))
-        with pytest.raises(BrokerUnreachable, match=r"JOIN_GROUP: .*: no answer in 0.01 s"):
+        with pytest.raises(BrokerUnreachable, match=r"JOIN_GROUP v5: .*: no answer in 0.01 s"):
             await opened.ask(Api.JOIN_GROUP, {}, 0.01)
         with pytest.raises(BrokerUnreachable, match=r"HEARTBEAT v3: .*: no answer in 0.01 s"):
             await behind
@@ -205,6 +205,19 @@ def test_who_no_longer_waits_does_not_disturb_the_others() -> None:
         assert not opened.closed
 
     run(story, BEATS)
+
+
+def test_a_connection_that_swallows_everything_is_found_out_though_nobody_waits_any_more() -> None:
+    """Each question after it took all of its own limit, on the same connection."""
+
+    async def story(broker: ScriptedBroker, opened: Connection) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await opened.ask(Api.HEARTBEAT, BEAT, 0.2)
+        await until(lambda: opened.closed)
+        assert "no answer in 0.2 s" in repr(opened)
+
+    run(story, {Api.HEARTBEAT: never})
 
 
 def test_aborting_resets_the_connection_instead_of_closing_it() -> None:
@@ -321,15 +334,12 @@ def test_nobody_listening_is_unreachable() -> None:
         asyncio.run(connect(address))
 
 
-def test_a_broker_that_accepts_and_says_nothing_is_unreachable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.05)
+def test_a_broker_that_accepts_and_says_nothing_is_unreachable() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(BrokerUnreachable, match=r"no answer in 0.05 s: 127.0.0.1:"),
     ):
-        asyncio.run(connect(Address(*silent.getsockname())))
+        asyncio.run(connect(Address(*silent.getsockname()), timeout_s=0.05))
 
 
 def test_the_kernel_is_told_how_long_it_may_go_on_delivering() -> None:

@@ -1,0 +1,151 @@
+"""kafka/inquiries.py: who asks at the same time shares a request, and waits for nobody else."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from streamsx.errors import SettingError, TopicGone, WorldError
+from streamsx.kafka import inquiries as module
+from streamsx.kafka.inquiries import Inquiries
+from streamsx.model import TopicPartition
+
+TPS = [TopicPartition("log", number) for number in range(60)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE_S", 0.001)
+    monkeypatch.setattr(module, "PAUSE_MAX_S", 0.004)
+
+
+class Oracle:
+    """It knows a number for each partition that is not `lost`, and answers when it may."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[TopicPartition]] = []
+        self.told: list[WorldError] = []
+        self.lost: set[TopicPartition] = set()
+        self.refuses: Exception | None = None
+        self.more = asyncio.Event()
+        self.may = asyncio.Event()
+        self.may.set()
+        self.inquiries = Inquiries(self._ask, self.told.append)
+
+    async def _ask(
+        self, tps: list[TopicPartition]
+    ) -> tuple[dict[TopicPartition, int], WorldError | None]:
+        self.asked.append(tps)
+        self.more.set()
+        number = len(self.asked)
+        await self.may.wait()
+        if self.refuses:
+            raise self.refuses
+        lost = self.lost & set(tps)
+        return {tp: number for tp in tps if tp not in lost}, TopicGone("lost") if lost else None
+
+    async def until_asked(self, times: int) -> None:
+        while len(self.asked) < times:
+            self.more.clear()
+            await self.more.wait()
+
+
+Story = Callable[[Oracle], Coroutine[Any, Any, None]]
+
+
+def run(story: Story) -> None:
+    async def told() -> None:
+        oracle = Oracle()
+        running = asyncio.create_task(oracle.inquiries.run())
+        async with asyncio.timeout(10):
+            await story(oracle)
+        running.cancel()
+
+    asyncio.run(told())
+
+
+def test_sixty_who_ask_at_once_make_one_request() -> None:
+    async def story(oracle: Oracle) -> None:
+        found = await asyncio.gather(*(oracle.inquiries.of([tp]) for tp in TPS))
+        assert found == [{tp: 1} for tp in TPS]
+        assert oracle.asked == [TPS]
+
+    run(story)
+
+
+def test_one_that_has_no_answer_keeps_nobody_waiting_and_is_asked_for_again() -> None:
+    async def story(oracle: Oracle) -> None:
+        oracle.lost = {TPS[1]}
+        first = asyncio.create_task(oracle.inquiries.of(TPS[:2]))
+        assert await oracle.inquiries.of([TPS[2]]) == {TPS[2]: 1}
+        await oracle.until_asked(5)
+        assert oracle.asked[-2:] == [[TPS[1]]] * 2
+        assert not first.done()
+        oracle.lost.clear()
+        assert (await first).keys() == set(TPS[:2])
+        assert {type(why) for why in oracle.told} == {TopicGone}
+
+    run(story)
+
+
+def test_the_pauses_grow_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was every 0.1 s, for each task by itself."""
+    monkeypatch.setattr(module, "PAUSE_S", 0.01)
+    monkeypatch.setattr(module, "PAUSE_MAX_S", 10.0)
+
+    async def story(oracle: Oracle) -> None:
+        oracle.lost = set(TPS)
+        waiting = [asyncio.create_task(oracle.inquiries.of([tp])) for tp in TPS]
+        await asyncio.sleep(0.7)
+        assert len(oracle.asked) <= 8
+        for each in waiting:
+            each.cancel()
+
+    run(story)
+
+
+def test_an_answer_is_not_older_than_its_question() -> None:
+    async def story(oracle: Oracle) -> None:
+        oracle.may.clear()
+        first = asyncio.create_task(oracle.inquiries.of([TPS[0]]))
+        await oracle.until_asked(1)
+        second = asyncio.create_task(oracle.inquiries.of([TPS[0]]))
+        await oracle.until_asked(2)
+        oracle.may.set()
+        assert (await first, await second) == ({TPS[0]: 1}, {TPS[0]: 2})
+
+    run(story)
+
+
+def test_what_no_other_try_can_change_ends_it() -> None:
+    async def story(oracle: Oracle) -> None:
+        oracle.refuses = SettingError("not allowed")
+        asked = [oracle.inquiries.of([tp]) for tp in TPS[:3]]
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        assert told == [oracle.refuses] * 3
+        oracle.refuses = None
+        assert await oracle.inquiries.of([TPS[0]]) == {TPS[0]: 2}
+
+    run(story)
+
+
+def test_nobody_is_asked_for_who_has_had_enough() -> None:
+    async def story(oracle: Oracle) -> None:
+        oracle.lost = {TPS[0]}
+        waiting = asyncio.create_task(oracle.inquiries.of([TPS[0]]))
+        await oracle.until_asked(2)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await oracle.inquiries.of([TPS[1]])
+        assert oracle.asked[-1] == [TPS[1]]
+
+    run(story)
+
+
+def test_nothing_is_asked_for_nothing() -> None:
+    async def story(oracle: Oracle) -> None:
+        assert await oracle.inquiries.of([]) == {}
+        assert oracle.asked == []
+
+    run(story)
