@@ -5,7 +5,7 @@ StreamsxError
     SettingError
     TopologyError
       PartitionMismatch TableNotInTask NameClash
-    PartitionCountChanged IncompatibleStore
+    NotSupported PartitionCountChanged IncompatibleStore
   NotFound     (exit 3)  app id, instance, store or topic
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
     BrokerUnreachable StoreLocked DiskFailed TopicGone
@@ -52,6 +52,10 @@ class TableNotInTask(TopologyError):
 
 class NameClash(TopologyError):
     """Two things of an app have one name."""
+
+
+class NotSupported(UsageError):
+    """What Faust has and this version does not."""
 
 
 class PartitionCountChanged(UsageError):

@@ -12,6 +12,7 @@ from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamsx.app.channel import HeadersArg, Topic
+from streamsx.app.compat import FaustNames
 from streamsx.app.stream import Derived, Stream, only
 from streamsx.app.table import Table
 from streamsx.errors import TopologyError
@@ -39,7 +40,7 @@ class Reached(NamedTuple):
     note: str = ""
 
 
-class Agent:
+class Agent(FaustNames):
     """What `@app.agent` makes of a function.
 
     `channel`: a topic or its name, None makes one that bears the agent's name, with `options`;

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 
 from streamsx.app.agent import Agent, Sink, name_of
 from streamsx.app.channel import HeadersArg, Topic
+from streamsx.app.compat import FaustNames, sifted
 from streamsx.app.discovery import reached, sends_to
 from streamsx.app.services import Job, Service
 from streamsx.app.settings import Settled, settled
@@ -30,7 +31,7 @@ V = TypeVar("V")
 Fun = TypeVar("Fun", bound=Callable[..., Any])
 
 
-class App:
+class App(FaustNames):
     """`id` names the group of its workers and the topics it makes.
 
     `settings`: `streamsx.config.Config` without the units, or Faust's names; Kafka's dotted ones
@@ -40,6 +41,7 @@ class App:
     def __init__(self, id: str, **settings: object) -> None:  # noqa: A002  # Faust's
         self._id, self._settings = id, settings
         self._command_line: dict[str, object] = {}
+        self._notes: list[str] = []
         self._jobs: list[Job] = []
         self.agents: dict[str, Agent] = {}
         self.tables: dict[str, Table[Any, Any]] = {}
@@ -71,8 +73,9 @@ class App:
     # -- what it consists of
 
     def topic(self, *names: str, **options: Any) -> Topic:
-        """A topic, or several that are read alike; `options` as for Topic."""
-        made = Topic(self, names, **options)
+        """A topic, or several that are read alike; `options` as for Topic. Raises NotSupported."""
+        ours = self._ours("app.topic", f"topic {', '.join(names)}", options)
+        made = Topic(self, names, **ours)
         if self.host is None:  # what runs has looked its topics up
             for name in names:
                 self.topics.setdefault(name, made)
@@ -83,24 +86,21 @@ class App:
         channel: Topic | str | None = None,
         *,
         name: str | None = None,
-        concurrency: int = 1,
-        sink: Iterable[Sink] = (),
+        sink: Iterable[Sink] | None = None,
         tables: Iterable[Table[Any, Any] | str] | None = None,
-        isolated_partitions: bool = False,
-        supervisor_strategy: Any = None,
-        use_reply_headers: bool = True,
         **options: Any,
     ) -> Callable[[Callable[..., Any]], Agent]:
         """Make an agent of an `async def` that iterates a stream, and may yield to its sinks.
 
         `tables`: those it touches, when they cannot be found in its code; `options`: of the topic,
-        when `channel` is not one. There is one instance for each task; the other arguments are
-        Faust's and do nothing here. Raises NameClash for a name that is taken.
+        when `channel` is not one. There is one instance for each task. Raises NameClash for a name
+        that is taken, NotSupported.
         """
 
         def decorate(fun: Callable[..., Any]) -> Agent:
+            ours = self._ours("@app.agent", f"agent {name or name_of(fun)}", options)
             made = Agent(
-                self, fun, name=name, channel=channel, sinks=sink, tables=tables, options=options
+                self, fun, name=name, channel=channel, sinks=sink or (), tables=tables, options=ours
             )
             _add(self.agents, made.name, made, "agent", self._id)
             return made
@@ -116,8 +116,9 @@ class App:
     def Table(  # noqa: N802  # Faust's
         self, name: str, *, default: Callable[[], Any] | None = None, **options: Any
     ) -> "Table[Any, Any]":
-        """A table of values by key; `options` as for Table. Raises NameClash."""
-        made: Table[Any, Any] = Table(self, name, default=default, **options)
+        """A table of values by key; `options` as for Table. Raises NameClash, NotSupported."""
+        ours = self._ours("app.Table", f"table {name}", options)
+        made: Table[Any, Any] = Table(self, name, default=default, **ours)
         _add(self.tables, name, made, "table", self._id)
         return made
 
@@ -135,6 +136,7 @@ class App:
         """Run an async function once, when a worker has started; it may take the app."""
 
         def decorate(fun: Fun) -> Fun:
+            self._ours("app.task", f"task {name_of(fun)}", {"traced": traced})
             self._add_job(fun, None, None, on_leader=on_leader)
             return fun
 
@@ -154,10 +156,18 @@ class App:
             raise ValueError(f"not an interval: {interval!r}: write 500ms, 60s or 10m")
 
         def decorate(fun: Fun) -> Fun:
+            given = {"traced": traced, "max_drift_correction": max_drift_correction}
+            self._ours("app.timer", f"timer {name or name_of(fun)}", given)
             self._add_job(fun, name, interval_s, on_leader=on_leader)
             return fun
 
         return decorate
+
+    def _ours(self, call: str, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Without what is Faust's alone. Raises NotSupported."""
+        ours, notes = sifted(call, where, given)
+        self._notes += notes
+        return ours
 
     def _add_job(
         self, fun: Callable[..., Any], name: str | None, every: float | None, *, on_leader: bool
@@ -174,7 +184,7 @@ class App:
         found = [(agent, reached(self, agent, nodes)) for agent in self.agents.values()]
         stages = [stage for agent, touched in found for stage in agent.stages(touched)]
         topics = [spec for agent, touched in found for spec in agent.specs(touched)]
-        notes = [touched.note for _, touched in found if touched.note]
+        notes = [*self._notes, *(touched.note for _, touched in found if touched.note)]
         used = {name for stage in stages for name in stage.tables}
         topics += [table.spec() for name, table in self.tables.items() if name in used]
         elsewhere = [topic for job in self._jobs for topic in sends_to(self, job.fun)]

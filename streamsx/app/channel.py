@@ -11,6 +11,7 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from streamsx.app.compat import FaustNames
 from streamsx.config import seconds
 from streamsx.model import Headers
 from streamsx.serde.codec import Codec, Encode, Encoders, topic_codec
@@ -23,13 +24,12 @@ if TYPE_CHECKING:
 HeadersArg = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
-class Topic:
+class Topic(FaustNames):
     """One topic, or several that are read alike.
 
     `key_type`, `value_type`: what is read, None takes what comes; `key_serializer`,
     `value_serializer`: the app's unless the type or the topic has one. `partitions`, `replicas`,
-    `retention` (seconds), `compacting`, `deleting`, `config`: for creating it. `acks`, `internal`
-    and `maxsize` are Faust's and do nothing here.
+    `retention` (seconds), `compacting`, `deleting`, `config`: for creating it.
     """
 
     def __init__(
@@ -49,9 +49,6 @@ class Topic:
         config: Mapping[str, object] | None = None,
         allow_empty: bool = False,
         has_prefix: bool = False,
-        acks: bool = True,
-        internal: bool = False,
-        maxsize: int | None = None,
     ) -> None:
         self._app, self.topics = app, tuple(names)
         self.key_type, self.value_type = key_type, value_type

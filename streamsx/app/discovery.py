@@ -13,6 +13,7 @@ Not here: what becomes of it (`agent`).
 
 import dis
 import functools
+import sys
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -22,14 +23,16 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
+from itertools import pairwise
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from streamsx.app.agent import Agent, Reached
 from streamsx.app.channel import Topic
+from streamsx.app.compat import FaustNames, refusal
 from streamsx.app.stream import Derived, Stream
 from streamsx.app.table import Table
-from streamsx.errors import TaskFailed, TopologyError
+from streamsx.errors import NotSupported, TaskFailed, TopologyError
 from streamsx.model import Headers, TaskId
 from streamsx.state.memory import MemoryRows
 from streamsx.task.stores import cached
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from streamsx.app.app import App
 
 THROWN_AWAY_BYTES = 1 << 20
+NAMED = {"LOAD_GLOBAL", "LOAD_DEREF"}
+OF_IT = {"LOAD_ATTR", "LOAD_METHOD"}
+"""Instructions of `thing.name`, one behind the other."""
 
 
 def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> Reached:
@@ -109,6 +115,8 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> tuple[Derived, ...
     finally:
         instance.close()
     for error in errors:
+        if isinstance(error, NotSupported):
+            raise error
         if isinstance(error, RuntimeError) and "event loop" in str(error):
             raise _Waits(agent.name) from error
         raise TopologyError(
@@ -164,14 +172,30 @@ def _leads(thing: Any, names: Collection[str], package: str) -> Iterable[Any]:
 def _of_function(function: FunctionType, _names: Collection[str], package: str) -> Iterable[Any]:
     if not _is_of(function.__module__, package):
         return
-    scope = function.__globals__
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    enclosed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+    scope = {**function.__globals__, **enclosed}
     for code in _codes(function.__code__):
-        loads = (each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+        steps = list(dis.get_instructions(code))
+        loads = (each.argval for each in steps if each.opname == "LOAD_GLOBAL")
         yield from (scope[name] for name in dict.fromkeys(loads) if name in scope)
-    yield from (cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell))
+        for thing, name in pairwise(steps):
+            if thing.opname in NAMED and name.opname in OF_IT and thing.argval in scope:
+                _refuse(scope[thing.argval], name.argval)
+    yield from enclosed.values()
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
     yield getattr(function, "__wrapped__", None)
+
+
+def _refuse(thing: Any, name: str) -> None:
+    """Raises NotSupported for what a line takes of ours that only Faust has: it might be reached
+    with the first record, or the thousandth.
+    """
+    if isinstance(thing, FaustNames) or thing is sys.modules["streamsx"]:
+        error = refusal(thing, name)
+        if error is not None:
+            raise error
 
 
 def _of_module(module: ModuleType, names: Collection[str], package: str) -> Iterable[Any]:

@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 
 from streamsx.app.app import App
-from streamsx.errors import UsageError
+from streamsx.errors import NotSupported, UsageError
 
 ATTRIBUTE = "app"
 """What counts when a module has several."""
@@ -46,6 +46,8 @@ def _imported(name: str) -> ModuleType:
             remedy = "give the name as in an import, and start where it can be imported"
             raise UsageError(f"no such module: {name}: {remedy}") from error
         raise _failed(name, error) from error
+    except NotSupported:
+        raise
     except Exception as error:
         raise _failed(name, error) from error
 

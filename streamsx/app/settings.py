@@ -13,9 +13,10 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from streamsx.app import compat
 from streamsx.config import SETTINGS, Config, contradictions, takes_none
 from streamsx.engine import faults
-from streamsx.errors import SettingError
+from streamsx.errors import NotSupported, SettingError
 
 PREFIX = "STREAMSX_"
 
@@ -118,10 +119,15 @@ def _parsed(source: Iterator[_Given], notes: list[str]) -> dict[str, object]:
 
 
 def _meaningless(given: _Given) -> str:
-    """A note, if it is one of Faust's."""
+    """A note, if it is one of Faust's. Raises NotSupported, SettingError."""
     from faust.types.settings import Settings  # 200 ms that only such an app pays
 
     if given.name in Settings.SETTINGS:
+        known = compat.SETTINGS.get(given.name)
+        if known is not None and given.value not in (None, known.usual):
+            raise NotSupported(
+                f"not in this version: setting {given.name} ({given.where}): {known.remedy}"
+            )
         return f"setting without meaning here: {given.name} ({given.where}): it does nothing"
     raise SettingError(f"unknown setting: {given.name} ({given.where}): {_nearest(given.name)}")
 

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from streamsx.app.channel import Topic
+from streamsx.app.compat import FaustNames
 from streamsx.errors import TopologyError
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
@@ -51,7 +52,7 @@ class Message(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-class Event:
+class Event(FaustNames):
     """One record of a stream, with what is around it, which is made when it is asked for."""
 
     __slots__ = ("_batch", "_index", "key", "value")
@@ -82,7 +83,7 @@ class Event:
         return f"<Event: k={self.key!r} v={self.value!r}>"
 
 
-class Stream(Generic[V]):
+class Stream(FaustNames, Generic[V]):
     """One per agent and task. `derive` is told of the topics that the body derives."""
 
     def __init__(

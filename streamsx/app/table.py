@@ -17,6 +17,7 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+from streamsx.app.compat import FaustNames
 from streamsx.errors import SettingError, TableNotInTask
 from streamsx.serde.codec import table_codec
 from streamsx.state.cache import GONE, PINNED, CachedStore
@@ -35,7 +36,7 @@ STORES: Final = {"rocksdb": True, "memory": False}
 """Scheme of the URL: whether it is on disk."""
 
 
-class Table(MutableMapping[K, V]):
+class Table(FaustNames, MutableMapping[K, V]):
     """`default` makes the value of a key that is not there; reading does not store it.
 
     `key_type`, `value_type`: None takes what JSON gives; `store`: rocksdb:// or memory://, the

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from streamsx.errors import (
     DiskFailed,
     NotFound,
+    NotSupported,
     StoreCorrupt,
     StoreLocked,
     StreamsxError,
@@ -224,8 +225,8 @@ class Task:
         Raises what ends the task.
         """
         error = failure.error
-        if isinstance(error, TopologyError | NotFound):
-            kind = type(error) if isinstance(error, TopologyError) else UsageError
+        if isinstance(error, TopologyError | NotSupported | NotFound):
+            kind = UsageError if isinstance(error, NotFound) else type(error)
             self._ended = kind(f"{error} ({failure.operator}, {failure.place})")
         elif isinstance(error, STORE_FAULTS):
             self._ended = error
