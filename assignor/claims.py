@@ -50,7 +50,7 @@ def read_members(metadata: Metadata, signatures: Sequence[int] = ()) -> Joined:
             id=name,
             claims=claims[name],
             heirs=_promised(member, newest),
-            knows=_known(member.signatures, signatures),
+            knows=known(member.signatures, signatures),
         )
         for name, member in told.items()
     )
@@ -103,7 +103,8 @@ def _promised(member: Member, newest_round: int) -> frozenset[TaskId]:
     return member.heirs if member.round == newest_round else frozenset()
 
 
-def _known(theirs: Sequence[int], ours: Sequence[int]) -> frozenset[int] | None:
+def known(theirs: Sequence[int], ours: Sequence[int]) -> frozenset[int] | None:
+    """Which of our sub-topologies somebody with these signatures runs as we do; None: all."""
     if not theirs:
         return None
     return frozenset(n for n, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a == b)

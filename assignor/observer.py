@@ -8,10 +8,11 @@ member reads. So `leave` and `status` need the broker alone, no way to the worke
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from streamsx.assignor.claims import Metadata, read_members, unchanged
+from streamsx.assignor.claims import Metadata, known, read_members, unchanged
 from streamsx.assignor.leaving import leavers
 from streamsx.assignor.memory import recall
 from streamsx.assignor.model import Group, Leaving, Mark, Member
+from streamsx.assignor.names import Bearer, labels, shared
 from streamsx.assignor.wire import AssignmentView, read_assignment, write_join
 from streamsx.errors import DataError
 from streamsx.kafka.consumer_protocol import Assignment
@@ -40,6 +41,8 @@ class Instance:
 
     `readable` is False for a member of another version, and for all while the group rebalances.
     `stopped`: of the active ones, those that process nothing until people have mended something.
+    `process`: the id of its state directory. `alike`: it runs some of the topology as the leader
+    does; who does not is given a task when nobody who does stays.
     """
 
     member: str
@@ -51,6 +54,8 @@ class Instance:
     active: tuple[TaskId, ...]
     learners: Mapping[TaskId, int | None]
     stopped: tuple[TaskId, ...] = ()
+    process: str = ""
+    alike: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,20 @@ class GroupReport:
         """It says who runs what; also that nobody is there to run anything."""
         return self.leader is not None or not self.instances
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What to call each member, by its id."""
+        return labels(self._bearers)
+
+    @property
+    def shared(self) -> Mapping[str, frozenset[str]]:
+        """Names of instances that are not one, with the processes that have them."""
+        return shared(self._bearers)
+
+    @property
+    def _bearers(self) -> list[Bearer]:
+        return [Bearer(here.member, here.instance, here.process) for here in self.instances]
+
 
 def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
     """What DescribeGroups tells: member ids, their Subscriptions, their Assignments."""
@@ -79,11 +98,12 @@ def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
     word = assigned[leader][1] if leader is not None else AssignmentView()
     number = {topic: sub for sub, topics in word.topics.items() for topic in topics}
     leaves = leavers(joined, word.memory)
+    ours = next((member.signatures for member in joined if member.id == leader), ())
     return GroupReport(
         generation=word.generation if leader is not None else -1,
         leader=leader,
         instances=tuple(
-            _instance(member, *assigned[member.id], number, leaves.get(member.id))
+            _instance(member, *assigned[member.id], number, leaves.get(member.id), ours)
             for member in joined
             if not member.observer
         ),
@@ -107,6 +127,7 @@ def _instance(
     word: AssignmentView,
     number: Mapping[str, int],
     leaving: Leaving | None,
+    ours: Sequence[int],
 ) -> Instance:
     active = {TaskId(number[tp.topic], tp.partition) for tp in partitions if tp.topic in number}
     lags = {task: copy.lag for task, copy in member.copies.items()}
@@ -120,4 +141,6 @@ def _instance(
         active=tuple(sorted(active)),
         learners={task: lags.get(task) for task in sorted(word.learners)},
         stopped=tuple(sorted(active & member.stopped)),
+        process=member.process,
+        alike=not ours or known(member.signatures, ours) != frozenset(),
     )

@@ -10,6 +10,7 @@ from streamsx.assignor.codec import Unreadable
 from streamsx.assignor.leaving import Eviction, evictions
 from streamsx.assignor.memory import recall
 from streamsx.assignor.model import Copy, CopyRole, Group, Leaving, Member, Plan, Rules, Task
+from streamsx.assignor.names import Bearer, shared
 from streamsx.assignor.wire import (
     AssignmentView,
     ErrorWord,
@@ -254,12 +255,14 @@ def _words(plan: Plan, members: Sequence[Member]) -> dict[str, AssignmentView]:
     # A round begins when the last member has heard of it: at rest that takes a heartbeat interval
     # for what is released, for learners that are soon ready, and for a tool that leaves at once.
     asks = any(member.observer for member in members)
+    twice = shared(Bearer(m.id, m.instance, m.process) for m in members)
     more = plan.follow_up or any(plan.learner.values()) or asks
     return {
         member.id: AssignmentView(
             memory=plan.memory,
             more=more,
             no_takers=plan.no_takers,
+            shared_name=member.instance in twice,
             learners=frozenset(plan.learner.get(member.id, ())),
             promises=frozenset(promises[member.id]),
         )

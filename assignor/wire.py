@@ -36,6 +36,7 @@ class AssignmentFlag(IntFlag):
     MORE = 1
     NO_TAKERS = 2
     LEADER = 8
+    SHARED_NAME = 16
 
 
 class ErrorWord(IntEnum):
@@ -52,7 +53,8 @@ class AssignmentView:
 
     `learners`: tasks to learn. `promises`: those of them that it will be given at the next
     rebalance, ready or not, so it need not announce that they are. `more`: another rebalance may
-    follow soon. `no_takers`: a leaver need not wait. With an `error` the member keeps what it has.
+    follow soon. `no_takers`: a leaver need not wait. `shared_name`: another state directory has a
+    worker of the reader's instance name. With an `error` the member keeps what it has.
     The leader alone is told its `generation`, the tasks `withheld` and the source `topics` of each
     sub-topology, for tools to read.
 
@@ -63,6 +65,7 @@ class AssignmentView:
     memory: Memory = field(default_factory=Memory)
     more: bool = False
     no_takers: bool = False
+    shared_name: bool = False
     leader: bool = False
     learners: frozenset[TaskId] = frozenset()
     promises: frozenset[TaskId] = frozenset()
@@ -220,6 +223,7 @@ def write_assignment(data: AssignmentView) -> bytes:
         AssignmentFlag.MORE * data.more
         | AssignmentFlag.NO_TAKERS * data.no_takers
         | AssignmentFlag.LEADER * data.leader
+        | AssignmentFlag.SHARED_NAME * data.shared_name
     )
     return write_fields(data, ASSIGNMENT, flags=flags, round=data.memory.round)
 
@@ -233,5 +237,6 @@ def read_assignment(data: bytes) -> AssignmentView:
         more=bool(flags & AssignmentFlag.MORE),
         no_takers=bool(flags & AssignmentFlag.NO_TAKERS),
         leader=bool(flags & AssignmentFlag.LEADER),
+        shared_name=bool(flags & AssignmentFlag.SHARED_NAME),
         **values,
     )

@@ -18,7 +18,7 @@ from streamsx.tools.cli.command import Command
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from streamsx.assignor.observer import Instance
+    from streamsx.assignor.observer import GroupReport, Instance
     from streamsx.clock import Clock
     from streamsx.kafka.cluster import Cluster
     from streamsx.membership.look import Look
@@ -96,16 +96,22 @@ def painter(stream: TextIO, *, live: bool) -> "Iterator[Callable[[Group], None]]
 def as_data(app: str, seen: "Look") -> dict[str, Any]:
     """What `--json` prints. While it is not known who is who, instances have their member ids."""
     report = seen.report
-    named = {here.member: here.instance or here.member for here in report.instances}
-    instances = {named[here.member]: instance_data(here) for here in report.instances}
+    named = report.labels
     active = sum(len(here.active) for here in report.instances)
+    tasks = active + len(report.withheld)
+    instances = {
+        named[here.member]: instance_data(here)
+        | ({"ambiguous": True} if here.instance in report.shared else {})
+        | {"note": note(here, report, tasks)}
+        for here in report.instances
+    }
     return {
         "app": app,
         "state": seen.state,
         "generation": report.generation,
         "leader": named.get(report.leader or ""),
         "instances": dict(sorted(instances.items())),
-        "tasks": active + len(report.withheld),
+        "tasks": tasks,
         "unassigned": [str(task) for task in report.withheld],
     }
 
@@ -119,7 +125,23 @@ def instance_data(here: "Instance") -> dict[str, Any]:
         "standby": [],
         "learner": [{"task": str(task), "lag": lag} for task, lag in here.learners.items()],
         "version": here.version,
+        "member": here.member,
+        "process": here.process,
     }
+
+
+def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
+    """What a row does not show: that its name is not its own, or why it is empty."""
+    if bearers := report.shared.get(here.instance or ""):
+        return (
+            f"{len(bearers)} workers have the name {here.instance}: start all but one of them "
+            "again, each with an --instance-id of its own"
+        )
+    if here.active or here.learners or here.leaving or not here.readable:
+        return ""
+    if not here.alike:
+        return "its code is not the leader's: it gets tasks when nobody with that code stays"
+    return "there are more workers than tasks" if tasks < len(report.instances) else ""
 
 
 def drawn(data: dict[str, Any]) -> "Group":
@@ -137,7 +159,8 @@ def drawn(data: dict[str, Any]) -> "Group":
         lags = ((each["task"], each["lag"]) for each in here["learner"])
         learns = ", ".join(f"{task} ({'?' if lag is None else lag})" for task, lag in lags)
         table.add_row(name, state or here["state"], brief(here["active"]), learns, here["version"])
-    return Group(f"{data['app']}: {data['state']}, {where}, {tasks}", table)
+    notes = [f"{name}: {here['note']}" for name, here in data["instances"].items() if here["note"]]
+    return Group(f"{data['app']}: {data['state']}, {where}, {tasks}", table, *notes)
 
 
 def brief(tasks: Iterable[str]) -> str:

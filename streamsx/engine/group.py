@@ -16,7 +16,7 @@ from streamsx.clock import Clock
 from streamsx.engine.committing import Committing
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
-from streamsx.engine.journal import Journal
+from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.tasks import Tasks
 from streamsx.errors import Bug, Fenced, StreamsxError
 from streamsx.lifecycle import reconcile
@@ -31,6 +31,10 @@ GAP_AFTER_S = 0.5
 """Behind an assignment: stores that it opened are part of what it did to those that stay."""
 STALLED_S = 60.0
 RESTORES = frozenset({State.CREATED, State.OPENING, State.RESTORING})
+SHARED_NAME = (
+    "instance_id_shared instance=%s: a worker with another state directory has this name too, and "
+    "leave cannot tell who is meant: start one of them again with an --instance-id of its own"
+)
 
 
 class GroupLink:
@@ -70,7 +74,7 @@ class GroupLink:
         """Of those that the session has told of, how many were heard."""
         self.restored = asyncio.Event()
         """The first tasks of this worker run."""
-        self._assigned = False
+        self._assigned = self._warned = False
 
     def connect(
         self,
@@ -167,6 +171,9 @@ class GroupLink:
             standby=[],
             learner=sorted_text(learners),
         )
+        if view.shared_name and not self._warned:
+            self._warned = True
+            LOG.warning(SHARED_NAME, self._journal.instance)
         for fetcher in self._fetchers:
             fetcher.hurry()
         self._tasks.granted(active)

@@ -16,11 +16,13 @@ yet to say that b left, for a member that was fenced comes back under another id
 Not here: asking (`observer`), looking (`look`), when to do what (`marking`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from streamsx.assignor.model import Leaving, Mark, MarkState
 from streamsx.assignor.observer import GroupReport, Instance
+from streamsx.errors import UsageError
 from streamsx.model import TaskId
 
 SETTLE_MS = 10_000
@@ -72,6 +74,19 @@ class Departure:
     def ms(self) -> int:
         """How long it took, or has taken."""
         return self.seen_ms - self.asked_ms
+
+
+def refuse_shared(names: Iterable[str], report: GroupReport) -> None:
+    """A mark goes by name: it would reach everybody who has it. Raises UsageError."""
+    owners = {report.labels[here.member]: here.instance or "" for here in report.instances}
+    for asked in names:
+        name = owners.get(asked, asked)
+        if name in report.shared:
+            rows = ", ".join(label for label, owner in owners.items() if owner == name)
+            raise UsageError(
+                f"not the name of one worker: {asked}: {rows} have the name {name}: end the one "
+                "that is meant with SIGTERM, or start it again with an --instance-id of its own"
+            )
 
 
 def begun(

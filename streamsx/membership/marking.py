@@ -17,7 +17,7 @@ from streamsx.assignor.observer import GroupReport
 from streamsx.clock import Clock
 from streamsx.errors import GroupError, UsageError
 from streamsx.kafka.cluster import Cluster
-from streamsx.membership.departures import Departure, State, after, begun, wish
+from streamsx.membership.departures import Departure, State, after, begun, refuse_shared, wish
 from streamsx.membership.look import LOOK_EVERY_S, look, settled
 from streamsx.membership.observer import Observer
 
@@ -49,8 +49,8 @@ async def leave(
 
     `told` hears of each look. Cancelled, it leaves the group; marks that are in stay in. Raises
     NotFound for an app that the cluster does not know, UsageError for more instances than a group
-    remembers marks (64), GroupError when the group has not settled, or not taken the marks, in
-    time; ForeignProtocol, WorldError.
+    remembers marks (64) and for a name that is not one worker's, GroupError when the group has not
+    settled, or not taken the marks, in time; ForeignProtocol, WorldError.
     """
     names = sorted(set(instances))
     if len(names) > MARKS_MAX:
@@ -63,6 +63,8 @@ async def leave(
             f"the group does not settle: {app}: rebalancing for {timeout_s:g} s: give it time, "
             "then try again"
         )
+    if not cancel:
+        refuse_shared(names, report)
     going = {
         name: begun(name, report, cancels=cancel, now_ms=asked_ms, deadline_ms=deadline_ms)
         for name in names

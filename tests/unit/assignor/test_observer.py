@@ -85,6 +85,27 @@ def test_a_group_is_described_from_its_bytes_alone() -> None:
     assert (third.leaving, fourth.readable) == (Leaving(77), False)
 
 
+def test_who_runs_nothing_as_the_leader_does_is_named() -> None:
+    other = StreamsPartitionAssignor(
+        subtopologies=[Subtopology(0, ("in",), True, 8)],
+        rules=Rules(),
+        process=b"other".ljust(16),
+        instance="b",
+        version="0.1.0",
+    )
+    a = assignor("a")
+    metadata = [("1", said(a.user_data(Report(1)))), ("2", said(other.user_data(Report(1))))]
+    outcome = plan(a, metadata)
+
+    report = describe([(m, data, outcome.assignments[m]) for m, data in metadata])
+
+    assert [here.alike for here in report.instances] == [True, False]
+    assert [bytes.fromhex(here.process).strip() for here in report.instances] == [b"a", b"other"]
+    assert report.labels == {"1": "a", "2": "b"}
+    unknown = describe([(m, data, b"") for m, data in metadata])
+    assert [here.alike for here in unknown.instances] == [True, True]
+
+
 def test_withheld_tasks_are_named() -> None:
     a, b = assignor("a"), assignor("b")
     ready = {T1: Copy(CopyRole.LEARNER, 0)}

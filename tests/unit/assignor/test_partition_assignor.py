@@ -44,7 +44,7 @@ NOTHING = Report(1)
 
 
 def assignor(
-    instance: str = "a", signature: int = 7, rules: Rules | None = None
+    instance: str = "a", signature: int = 7, rules: Rules | None = None, process: str = ""
 ) -> StreamsPartitionAssignor:
     """Sub-topology 0 merges two topics without state, 1 counts."""
     return StreamsPartitionAssignor(
@@ -53,7 +53,7 @@ def assignor(
             Subtopology(1, ("counts",), True, signature),
         ],
         rules=rules or Rules(),
-        process=instance.encode().ljust(16),
+        process=(process or instance).encode().ljust(16),
         instance=instance,
         version="0.1.0",
     )
@@ -331,3 +331,15 @@ def test_no_bytes_of_a_member_stop_the_leader(choose: st.DataObject) -> None:
 
     assert set(outcome.assignments) == {"1", "2"}
     assert outcome.error is ErrorWord.NONE
+
+
+def test_workers_of_two_directories_with_one_name_are_told_so() -> None:
+    """And nobody else; a process that died and its successor have one directory."""
+    members = [("a", "p1"), ("b", "p2"), ("a", "p3"), ("c", "p4"), ("c", "p4")]
+    made = [assignor(instance, process=process) for instance, process in members]
+    metadata = [(str(n), said(it.user_data(NOTHING))) for n, it in enumerate(made, 1)]
+
+    outcome = lead(made[0], metadata)
+
+    told = [word_for(outcome, member).shared_name for member, _ in metadata]
+    assert told == [True, False, True, False, False]

@@ -55,6 +55,7 @@ assignments = st.builds(
     memory=st.builds(Memory, numbers, st.integers(0, 3).map(Kind), marks),
     more=st.booleans(),
     no_takers=st.booleans(),
+    shared_name=st.booleans(),
     leader=st.booleans(),
     learners=some_ids,
     promises=some_ids,

@@ -2,12 +2,22 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx.assignor.model import Leaving, Mark, MarkState
 from streamsx.assignor.observer import GroupReport, Instance
-from streamsx.membership.departures import SETTLE_MS, Departure, State, after, begun, wish
+from streamsx.errors import UsageError
+from streamsx.membership.departures import (
+    SETTLE_MS,
+    Departure,
+    State,
+    after,
+    begun,
+    refuse_shared,
+    wish,
+)
 from streamsx.model import TaskId
 
 T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)
@@ -212,3 +222,22 @@ def test_whatever_is_seen_an_end_is_an_end_and_every_task_is_counted(
         assert departure.tasks_moved + len(departure.left) == 2
         assert departure == before or not before.ended
         assert departure.ended or now_ms < DUE + SETTLE_MS or departure.gone
+
+
+@pytest.mark.parametrize("asked_for", ["a", "a@2222"])
+def test_a_name_that_two_workers_have_is_refused_with_the_remedy(asked_for: str) -> None:
+    """One mark would reach both: `leave --instances a` took two workers out."""
+    twice = group(
+        replace(here("m1", "a", T0), process="1111"), replace(here("m2", "a", T1), process="2222"),
+        replace(here("m3", "b", T2), process="3333"),
+    )  # fmt: skip
+
+    with pytest.raises(UsageError, match=r"a@1111, a@2222 have the name a: .*--instance-id"):
+        refuse_shared(["b", asked_for], twice)
+    refuse_shared(["b"], twice)
+
+
+def test_a_process_that_died_and_its_successor_are_one() -> None:
+    one = [replace(here(member, "a"), process="1111") for member in ("m1", "m2")]
+    assert set(group(*one).labels.values()) == {"a@m1", "a@m2"}
+    refuse_shared(["a"], group(*one))

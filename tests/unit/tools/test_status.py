@@ -21,8 +21,21 @@ SEEN = Look(
         generation=7,
         leader="m2",
         instances=(
-            Instance("m1", "b", "0.1.0", True, Leaving(9), (), (T(0, 0), T(1, 0)), {}, (T(1, 0),)),
-            Instance("m2", "a", "0.1.0", True, None, (), (T(0, 1),), {T(1, 0): 120, T(1, 2): None}),
+            Instance(
+                "m1", "b", "0.1.0", True, Leaving(9), (), (T(0, 0), T(1, 0)), {}, (T(1, 0),), "p1"
+            ),
+            Instance(
+                "m2",
+                "a",
+                "0.1.0",
+                True,
+                None,
+                (),
+                (T(0, 1),),
+                {T(1, 0): 120, T(1, 2): None},
+                (),
+                "p2",
+            ),
             Instance("m3", None, "", False, None, (), (), {}),
         ),
         withheld=(T(1, 1), T(1, 2)),
@@ -42,6 +55,9 @@ DATA = {
             "standby": [],
             "learner": [{"task": "1_0", "lag": 120}, {"task": "1_2", "lag": None}],
             "version": "0.1.0",
+            "member": "m2",
+            "process": "p2",
+            "note": "",
         },
         "b": {
             "state": "leaving",
@@ -50,6 +66,9 @@ DATA = {
             "standby": [],
             "learner": [],
             "version": "0.1.0",
+            "member": "m1",
+            "process": "p1",
+            "note": "",
         },
         "m3": {
             "state": "unknown",
@@ -58,6 +77,9 @@ DATA = {
             "standby": [],
             "learner": [],
             "version": "",
+            "member": "m3",
+            "process": "",
+            "note": "",
         },
     },
     "tasks": 5,
@@ -76,6 +98,49 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
 def test_the_object_has_the_form_that_programs_rely_on() -> None:
     assert json.loads(json.dumps(status.as_data("shop", SEEN))) == DATA
     assert list(status.as_data("shop", SEEN)["instances"]) == ["a", "b", "m3"]
+
+
+def settled(*instances: Instance) -> Look:
+    return Look("Stable", GroupReport(7, "m1", instances, (), {}))
+
+
+def runs(member: str, instance: str, process: str, *tasks: TaskId, alike: bool = True) -> Instance:
+    return Instance(member, instance, "", True, None, (), tasks, {}, (), process, alike)
+
+
+def test_two_workers_of_one_name_have_a_row_each_and_are_told_apart() -> None:
+    """The second one hid the first: half of the tasks were not shown."""
+    seen = settled(
+        runs("m1", "a", "3f9c12abcd", T(0, 0)), runs("m2", "a", "77aa01becd", T(0, 1)),
+        runs("m3", "b", "0c", T(0, 2)),
+    )  # fmt: skip
+
+    data = status.as_data("shop", seen)
+
+    rows = {name: (it["active"], it.get("ambiguous")) for name, it in data["instances"].items()}
+    assert rows == {
+        "a@3f9c12ab": (["0_0"], True), "a@77aa01be": (["0_1"], True), "b": (["0_2"], None),
+    }  # fmt: skip
+    assert data["leader"] == "a@3f9c12ab"
+    assert "2 workers have the name a" in data["instances"]["a@3f9c12ab"]["note"]
+
+
+def test_a_row_that_is_empty_says_why() -> None:
+    seen = settled(
+        runs("m1", "a", "p1", T(0, 0), T(0, 1)), runs("m2", "b", "p2", alike=False),
+        runs("m3", "c", "p3"),
+    )  # fmt: skip
+
+    data = status.as_data("shop", seen)
+
+    assert [it["note"] for it in data["instances"].values()] == [
+        "", "its code is not the leader's: it gets tasks when nobody with that code stays",
+        "there are more workers than tasks",
+    ]  # fmt: skip
+    out = io.StringIO()
+    with status.painter(out, live=False) as paint:
+        paint(status.drawn(data))
+    assert "\nc: there are more workers than tasks\n" in out.getvalue()
 
 
 def test_a_group_that_rebalances_shows_its_state_and_member_ids() -> None:
