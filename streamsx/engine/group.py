@@ -69,6 +69,8 @@ class GroupLink:
         self._calm_since = 0.0
         self._lags: dict[TaskId, tuple[int, float]] = {}
         self._copies = said.Published({})
+        self._foreign: frozenset[TaskId] = frozenset()
+        """What it is to learn and cannot, by a leader with other code."""
         self.leads, self.leaving, self.lost_leaving = False, False, False
         self.losses = 0
         """Of those that the session has told of, how many were heard."""
@@ -113,8 +115,10 @@ class GroupLink:
         return self._copies
 
     def publish(self) -> None:
-        """What a join has to tell: roles and lags as of now."""
+        """What a join has to tell: roles and lags as of now. Of what it cannot learn a member is as
+        near as it will ever be: whoever is to hand that over need not wait."""
         copies = {t: Copy(CopyRole.DORMANT, lag) for t, lag in self._tasks.dormant.lags.items()}
+        copies |= dict.fromkeys(self._foreign, Copy(CopyRole.LEARNER, 0))
         holdings, now = self._tasks.holdings, self._clock.now()
         learning = set()
         for task in holdings.tasks():
@@ -122,8 +126,8 @@ class GroupLink:
             if alive.role is Role.LEARNER and alive.state is not State.CLOSING:
                 learning.add(task)
                 self._note_lag(task, lag, now)
-                if alive.state is State.TAILING and lag is not None:
-                    lag = min(lag, self._limit)  # it has said so, and does not flicker
+                if alive.state is State.TAILING:
+                    lag = min(lag or 0, self._limit)  # it has said so, and does not flicker
                 copies[task] = Copy(CopyRole.LEARNER, lag)
             elif alive.state in RESTORES and self._tasks.stateful(task):
                 copies[task] = Copy(CopyRole.RESTORING, lag)
@@ -164,6 +168,8 @@ class GroupLink:
         self._generation, self.leads = message.generation, message.leader
         active = self._assignor.tasks_of(message.assigned)
         learners = view.learners - active
+        self._foreign = self._assignor.foreign(learners)
+        learners -= self._foreign
         self._journal(
             "assigned",
             generation=message.generation,
@@ -178,6 +184,9 @@ class GroupLink:
             fetcher.hurry()
         self._tasks.granted(active)
         self._tasks.feed(reconcile.Planned(active, learners, view.promises))
+        if self._foreign - view.promises:
+            self.publish()
+            self.ready()
 
     @hear.register
     def _(self, message: e.Assigned) -> None:
@@ -189,6 +198,8 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.Revoke) -> None:
+        if foreign := self._owned.foreign(message.tps):
+            self._session.post(e.Released(foreign, message.number))
         revoked = self._owned.revoked(message.tps, message.number)
         self._journal("revoked", tasks=sorted_text(revoked.tasks))
         self._tasks.feed(revoked)

@@ -305,8 +305,7 @@ class Tasks:
             bounds = await self.bounds.of(tps)
             behind = self._restorer.ends(task, role, bounds)
         self.feed(reconcile.EndsKnown(task, role, behind=behind))
-        if self._rows[task]:
-            self.feed(reconcile.Restored(task, role, done=not behind))
+        self.feed(reconcile.Restored(task, role, done=not behind))
 
     def _run(self, task: TaskId) -> None:
         parts = self._parts

@@ -48,6 +48,10 @@ class Owned:
         kept = (task for task in by_task if self.of(task).difference(*self._asked[task].values()))
         return Revoked(frozenset(by_task), number, frozenset(kept))
 
+    def foreign(self, tps: Iterable[TopicPartition]) -> Partitions:
+        """Of no task: a leader with other code has given them, and nothing of ours has to end."""
+        return frozenset(tp for tp in tps if self._task_of(tp) is None)
+
     def released(self, task: TaskId, number: int) -> list[tuple[Partitions, int]]:
         """The task has stopped: what answers the revokes of up to this number."""
         asked = self._asked.get(task, {})

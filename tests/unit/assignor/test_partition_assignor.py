@@ -343,3 +343,8 @@ def test_workers_of_two_directories_with_one_name_are_told_so() -> None:
 
     told = [word_for(outcome, member).shared_name for member, _ in metadata]
     assert told == [True, False, True, False, False]
+
+
+def test_a_sub_topology_that_is_not_here_is_foreign() -> None:
+    known, other = TaskId(1, 5), TaskId(2, 0)
+    assert assignor().foreign({known, other}) == {other}

@@ -29,7 +29,10 @@ def test_a_partition_more_is_of_the_same_task() -> None:
 
 
 def test_what_is_of_no_task_is_nothing_to_us() -> None:
-    assert owned().assigned([TopicPartition("x", 0)]) == Assigned(tasks())
+    other = TopicPartition("x", 0)
+    held = owned(A2)
+    assert held.assigned([other]) == Assigned(tasks())
+    assert held.foreign([A2, other]) == some(other)
 
 
 def test_a_task_whose_part_is_wanted_back_keeps_the_rest_and_releases_the_part() -> None:
