@@ -42,6 +42,23 @@ def inside(app: App, drive: Drive) -> Inside:
     return run
 
 
+def test_what_is_asked_of_its_keys_decodes_no_value(
+    app: App, drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = app.Table("t", value_type=Point)
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            table[word] = Point(1)
+
+    driver = drive(app, partitions={"words": 1})
+    assert not table
+    driver.pipe("words", ["b", "a", "c"])
+    monkeypatch.setattr(driver.store("t", 0), "decode", None)
+    assert (bool(table), len(table), list(table)) == (True, 3, ["a", "b", "c"])
+
+
 def test_it_is_a_dict(app: App, inside: Inside) -> None:
     def story(table: Any) -> Any:
         table["a"] = 1

@@ -35,6 +35,7 @@ from streamsx.lifecycle.reconcile import (
     Stopped,
     StoresOpen,
     Suspend,
+    Undone,
 )
 from streamsx.lifecycle.task import State
 from streamsx.model import Role, TaskId, TopicPartition
@@ -107,6 +108,25 @@ def test_a_stopped_task_is_given_back_as_one_that_runs() -> None:
 def test_a_stopped_task_that_is_lost_is_forgotten() -> None:
     holdings = running()
     assert run(holdings, Stopped(T), Lost(tasks(T))) == [Forget(T), Close(T)]
+
+
+def test_a_task_that_is_undone_begins_anew_from_its_committed_positions() -> None:
+    holdings = running()
+    assert run(holdings, Undone(T)) == [Forget(T), Close(T)]
+    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+
+
+def test_a_stopped_task_that_is_undone_begins_anew_too() -> None:
+    holdings = running()
+    assert run(holdings, Stopped(T), Undone(T)) == [Forget(T), Close(T)]
+    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+
+
+def test_a_task_that_is_wanted_back_and_undone_begins_anew_elsewhere() -> None:
+    holdings = running()
+    run(holdings, Revoked(tasks(T), 7))
+    assert run(holdings, Undone(T)) == [Forget(T), Close(T), Release(T, 7)]
+    assert run(holdings, Closed(T)) == []
 
 
 def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
@@ -350,6 +370,8 @@ class Shell:
 
     def step(self) -> None:
         draw = self.random.random()
+        if self.runs and self.stops.random() < 0.05:
+            self.feed(Undone(self.stops.choice(sorted(self.runs))))
         if self.runs and self.stops.random() < 0.05:
             self.feed(Stopped(self.stops.choice(sorted(self.runs))))
         if self.todo and draw < 0.5:

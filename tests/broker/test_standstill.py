@@ -1,0 +1,149 @@
+"""How long a commit of much that is dirty stands in the way of everybody else on its thread.
+
+Everything is real: RocksDB, the producer, a broker. CPU time of the thread is what counts: others
+may use the machine, and the broker's thread is another one.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from streamsx.clock import SystemClock
+from streamsx.engine.active import Active
+from streamsx.engine.committing import Committing
+from streamsx.engine.gaps import Gap
+from streamsx.engine.journal import Journal
+from streamsx.engine.produce import Producer
+from streamsx.engine.pump import LoopPump
+from streamsx.kafka.cluster import Cluster
+from streamsx.model import TaskId, TopicPartition
+from streamsx.state.rocks import RocksMemory, RocksRows
+from streamsx.task.batch import Batch
+from streamsx.task.policy import Policy
+from streamsx.task.stores import cached
+from streamsx.task.stream import RUNNING
+from streamsx.task.task import Task, TaskMetadata
+from streamsx.testing.embedded_broker import BrokerThread
+from streamsx.topology.nodes import AgentNode, Source, StoreNode, SubTopology
+
+ROWS, COMMITS, BATCH = 50_000, 3, 5000
+STANDSTILL_MS = 20.0
+SLICE_S = 0.005
+MB = 1 << 20
+
+
+def text(raw: bytes | None) -> str:
+    return str(raw or b"", "utf8")
+
+
+async def keep(stream: AsyncIterator[Any]) -> None:
+    store = RUNNING.get().stores["words"]
+    async for word in stream:
+        store.put(word, {"word": word, "n": 1})
+
+
+NODE = StoreNode("words", "log", orjson.dumps, orjson.loads, orjson.dumps, orjson.loads, str)
+SOURCE = Source("src", text, text, agents=(AgentNode("keep", keep),))
+PLAN = SubTopology(0, (SOURCE,), (NODE,))
+
+
+class Outcome:
+    """Nothing is to happen to the task."""
+
+    def settled(self, task: TaskId) -> None: ...
+
+    def undone(self, task: TaskId, why: Exception) -> None:
+        raise AssertionError(why)
+
+    def failed(self, task: TaskId, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+def failed(error: Exception) -> None:
+    raise error
+
+
+def taken(task: TaskId, positions: Mapping[str, int]) -> None: ...
+
+
+class Turns:
+    """What the longest turns spent their CPU time on."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[float, str]] = []
+
+    def timed(self, what: str, function: Callable[..., object], *arguments: object) -> None:
+        began = time.thread_time()
+        function(*arguments)
+        self.parts.append(((time.thread_time() - began) * 1000, what))
+
+
+async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tuple[float, str]]]:
+    clock, cluster = SystemClock(), Cluster(bootstrap)
+    await cluster.start()
+    await cluster.follow(["log", "src"])
+    memory = RocksMemory(blocks_bytes=100 * MB, buffers_bytes=75 * MB)
+    rows = RocksRows(folder / "store", memory, "layout")
+    found = []
+    async with asyncio.TaskGroup() as jobs:
+        producer = Producer(
+            cluster, clock, jobs.create_task, failed, lambda: True,
+            linger_s=0.005, buffer_bytes=32 * MB, compression="none",
+        )  # fmt: skip
+        await producer.start()
+        pump = LoopPump(clock, lambda: None)
+        stores = {"words": cached(NODE, rows, 200 * MB)}
+        task = Task(PLAN, 0, stores, producer, pump, Policy(), TaskMetadata({"src": 0}))
+        active = Active(task, pump, Gap())
+        for commit in range(COMMITS):
+            await fill(task, commit)
+            found.append(await commit_of(active, producer, clock, jobs))
+        task.close()
+    rows.close()
+    await cluster.stop()
+    return found
+
+
+async def fill(task: Task, commit: int) -> None:
+    values = [b"word%06d" % (n * 7919 % ROWS) for n in range(ROWS)]
+    for at in range(0, ROWS, BATCH):
+        offsets = range(commit * ROWS + at, commit * ROWS + at + BATCH)
+        part = values[at : at + BATCH]
+        task.offer(Batch("src", 0, part, part, offsets, offsets, None, offsets[-1] + 1))
+        while task.waiting("src") or task.busy:
+            task.run(BATCH)
+            await asyncio.sleep(0)
+
+
+async def commit_of(
+    active: Active, producer: Producer, clock: SystemClock, jobs: asyncio.TaskGroup
+) -> list[tuple[float, str]]:
+    turns, loop = Turns(), asyncio.get_running_loop()
+
+    def offset_commit(number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        assert offsets
+        loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset())
+
+    committing = Committing(
+        clock, producer, offset_commit, taken, Journal("i", clock), jobs.create_task,
+        Outcome(), interval_s=0.0, dirty_bytes_max=1 << 40, patience_s=lambda: 0.0,
+    )  # fmt: skip
+    turns.timed("begin", committing.consider, clock.now(), [active])
+    while not committing.idle:
+        began = time.thread_time()
+        turns.timed("encode and send", committing.seal_slice, clock.now() + SLICE_S)
+        turns.timed("write", committing.write_slice, clock.now() + SLICE_S)
+        turns.timed("push", producer.push)
+        await asyncio.sleep(0 if committing.busy(leased=True) else 0.001)
+        turns.parts.append(((time.thread_time() - began) * 1000, "turn"))
+    return sorted(turns.parts, reverse=True)[:5]
+
+
+def test_a_commit_of_50_000_rows_stands_in_the_way_for_a_few_ms_at_a_time(tmp_path: Path) -> None:
+    with BrokerThread(tmp_path / "broker", topics={"log": 1, "src": 1}) as broker:
+        found = asyncio.run(longest_of_each_commit(broker.bootstrap, tmp_path))
+    assert sorted(found)[COMMITS // 2][0][0] < STANDSTILL_MS, found
