@@ -73,7 +73,7 @@ def work(options: argparse.Namespace) -> int:
         directory,
         journal,
         clock,
-        services=[(service.name, service.run) for service in app.services()],
+        services=[(job.name, job.run) for job in app.jobs()],
         hosted=lambda host: setattr(app, "host", host),
         begun=calm_gc,
     )

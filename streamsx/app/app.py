@@ -17,7 +17,7 @@ from streamsx.app.agent import Agent, Sink, name_of
 from streamsx.app.channel import HeadersArg, Topic
 from streamsx.app.compat import FaustNames, sifted
 from streamsx.app.discovery import reached, sends_to
-from streamsx.app.services import Job, Service
+from streamsx.app.services import Job
 from streamsx.app.settings import Settled, settled
 from streamsx.app.table import Table
 from streamsx.config import Config, seconds
@@ -205,12 +205,8 @@ class App(FaustNames):
         return build(self.conf.id, stages, nodes, topics, notes, otherwise)
 
     def jobs(self) -> list[Job]:
-        """Tasks and timers, for a driver that has its own clock."""
+        """Tasks and timers."""
         return list(self._jobs)
-
-    def services(self) -> list[Service]:
-        """The same for a driver with an event loop."""
-        return [job.service() for job in self._jobs]
 
     # -- what it reaches while it runs
 

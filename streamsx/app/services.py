@@ -18,13 +18,6 @@ from typing import Any, NamedTuple
 log = logging.getLogger(__name__)
 
 
-class Service(NamedTuple):
-    """`run` lasts as long as the worker, or until it is done."""
-
-    name: str
-    run: Callable[[], Coroutine[Any, Any, None]]
-
-
 class Job(NamedTuple):
     """A user's function, to be run once, or every `interval_s` seconds when it is not None."""
 
@@ -37,8 +30,9 @@ class Job(NamedTuple):
     def call(self) -> Coroutine[Any, Any, Any]:
         return self.fun(*self.arguments)
 
-    def service(self) -> Service:
-        return Service(self.name, self._once if self.interval_s is None else self._ticking)
+    async def run(self) -> None:
+        """As long as the worker, or until it is done."""
+        await (self._once() if self.interval_s is None else self._ticking())
 
     async def _once(self) -> None:
         if not self.may_run():

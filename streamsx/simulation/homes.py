@@ -114,7 +114,7 @@ class Home:
             self._directory,
             _Journal(self, clock, self._observer),
             clock,
-            services=[(service.name, service.run) for service in app.services()],
+            services=[(job.name, job.run) for job in app.jobs()],
             hosted=lambda host: setattr(app, "host", host),
             threads=self.process.thread,
             rows=lambda _: self.disk.open,

@@ -3,22 +3,17 @@
 Not here: which rows, and where they lie.
 """
 
-from typing import Any, TypeVar
+from typing import Any
 
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
 from streamsx.topology.nodes import StoreNode
 
-S = TypeVar("S", bound=CachedStore[Any, Any])
 
-
-def cached(node: StoreNode, rows: Rows, budget_bytes: int) -> CachedStore[Any, Any]:
+def cached(
+    node: StoreNode, rows: Rows, budget_bytes: int, kind: type[CachedStore[Any, Any]] = CachedStore
+) -> CachedStore[Any, Any]:
     """`budget_bytes` bounds the decoded objects that are kept."""
-    return cached_as(CachedStore, node, rows, budget_bytes)
-
-
-def cached_as(kind: type[S], node: StoreNode, rows: Rows, budget_bytes: int) -> S:
-    """The same as a store of one's own kind."""
     return kind(
         node.name,
         rows,

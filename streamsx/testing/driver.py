@@ -48,7 +48,7 @@ from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Policy, Word
-from streamsx.task.stores import cached_as
+from streamsx.task.stores import cached
 from streamsx.task.stream import Send, SendRows
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing.driver_loop import INSTANT_S, DriverLoop
@@ -322,9 +322,7 @@ class TestDriver:
                 self._app.tables[name].default = handed
         self._loop.call(self._start)
         jobs = [job._replace(fun=partial(self._call, job.fun)) for job in self._app.jobs()]
-        self._services = [
-            self._loop.create_task(job.service().run(), name=job.name) for job in jobs
-        ]
+        self._running = [self._loop.create_task(job.run(), name=job.name) for job in jobs]
         self._settle()
 
     def _start(self) -> None:
@@ -339,7 +337,8 @@ class TestDriver:
         stores: dict[str, CachedStore[Any, Any]] = {}
         for node in plan.stores:
             rows = self._rows[node.name, id_.partition]
-            stores[node.name] = made = cached_as(WatchedStore, node, rows, CACHE_BYTES)
+            stores[node.name] = made = cached(node, rows, CACHE_BYTES, WatchedStore)
+            assert isinstance(made, WatchedStore)
             made.watch(self._handed[node.name], id_.partition)
         pump, metadata = LoopPump(SystemClock(), _nothing), self._metadata[id_]
         return Task(plan, id_.partition, stores, self._logs, pump, self._policy, metadata)

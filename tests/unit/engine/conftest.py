@@ -275,7 +275,7 @@ class Station:
             directory,
             _Journal(self.name, self.process.clock, self.events),
             self.process.clock,
-            services=[(service.name, service.run) for service in self._app.services()],
+            services=[(job.name, job.run) for job in self._app.jobs()],
             hosted=lambda host: setattr(self._app, "host", host),
             threads=self._threads,
             rows=lambda _: self._rows,
