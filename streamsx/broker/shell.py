@@ -9,7 +9,8 @@ others go on. If a write fails, or what concerns several, that goes for all grou
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from typing import assert_never
 
@@ -92,7 +93,8 @@ class Groups:
         Raises OSError and StoreCorrupt.
         """
         if self._machine is not None:
-            self._start_over(self._machine, ErrorCode.NOT_COORDINATOR)
+            with self._meanwhile():
+                self._start_over(self._machine, ErrorCode.NOT_COORDINATOR)
 
     def close(self) -> None:
         """No timer rings any more."""
@@ -110,17 +112,23 @@ class Groups:
             self._drain()
 
     def _drain(self) -> None:
-        self._busy = True
-        try:
+        with self._meanwhile():
             while self._queue:
                 self._take(*self._queue.popleft())
+
+    @contextmanager
+    def _meanwhile(self) -> Iterator[None]:
+        """What comes now waits in the queue: an answer can let the next request in."""
+        self._busy = True
+        try:
+            yield
         finally:
             self._busy = False
             if self._queue:  # one has failed: those behind it do not wait for the next event
                 self._loop.call_soon(self._drain)
 
     def _take(self, event: Event, group: str | None) -> None:
-        machine = self._machine or self._load()
+        machine = self._machine or self._load_or_dismiss()
         try:
             self._carry_out(machine, event, group)
         except OSError as error:
@@ -174,6 +182,14 @@ class Groups:
     def _wall_ms(self) -> int:
         return int(self._clock.wall() * 1000)
 
+    def _load_or_dismiss(self) -> Coordinator:
+        """Whoever asked something is not kept waiting for a machine that cannot be loaded."""
+        try:
+            return self._load()
+        except Exception:
+            self._dismiss(Coordinator(self._config))
+            raise
+
     def _load(self) -> Coordinator:
         """Raises OSError and StoreCorrupt; then the next event tries again."""
         machine = Coordinator(self._config)
@@ -196,22 +212,29 @@ class Groups:
         if timer := self._timers.pop(group, None):
             timer.cancel()
         machine.forget(group)
-        for waiter, (request, call) in tuple(self._open.items()):
-            if group_of(request) == group:
-                del self._open[waiter]
-                call.reply(machine.refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE).body)
+        self._dismiss(machine, group)
         rows = self._meta.rows("GO")
         self._step(machine, Load(tuple(row for row in rows if row[0].group == group)))
 
     def _start_over(
         self, machine: Coordinator, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
     ) -> None:
-        self._machine, waiting = None, list(self._open.values())
-        self._open.clear()
+        self._machine = None
         self.close()
-        for request, call in waiting:
-            call.reply(machine.refuse(request, code).body)
+        self._dismiss(machine, code=code)
         self._load()
+
+    def _dismiss(
+        self,
+        machine: Coordinator,
+        group: str | None = None,
+        code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ) -> None:
+        """Answers what is open, of one group or of all: come again."""
+        for waiter, (request, call) in tuple(self._open.items()):
+            if group is None or group == group_of(request):
+                del self._open[waiter]
+                call.reply(machine.refuse(request, code).body)
 
 
 def group_of(request: Request) -> str | None:
