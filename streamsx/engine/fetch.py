@@ -40,7 +40,6 @@ from streamsx.task.batch import Batch
 HURRY_WAIT_MS = 20
 HURRY_S = 10.0
 """After an assignment: what is added while a poll waits, waits for its end."""
-REPLY_TIMEOUT_S = 30.0
 LEADERLESS_MAX_S = 1.0
 """Between two looks for a leader: it may be away for long, and nobody reads meanwhile."""
 READ_COMMITTED = 1
@@ -168,7 +167,7 @@ class Fetcher:
                 continue
             try:
                 conn = await self._cluster.open(node, self._lane)
-                timeout_s = self._limits.wait_ms / 1000 + REPLY_TIMEOUT_S
+                timeout_s = self._limits.wait_ms / 1000 + self._cluster.records_timeout_s
                 reply = await conn.ask(Api.FETCH, self._request(wanted), timeout_s)
             except BrokerUnreachable as error:
                 LOG.warning("fetching from broker %d: %s", node, error)

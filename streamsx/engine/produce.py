@@ -237,7 +237,7 @@ class Producer:
 
     def _request(self, connection: Connection, request: list[Sent]) -> None:
         loop = asyncio.get_running_loop()
-        overdue = loop.call_later(REQUEST_TIMEOUT_S, connection.abort)
+        overdue = loop.call_later(self._cluster.records_timeout_s, connection.abort)
 
         def answered(reply: Any) -> None:
             overdue.cancel()

@@ -25,6 +25,9 @@ START_TIMEOUT_S = 10.0
 TIMEOUT_S = 5.0
 PATIENCE_S = 0.5
 """Then another broker is asked too: a node that has vanished takes all of a time-out."""
+RECORDS_TIMEOUTS = 3
+"""So many time-outs a request that carries records may take: a broker may first have to give up a
+replica that has vanished."""
 RETRY_BACKOFF_S = 0.1
 TRIES = 3
 """Of one question to a broker: an open connection may lead to one that is just going down."""
@@ -54,7 +57,7 @@ class Cluster:
         """
         self._bootstrap = [Address.parse(text) for text in bootstrap.split(",")]
         self._security, self._user_timeout_ms = security, user_timeout_ms
-        self.timeout_s = timeout_s
+        self.timeout_s, self.records_timeout_s = timeout_s, RECORDS_TIMEOUTS * timeout_s
         self._rng = rng or random.Random()  # noqa: S311  # no secret
         self._followed: set[str] = set()
         self._brokers: dict[int, Address] = {}

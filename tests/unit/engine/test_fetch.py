@@ -352,10 +352,9 @@ def test_a_batch_that_was_damaged_on_its_way_is_fetched_again_with_all_that_foll
     assert "record batch at offset 0: its checksum is not" in told
 
 
-def test_a_broker_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamsx.engine.fetch.REPLY_TIMEOUT_S", 0.05)
-
+def test_a_broker_that_says_nothing_is_hung_up_on() -> None:
     async def story(lane: Lane) -> None:
+        lane.fetcher._cluster.records_timeout_s = 0.05
         lane.logs = {A: [written(0)]}
         lane.gate.clear()
         lane.fetcher.add(A, 0)

@@ -424,10 +424,9 @@ def test_a_broker_that_is_away_is_asked_again_after_pauses() -> None:
     play(story)
 
 
-def test_a_broker_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamsx.engine.produce.REQUEST_TIMEOUT_S", 0.1)
-
+def test_a_broker_that_says_nothing_is_hung_up_on() -> None:
     async def story(play: Play) -> None:
+        play.producer._cluster.records_timeout_s = 0.1
         play.log.gate.clear()
         play.send(b"a")
         await play.log.until(1)
