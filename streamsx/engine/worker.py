@@ -85,6 +85,8 @@ class Worker:
         self._begun = False
         """It may be in the group: to end is to leave."""
         self._jobs: dict[asyncio.Task[None], None] = {}
+        self._broken = False
+        """One of them has failed: all are being cancelled, and nothing can begin."""
         self._alone = not topology.subtopologies
         """Timers only: there is no group to be in."""
 
@@ -161,8 +163,12 @@ class Worker:
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         made = self._group.create_task(job, name=name)
         self._jobs[made] = None
-        made.add_done_callback(self._jobs.pop)
+        made.add_done_callback(self._job_over)
         return made
+
+    def _job_over(self, job: asyncio.Task[None]) -> None:
+        del self._jobs[job]
+        self._broken = self._broken or (not job.cancelled() and job.exception() is not None)
 
     def deliver(self, message: Message) -> None:
         """From the control thread."""
@@ -189,8 +195,14 @@ class Worker:
         )
 
     def _hear(self, message: Message) -> None:
-        self._made.link.hear(message)
-        self._made.arrived.set()
+        """Unless it ends by an error: then nothing can begin any more.
+
+        The race (seed 32): a full disk ends the closing of a store, and with it this worker; all
+        that it runs is being cancelled; its member hears that everything is lost, and says so.
+        """
+        if not self._broken:
+            self._made.link.hear(message)
+            self._made.arrived.set()
 
     # -- before
 
