@@ -201,14 +201,9 @@ class Groups:
     def _start_group_over(self, machine: Coordinator, group: str, error: Exception) -> None:
         """Ours. Clients try again for ever: the whole story once, then only the count."""
         kind = group, type(error)
-        self._failures[kind] += 1
-        logger.error(
-            "group_failed group=%s times=%d error=%r: loaded again from disk",
-            group,
-            self._failures[kind],
-            str(error),
-            exc_info=error if self._failures[kind] == 1 else None,
-        )
+        self._failures[kind] = times = self._failures[kind] + 1
+        line = f"group_failed group={group} times={times} error={str(error)!r}: loaded from disk"
+        logger.error(line, exc_info=error if times == 1 else None)
         if timer := self._timers.pop(group, None):
             timer.cancel()
         machine.forget(group)

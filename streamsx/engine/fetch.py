@@ -21,19 +21,8 @@ from streamsx.errors import BrokerUnreachable
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import name_of
 from streamsx.kafka.wire import Api
-from streamsx.lifecycle.fetch import (
-    BACKOFF_MAX_S,
-    BACKOFF_S,
-    Answer,
-    Arrived,
-    Asked,
-    Damaged,
-    Fetching,
-    Limits,
-    Outcome,
-    OutOfRange,
-    Refused,
-)
+from streamsx.lifecycle import fetch
+from streamsx.lifecycle.fetch import BACKOFF_MAX_S, BACKOFF_S, Asked, Fetching, Limits
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
 
@@ -119,7 +108,7 @@ class Fetcher:
         found = self._fetching.take(self._clock.now(), tp)
         if found is not None:
             self._ask_again()
-        if isinstance(found, Damaged):
+        if isinstance(found, fetch.Damaged):
             self._damaged(tp, found)
             return None
         return found
@@ -218,35 +207,35 @@ class Fetcher:
                 if (asked := wanted.get(tp)) is None:
                     continue
                 outcomes = self._fetching.answered(now, tp, asked, answer_of(part))
-                arrived = arrived or Arrived() in outcomes
+                arrived = arrived or fetch.Arrived() in outcomes
                 for outcome in outcomes:
                     self._carry_out(tp, outcome)
         if arrived:
             self._arrived()
 
-    def _carry_out(self, tp: TopicPartition, outcome: Outcome) -> None:
+    def _carry_out(self, tp: TopicPartition, outcome: fetch.Outcome) -> None:
         match outcome:
-            case OutOfRange(offset):
+            case fetch.OutOfRange(offset):
                 self._out_of_range(tp, offset)
-            case Refused(code, again_s):
+            case fetch.Refused(code, again_s):
                 LOG.warning("fetching %s: %s: again in %.1f s", tp, name_of(code), again_s)
                 self._stale = True
-            case Damaged():
+            case fetch.Damaged():
                 self._damaged(tp, outcome)
-            case Arrived():  # the caller says it once for all
+            case fetch.Arrived():  # the caller says it once for all
                 return
 
-    def _damaged(self, tp: TopicPartition, found: Damaged) -> None:
+    def _damaged(self, tp: TopicPartition, found: fetch.Damaged) -> None:
         if found.times < DAMAGED_MAX:  # it may have happened on the way
             LOG.warning("fetching %s again: %s", tp, found.why)
         elif found.times == DAMAGED_MAX:
             self._unreadable(tp, found.offset, found.why)
 
 
-def answer_of(part: Any) -> Answer:
+def answer_of(part: Any) -> fetch.Answer:
     """Out of a decoded reply."""
     aborted = [(a.producer_id, a.first_offset) for a in part.aborted_transactions or ()]
-    return Answer(part.error_code, part.last_stable_offset, part.records, aborted)
+    return fetch.Answer(part.error_code, part.last_stable_offset, part.records, aborted)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:

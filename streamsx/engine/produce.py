@@ -27,19 +27,8 @@ from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import name_of
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.kafka.wire import Api
-from streamsx.lifecycle.produce import (
-    BACKOFF_S,
-    REQUEST_TIMEOUT_S,
-    Again,
-    Answer,
-    Partition,
-    Refused,
-    Sending,
-    Sent,
-    body_of,
-    refusal,
-    sticky,
-)
+from streamsx.lifecycle import produce
+from streamsx.lifecycle.produce import BACKOFF_S, REQUEST_TIMEOUT_S, Partition, Sending, Sent
 from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
 from streamsx.task.stream import Send, SendRows
 
@@ -121,7 +110,7 @@ class Producer:
 
         def lane_of(key: bytes | None) -> Partition:
             if key is None:
-                return sticky(lanes)
+                return produce.sticky(lanes)
             if len(known) >= REMEMBERED_KEYS:
                 known.clear()
             known[key] = lane = lanes[partition_of(key, len(lanes))]
@@ -243,20 +232,20 @@ class Producer:
             overdue.cancel()
             self._answered(request, reply)
 
-        connection.call(Api.PRODUCE, body_of(request), answered)
+        connection.call(Api.PRODUCE, produce.body_of(request), answered)
 
     def _answered(self, request: list[Sent], reply: Any) -> None:
-        answers = dict[TopicPartition, Answer]()
+        answers = dict[TopicPartition, produce.Answer]()
         if isinstance(reply, BrokerUnreachable):
             self._later(f"{len(request)} partitions", str(reply))
         else:
             answers = answers_of(reply)
         for outcome in self._sending.answered(self._clock.now(), request, answers):
             match outcome:
-                case Again(tp, code):
+                case produce.Again(tp, code):
                     self._later(str(tp), name_of(code))
-                case Refused(tp, code):
-                    self._failed(refusal(tp, code))
+                case produce.Refused(tp, code):
+                    self._failed(produce.refusal(tp, code))
         self._moved.set()
         self.push()
         self._arm_again()
@@ -323,10 +312,10 @@ class Producer:
         self.push()
 
 
-def answers_of(reply: Any) -> dict[TopicPartition, Answer]:
+def answers_of(reply: Any) -> dict[TopicPartition, produce.Answer]:
     """Out of a decoded reply."""
     return {
-        TopicPartition(topic.name, part.index): Answer(part.error_code, part.base_offset)
+        TopicPartition(topic.name, part.index): produce.Answer(part.error_code, part.base_offset)
         for topic in reply.responses
         for part in topic.partition_responses
     }

@@ -146,7 +146,7 @@ def test_a_group_that_fails_is_loaded_again_and_the_others_never_notice(
         ask(watched, Api.JOIN_GROUP, 3, **joining("good", good, MINUTE_MS))
         assert answer(waiting, Api.JOIN_GROUP, 3).generation_id == 2
     told = [record for record in caplog.records if record.levelname == "ERROR"]
-    story = "error='group bad: the story of it': loaded again from disk"
+    story = "error='group bad: the story of it': loaded from disk"
     assert [record.getMessage() for record in told] == [
         f"group_failed group=bad times=1 {story}", f"group_failed group=bad times=2 {story}",
     ]  # fmt: skip
