@@ -48,3 +48,33 @@ def test_its_partition_waits_and_the_others_go_on_until_it_is_given_up(
         workers.until(lambda: wordcount.drained, "drained")
         assert len(workers.events("error")) == 1
         assert workers.stop("a") == [0]
+
+
+def test_a_task_whose_changelog_is_damaged_is_not_restored_and_the_others_are(
+    tmp_path: Path,
+) -> None:
+    with (
+        EmbeddedBroker(tmp_path / "broker") as broker,
+        WordCount(broker.bootstrap) as wordcount,
+        Workers(broker.bootstrap, tmp_path / "workers", env=wordcount.env) as workers,
+    ):
+        wordcount.send(200)
+        workers.start("a", commit_interval="200ms")
+        workers.until(lambda: wordcount.drained, "drained")
+        assert workers.stop("a") == [0]
+        start, _ = damage(tmp_path / "broker", wordcount.changelog[0], 0)
+
+        workers.start("b", commit_interval="200ms")
+        error = workers.until_event("error", of="b")
+        assert error["where"] == f"{wordcount.changelog[0]} at offset {start}"
+        wordcount.send(200)
+        fed, others = wordcount.lines, wordcount.counted[1:]
+        ends = wordcount.client.ends([*fed, *others])
+        committed = wordcount.client.committed
+        workers.until(lambda: committed(wordcount.app, [*fed, *others]) == ends, "the others")
+        assert workers.active()["b"] == {
+            *(f"0_{n}" for n in range(4)),
+            *(f"1_{n}" for n in range(1, 4)),
+        }
+        assert len(workers.events("error", of="b")) == 1
+        assert workers.stop("b") == [0]
