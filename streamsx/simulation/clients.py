@@ -21,7 +21,6 @@ from streamsx.simulation.scene import APP, LINES, Scene
 from streamsx.tools import leave
 
 CLIENT = "client"
-VOCABULARY = tuple(f"word{number}" for number in range(100))
 AT_ONCE = (1, 5, 15)
 """Records to one partition, so many behind each other."""
 WORDS_PER_LINE = 3
@@ -60,7 +59,8 @@ class Client:
         while self.feeding:
             size = rng.choice(AT_ONCE)
             await asyncio.sleep(rng.expovariate(rate / size))
-            topic = rng.choice(sorted(self.scene.sources))
+            there = [t for t in sorted(self.scene.sources) if self._cluster.partitions(t)]
+            topic = rng.choice(there)
             partition = rng.randrange(self._cluster.partitions(topic))
             send = producer.to(topic, partition)
             now_ms = int(self.process.clock.wall() * 1000)
@@ -70,7 +70,8 @@ class Client:
         await producer.flush()
 
     def _value(self, topic: str) -> bytes:
-        words = self._rng.choices(VOCABULARY, k=WORDS_PER_LINE)
+        numbers = (self._rng.randrange(self.scene.vocabulary) for _ in range(WORDS_PER_LINE))
+        words = [f"word{number}" for number in numbers]
         if topic == LINES and self._rng.random() < self.scene.poison:
             return self._rng.choice([POISON.encode(), UNDECODABLE])
         self.records[topic] += 1

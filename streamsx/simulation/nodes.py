@@ -96,6 +96,11 @@ class Nodes:
         if self.front.leader == node:
             self.scheduler.after(over_s, self.move_leader, 1 - node)
 
+    def delete(self, topic: str) -> None:
+        if self.service is not None:
+            self.service.topics.delete(self.service.topics.by_name[topic])
+            self.scheduler.say(BROKER, f"{topic} is deleted")
+
     def partitions(self, topic: str) -> int:
         """As many as the broker has, or will have."""
         found = None if self.service is None else self.service.topics.by_name.get(topic)

@@ -31,6 +31,8 @@ class Scene:
     sleepy: float = 0.0
     poison: float = 0.0
     rate: float = 20.0
+    vocabulary: int = 100
+    memory: str = "32MiB"
     lag: int = 20
     max_learners: int | None = 2
     imbalance: float = 0.0
@@ -58,7 +60,7 @@ class Scene:
             "max_learners_per_member": self.max_learners,
             "imbalance_percentage": self.imbalance,
             "fetch_max_wait": self.waits[worker % len(self.waits)],
-            "memory_budget": "32MiB",
+            "memory_budget": self.memory,
         }
 
     @property

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from streamsx.engine.assemble import DIRTY_SHARE
+from streamsx.engine.committing import FULL
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership.leading import TOPICS_EVERY_S
@@ -215,7 +217,52 @@ def test_one_damaged_batch_costs_no_record_behind_it(topic: str) -> None:
         assert len(told(made, "damages")) > 10
 
 
-# -- its own threads
+def test_what_is_not_committed_stays_within_its_limit_while_a_changelog_takes_nothing() -> None:
+    """A cycle that does not end held up no record: memory grew for as long as it lasted."""
+    with group(alive=1, rate=300.0, vocabulary=10**6, memory="1MiB") as made:
+        made.front.stingy[COUNTS] = made.now + 20.0
+        parts = made.homes[0].parts
+        assert parts is not None
+        most = 0
+        for _ in range(80):
+            made.run_until(made.now + 0.25)
+            stores = [s for a in parts.tasks.actives.values() for s in a.task.stores.values()]
+            most = max(most, sum(store.dirty_bytes for store in stores))
+        limit = (FULL + 0.5) * DIRTY_SHARE * (1 << 20)
+        assert 0.5 * limit < most < limit
+
+
+def test_a_source_topic_that_vanishes_makes_no_rounds_without_end() -> None:
+    """One every 3 to 6 s; and what has nothing to do with it goes on."""
+    with world(1, Scene(workers=2, pair=(4, 2))) as made:
+        for home in made.homes:
+            made.at(1.0, home.start)
+        made.run_until(20.0)
+        made.nodes.delete(B)
+        made.run_until(60.0)
+        assert made.group is not None
+        before, words = made.group.round.generation, made.client.words.total()
+        made.run_until(120.0)
+        assert made.group.round.generation <= before + 2
+        assert made.client.words.total() > words
+        made.client.feeding = False
+        made.run_until(130.0)
+        assert made.counts(COUNTS) == made.client.words
+
+
+# -- its own threads, its own disk
+
+
+def test_a_full_disk_ends_its_worker_and_nothing_else() -> None:
+    """Seed 48: its last messages came while all that it ran was being cancelled."""
+    with group() as made:
+        home = made.homes[0]
+        home.disk.full = True
+        made.run_until(40.0)
+        assert made.excused["disk full"] == 1
+        assert counts(made) == [8]
+        home.disk.full = False
+        home.start()
 
 
 def test_a_worker_stopped_beyond_its_session_stands_still_when_it_wakes_and_joins_anew() -> None:
