@@ -17,7 +17,7 @@ from streamsx.kafka.batch import Builder, columns
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
 from streamsx.testing.apache_kafka import converse
-from streamsx.testing.embedded_broker import EmbeddedBroker
+from streamsx.testing.embedded_broker import BrokerThread
 
 KIND = "talk"
 """A protocol type of our own: of "consumer" Kafka wants to read what members tell each other."""
@@ -32,8 +32,8 @@ class Broker(Protocol):
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("embedded") / "data") as broker:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
+    with BrokerThread(tmp_path_factory.mktemp("embedded") / "data") as broker:
         yield broker
 
 
