@@ -3,12 +3,13 @@
 What a member or a producer does about a code depends on what it is doing, and stands there.
 """
 
-from enum import IntEnum
+from enum import IntEnum, unique
 
 from streamsx import errors
 from streamsx.kafka.wire import Api
 
 
+@unique
 class ErrorCode(IntEnum):
     """The codes that we answer or act on, with Kafka's names and numbers."""
 

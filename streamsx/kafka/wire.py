@@ -11,7 +11,7 @@ writing sockets is not done here, nor is the choice of a version.
 
 import sys
 from collections.abc import Callable, Mapping
-from enum import IntEnum
+from enum import IntEnum, unique
 from functools import cache, partial
 from struct import Struct
 from types import ModuleType
@@ -36,6 +36,7 @@ _head = Struct(">hhi")
 _version = Struct(">h")
 
 
+@unique
 class Api(IntEnum):
     """The requests we serve or send, by their key."""
 

@@ -190,6 +190,14 @@ def test_tasks_without_state_even_out_what_those_with_state_left_uneven(group: B
     assert target(group("0_0 | 9_0", a="", b="")) == {"a": "0_0", "b": "9_0"}
 
 
+def test_tasks_without_state_go_to_who_has_least_for_its_capacity(group: Build) -> None:
+    stateful = {"a": "owns 0_0 0_1", "b": "capacity=2 owns 0_2 0_3 0_4"}
+
+    shape = group("0_0 0_1 0_2 0_3 0_4 | 9_0", **stateful)
+
+    assert target(shape) == {"a": "0_0 0_1", "b": "0_2 0_3 0_4 9_0"}
+
+
 def test_the_tolerance_of_tasks_without_state_counts_all_tasks(group: Build) -> None:
     shape = group("0_0 0_1 0_2 | 9_0 9_1 9_2", a="owns 0_0 0_1 9_0 9_1", b="owns 0_2 9_2")
 

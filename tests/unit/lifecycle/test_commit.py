@@ -22,6 +22,8 @@ from streamsx.lifecycle.commit import (
     TaskLost,
     TaskSealed,
     TaskWritten,
+    metadata,
+    stream_time,
 )
 from streamsx.model import TaskId, TopicPartition
 from streamsx.task.task import Sealed
@@ -119,3 +121,9 @@ def test_a_cycle_whose_only_task_was_lost_ends_without_a_commit() -> None:
 def test_an_answer_that_nobody_asked_for_is_a_bug() -> None:
     with pytest.raises(InvalidTransition, match=r"Committed.*while idle"):
         run(Commits(), Committed(NOBODY))
+
+
+def test_what_stands_beside_an_offset_is_read_by_workers_of_any_version() -> None:
+    assert metadata(1_700_000_000_000) == "AQAAAYvP5WgA"
+    assert stream_time("AQAAAYvP5WgA") == 1_700_000_000_000
+    assert [stream_time(other) for other in ("", "no base64", "AgAAAYvP5WgA", "AQAA")] == [-1] * 4

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -431,3 +432,15 @@ def test_two_agents_of_one_topic_commit_the_slower_position(bench: Benches) -> N
     )
     made.task.process(batch("words", ["a", "b"]))
     assert made.task.positions == {"words": 2}
+
+
+def test_the_loop_that_runs_around_a_step_keeps_its_hooks(bench: Benches) -> None:
+    def hook(_: object) -> None: ...
+
+    before = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(hook, hook)
+    try:
+        bench(COUNT).task.process(batch("words", ["a"]))
+        assert sys.get_asyncgen_hooks() == (hook, hook)
+    finally:
+        sys.set_asyncgen_hooks(*before)
