@@ -121,7 +121,7 @@ def assemble(given: Given) -> Machinery:
     ended, counted = given.owner.ended, counted_by(given)
     link = GroupLink(clock, given.journal, assignor, gaps, ended, counted, limit=given.limit)
     session = session_of(given, assignor, link)
-    producer = producer_of(given, lease_of(given, session, link))
+    producer = producer_of(given, lease_of(given, session, link), arrived.set)
     failures = Failures(clock)
     tasks = Tasks(parts_of(given, stores, producer, link, failures, arrived), gaps)
     data, log = limits_of(config)
@@ -184,7 +184,7 @@ def stores_of(given: Given, executor: ThreadPoolExecutor) -> Stores:
     )
 
 
-def producer_of(given: Given, held: Callable[[], bool]) -> Producer:
+def producer_of(given: Given, held: Callable[[], bool], room: Callable[[], None]) -> Producer:
     return Producer(
         given.cluster,
         given.clock,
@@ -194,6 +194,7 @@ def producer_of(given: Given, held: Callable[[], bool]) -> Producer:
         linger_s=given.config.producer_linger_s,
         buffer_bytes=given.config.produce_buffer_bytes,
         compression=given.config.producer_compression_type or "none",
+        room=room,
     )
 
 

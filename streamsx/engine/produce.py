@@ -49,7 +49,7 @@ def never() -> bool:
 
 class Producer:
     """One per worker: the outbox of its tasks. `failed` is told of what no retry can mend; `held`
-    says whether the lease is.
+    says whether the lease is; `room` is called when it was `full` and is no more.
     """
 
     def __init__(
@@ -63,9 +63,10 @@ class Producer:
         linger_s: float,
         buffer_bytes: int,
         compression: str,
+        room: Callable[[], object] = always,
     ) -> None:
         self._cluster, self._clock, self._spawn, self._failed = cluster, clock, spawn, failed
-        self._held = held
+        self._held, self._room = held, room
         self._linger_s = linger_s
 
         def make() -> Builder:
@@ -76,7 +77,7 @@ class Producer:
         """Keys that were sent to a topic of so many partitions; one memory for all tasks."""
         self._connections: dict[int, Connection] = {}
         self._opening: set[int] = set()
-        self._leased = False
+        self._leased = self._stalled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._refreshed_at, self._told_at = -BACKOFF_S, 0.0
@@ -157,8 +158,9 @@ class Producer:
         self._arm(self._linger_s)
 
     def full(self) -> bool:
-        """More is not acknowledged than may be: whoever can wait, waits."""
-        return self._sending.full()
+        """More is not acknowledged than may be: whoever can wait, waits until `room` is called."""
+        self._stalled = self._sending.full()
+        return self._stalled
 
     # -- flushing
 
@@ -247,6 +249,8 @@ class Producer:
                 case produce.Refused(tp, code):
                     self._failed(produce.refusal(tp, code))
         self._moved.set()
+        if self._stalled and not self.full():
+            self._room()
         self.push()
         self._arm_again()
 

@@ -180,6 +180,8 @@ class Sending:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._waiting: dict[TopicPartition, Partition] = {}
         """With something to send and nothing on its way."""
+        self._open: dict[TopicPartition, Partition] = {}
+        """With an open batch."""
         self._closed_bytes = 0
 
     # -- what is sent
@@ -193,25 +195,31 @@ class Sending:
     def opened(self, lane: Partition, now: float) -> None:
         """It has a batch with a first record."""
         lane.since = now
+        self._open[lane.tp] = lane
         if not lane.flying:
             self._waiting[lane.tp] = lane
 
     def close(self, lane: Partition) -> None:
         """Nothing more goes into its open batch."""
+        del self._open[lane.tp]
         self._closed_bytes += lane.close(self.producer_id)
 
     def full(self) -> bool:
-        """More is unsent, or sent and not acknowledged, than may be: whoever can wait, waits."""
-        if self._closed_bytes > self._buffer_bytes:
-            return True
-        builders = [lane.builder for lane in self._partitions.values()]
-        return self._closed_bytes + sum(b.size for b in builders if b) > self._buffer_bytes
+        """More is unsent, or sent and not acknowledged, than may be: whoever can wait, waits.
+
+        Timers ask before each record; so few open batches that they could not fill it are not
+        looked at.
+        """
+        room = self._buffer_bytes - self._closed_bytes
+        if len(self._open) * BATCH_BYTES_MAX <= room:
+            return False
+        builders = [lane.builder for lane in self._open.values()]
+        return sum(builder.size for builder in builders if builder) > room
 
     def flush(self) -> list[tuple[Partition, int]]:
         """Closes what is open; what is to be `acknowledged` for everything to have arrived."""
-        for lane in self._partitions.values():
-            if lane.builder is not None:
-                self.close(lane)
+        for lane in tuple(self._open.values()):
+            self.close(lane)
         return [(lane, lane.closed) for lane in self._partitions.values() if lane.queue]
 
     def ends(self) -> dict[TopicPartition, int]:
@@ -225,6 +233,7 @@ class Sending:
             self._closed_bytes -= sum(len(batch.data) for batch in lane.queue)
             lane.drop()
             self._waiting.pop(lane.tp, None)
+            self._open.pop(lane.tp, None)
         return any(lane.flying for lane in lanes)
 
     # -- requests

@@ -85,6 +85,7 @@ class Play(NamedTuple):
     broker: ScriptedBroker
     leased: list[bool]
     failures: list[Exception]
+    room: asyncio.Event
 
     def send(self, *values: bytes, tp: TopicPartition = P) -> None:
         send = self.producer.to(tp.topic, tp.partition)
@@ -94,7 +95,7 @@ class Play(NamedTuple):
 
 @asynccontextmanager
 async def playing(**settings: Any) -> AsyncIterator[Play]:
-    log, leased, failures = Log(), [True], list[Exception]()
+    log, leased, failures, room = Log(), [True], list[Exception](), asyncio.Event()
     script: dict[int, Any] = {
         Api.PRODUCE: log.produce,
         Api.INIT_PRODUCER_ID: lambda _: {"producer_id": PRODUCER_ID, "producer_epoch": 0},
@@ -106,11 +107,11 @@ async def playing(**settings: Any) -> AsyncIterator[Play]:
         defaults = {"linger_s": 0.001, "buffer_bytes": 1 << 20, "compression": "none"}
         producer = Producer(
             cluster, SystemClock(), jobs.create_task, failures.append, lambda: leased[0],
-            **{**defaults, **settings},
+            room=room.set, **{**defaults, **settings},
         )  # fmt: skip
         async with asyncio.timeout(WAIT_S):
             await producer.start()
-            yield Play(producer, log, broker, leased, failures)
+            yield Play(producer, log, broker, leased, failures, room)
             producer.close()
         await cluster.stop()
 
@@ -337,9 +338,13 @@ def test_it_is_full_until_the_broker_has_taken_enough() -> None:
         flush = asyncio.create_task(play.producer.flush())
         await asyncio.sleep(0)
         assert play.producer.full()
+        assert not play.room.is_set()
         play.log.gate.set()
-        await flush
+        await play.room.wait()
         assert not play.producer.full()
+        play.room.clear()
+        await flush
+        assert not play.room.is_set()
 
     play(story)
 
