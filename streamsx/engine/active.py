@@ -33,6 +33,10 @@ class Active:
     stage: Stage = Stage.FREE
     suspended: bool = False
     """It is fed nothing more."""
+    denied: bool = False
+    """Its last commit was, and that was told."""
+    paused: bool = False
+    """It is fed nothing until a commit is taken."""
     preloaded: bool = False
     first: bool = True
     """Nothing was processed yet."""

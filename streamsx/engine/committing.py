@@ -11,11 +11,12 @@ from typing import Protocol
 from streamsx.clock import Clock
 from streamsx.engine import faults
 from streamsx.engine.active import Active, Stage
-from streamsx.engine.journal import Journal
+from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.produce import Producer
 from streamsx.errors import DiskFailed, TaskFailed, TaskStopped, ValueRefused
 from streamsx.lifecycle import commit
 from streamsx.lifecycle.commit import Commits
+from streamsx.lifecycle.denial import Denial
 from streamsx.model import TaskId, TopicPartition
 from streamsx.task.task import Sealed
 
@@ -26,6 +27,9 @@ WRITE_ROWS = 250
 percentile of a busy machine."""
 FULL = 2
 """Times the dirty bytes that begin a cycle: what is sealed, and as much again meanwhile."""
+
+
+NONE_DENIED: Mapping[TaskId, Denial] = {}
 
 
 class Offsets(Protocol):
@@ -175,19 +179,36 @@ class Committing:
 
     # -- answers
 
-    def committed(self, number: int, dropped: frozenset[TaskId]) -> None:
-        """The member: Kafka has the offsets of this number, but for what is no longer ours."""
+    def committed(
+        self,
+        number: int,
+        dropped: frozenset[TaskId],
+        denied: Mapping[TaskId, Denial] = NONE_DENIED,
+    ) -> None:
+        """The member: Kafka has the offsets of this number, but for what is no longer ours, and for
+        what it refuses."""
         if number != self._number:
             return
         faults.point("before_adopt")
-        done = {task: sealed for task, sealed in self._sealed.items() if task not in dropped}
+        gone = dropped.union(denied)
+        done = {task: sealed for task, sealed in self._sealed.items() if task not in gone}
         for task, sealed in done.items():
             self._taken(task, sealed.positions)
         took = round((self._clock.now() - self._began) * 1000, 1)
         records = sum(sealed.records for sealed in done.values())
         self._journal("commit", tasks=len(done), records=records, ms=took)
         self._number, self._sealed = self._number + 1, {}
-        self._step(commit.Committed(dropped))
+        for task, why in denied.items():
+            if task in self._in_cycle:
+                self._deny(self._in_cycle[task], why)
+        self._step(commit.Committed(dropped, frozenset(denied)))
+
+    def _deny(self, active: Active, why: Denial) -> None:
+        """It is tried again with each cycle, and told once."""
+        if not active.denied:
+            self._journal("error", what=why.what, where=f"task {active.id}")
+        active.denied, active.paused = True, why.pauses
+        active.task.uncommitted()
 
     def refused(self, number: int) -> None:
         """The member: nothing of it was taken; what was in it is no longer ours."""
@@ -215,6 +236,9 @@ class Committing:
                     self._offsets(self._number, offsets_of(sealed))
                 case commit.Adopt(task, sealed, ends):
                     active = self._in_cycle[task]
+                    if active.denied:
+                        LOG.info("commit_granted task=%s: it goes on", task)
+                        active.denied = active.paused = False
                     active.task.committed(sealed, active.ends(ends))
                     active.stage = Stage.WRITING
                     self._writing.append(active)

@@ -18,8 +18,9 @@ from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.tasks import Tasks
-from streamsx.errors import Bug, Fenced, StreamsxError
+from streamsx.errors import Bug, StreamsxError
 from streamsx.lifecycle import reconcile
+from streamsx.lifecycle.denial import denial, expulsion
 from streamsx.lifecycle.owned import Owned
 from streamsx.lifecycle.task import State
 from streamsx.membership import events as e
@@ -224,7 +225,13 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.CommitDone) -> None:
-        self._committing.committed(message.id, self._assignor.tasks_of(message.dropped))
+        denied = {
+            task: denial(task, tp, code)
+            for tp, code in message.denied.items()
+            if (task := self._assignor.task_of(tp)) is not None
+        }
+        dropped = self._assignor.tasks_of(message.dropped)
+        self._committing.committed(message.id, dropped, denied)
 
     @hear.register
     def _(self, message: e.CommitFailed) -> None:
@@ -252,7 +259,7 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.Fatal) -> None:
-        self._ended(Fenced(f"the group refuses this worker: {message.why}"))
+        self._ended(expulsion(message.why, message.code))
 
     @hear.register
     def _(self, message: said.Crashed) -> None:

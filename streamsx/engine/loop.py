@@ -152,7 +152,7 @@ class DataLoop:
 
     def _run(self, active: Active, left_s: float) -> int:
         task = active.task
-        if active.suspended or active.stage is Stage.SEALING or task.busy:
+        if active.suspended or active.paused or active.stage is Stage.SEALING or task.busy:
             return 0
         active.measure()
         more = self._feed(active)

@@ -91,9 +91,10 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Kafka has the offsets, but for these tasks: they are no longer ours."""
+    """Kafka has the offsets, but for these tasks: they are no longer ours, or it refuses them."""
 
     dropped: frozenset[TaskId]
+    denied: frozenset[TaskId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +198,8 @@ class Commits:
             case Flushed(ends) if self.state is State.FLUSHING:
                 self.state, self._ends = State.COMMITTING if self._sealed else State.IDLE, ends
                 return [CommitOffsets(dict(self._sealed))] if self._sealed else []
-            case Committed(dropped) if self.state is State.COMMITTING:
-                return self._adopt(dropped)
+            case Committed(dropped, denied) if self.state is State.COMMITTING:
+                return self._adopt(dropped, denied)
             case TaskWritten(task) if task in self._unwritten:
                 self._unwritten.discard(task)
                 return self._written()
@@ -228,11 +229,12 @@ class Commits:
         self._suspended[task] = dirty and not sealed_later
         return []
 
-    def _adopt(self, dropped: frozenset[TaskId]) -> list[Effect]:
-        adopted = sorted(self._sealed.keys() - dropped)
+    def _adopt(self, dropped: frozenset[TaskId], denied: frozenset[TaskId]) -> list[Effect]:
+        """Who is wanted back and denied goes without; whoever gets it does the same again."""
+        adopted = sorted(self._sealed.keys() - dropped - denied)
         effects: list[Effect] = [Adopt(t, self._sealed[t], self._ends) for t in adopted]
-        for task in adopted:
-            if self._suspended.get(task) is False:
+        for task in sorted(self._sealed.keys() - dropped):
+            if self._suspended.get(task) is False or (task in denied and task in self._suspended):
                 del self._suspended[task]
                 effects.append(Settled(task))
         self.state, self._unwritten, self._sealed = State.WRITING, set(adopted), {}

@@ -22,7 +22,7 @@ class Verdict(Enum):
     FENCE = "out; the member id still counts"
     FORGET = "out; the member id means nothing any more"
     FATAL = "the process must end"
-    REFUSE = "this request fails; all else goes on"
+    REFUSE = "these partitions are denied; all else goes on"
     IGNORE = "nothing"
 
 
@@ -41,7 +41,8 @@ TABLE: dict[int, tuple[Verdict | None, ...]] = {
     ErrorCode.REBALANCE_IN_PROGRESS: (PAUSE, REJOIN, GOOD, MOVED),
     ErrorCode.MEMBER_ID_REQUIRED: (IDENTIFY, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE),
     ErrorCode.GROUP_MAX_SIZE_REACHED: (FULL, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE),
-    ErrorCode.INVALID_GROUP_ID: (FATAL, FATAL, FATAL, REFUSE),
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (PAUSE, PAUSE, IGNORE, REFUSE),
+    ErrorCode.INVALID_GROUP_ID: (FATAL, FATAL, FATAL, FATAL),
     ErrorCode.INVALID_SESSION_TIMEOUT: (FATAL, FATAL, FATAL, REFUSE),
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (FATAL, FATAL, FATAL, REFUSE),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: (FATAL, FATAL, FATAL, FATAL),
@@ -64,7 +65,16 @@ the JoinGroup answer that explains it is on its way."""
 def verdict(request: Request, code: int, *, stayed: bool = True) -> Verdict:
     """Of Kafka's error code in the answer to this request."""
     kind = type(request)
+    found = _cell(kind, code)
+    return found if stayed else MOVING.get((kind, found), found)
+
+
+def denies(code: int) -> bool:
+    """Whether a partition with this code in the answer to a commit is refused for good."""
+    return _cell(OffsetCommit, code) is REFUSE
+
+
+def _cell(kind: type[Request], code: int) -> Verdict:
     column = COLUMNS.index(kind)
     row = TABLE.get(code) or (PATIENCE if code in RETRIABLE else OTHERWISE)
-    found = row[column] or OTHERWISE[column]
-    return found if stayed else MOVING.get((kind, found), found)
+    return row[column] or OTHERWISE[column]

@@ -21,15 +21,19 @@ FLYING   one request at a time, so that a partition's offsets arrive in the orde
 | FLYING   | GOOD                                | -       | CommitDone                |
 | FLYING   | MOVED, the caller waits             | REFUSED | Count                     |
 | FLYING   | MOVED, the caller does not          | -       | CommitFailed(REBALANCING) |
-| FLYING   | REFUSE                              | -       | CommitFailed(REFUSED)     |
-| FLYING   | nothing of it exists                | -       | CommitFailed(TOPIC_GONE)  |
+| FLYING   | all of it is denied                 | -       | CommitDone                |
 | FLYING   | anything else; the connection broke | WAITING |                           |
 | any      | fail                                | -       | CommitFailed              |
+
+A partition that is denied (refused for good: may not be read, is not there) is told so; the others
+of its request are committed all the same, or tried again. Once some of a commit is denied, it ends
+as done, whatever becomes of the rest.
 
 Not here: when the member may send at all, and what a refusal says of the member.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from streamsx.errors import InvariantBroken
@@ -51,7 +55,20 @@ class Asked:
     wait: bool
     born: int
     dropped: set[TopicPartition] = field(default_factory=set)
+    denied: dict[TopicPartition, int] = field(default_factory=dict)
     refused: bool = False
+
+    def deny(self, codes: Mapping[TopicPartition, int]) -> None:
+        for tp in self.offsets.keys() & codes.keys():
+            del self.offsets[tp]
+            self.denied[tp] = codes[tp]
+
+    def done(self) -> e.CommitDone:
+        return e.CommitDone(self.id, tuple(sorted(self.dropped)), self.denied)
+
+    def failed(self, why: e.Refusal) -> e.Effect:
+        self.drop(set(self.offsets))
+        return self.done() if self.denied else e.CommitFailed(self.id, why)
 
     def drop(self, tps: e.AnyPartitions) -> None:
         for tp in self.offsets.keys() & tps:
@@ -84,7 +101,7 @@ class Commits:
         asked = Asked(commit.id, offsets, commit.wait, commit.generation)
         asked.keep(claims)
         if not asked.offsets:
-            return [e.CommitFailed(asked.id, e.Refusal.NOT_OWNED)]
+            return [asked.failed(e.Refusal.NOT_OWNED)]
         if len(self._waiting) == WAITING_MAX:
             raise InvariantBroken(f"{WAITING_MAX} commits wait: wait for each before the next one")
         self._waiting.append(asked)
@@ -99,23 +116,22 @@ class Commits:
             if asked.offsets:
                 self._flying = asked
                 return dict(asked.offsets), failed
-            failed.append(e.CommitFailed(asked.id, e.Refusal.NOT_OWNED))
+            failed.append(asked.failed(e.Refusal.NOT_OWNED))
         return {}, failed
 
-    def answered(self, verdict: Verdict, code: int, unknown: e.AnyPartitions) -> list[e.Effect]:
-        """`unknown`: what does not exist; `verdict` and `code` are for all else."""
+    def answered(
+        self, verdict: Verdict, code: int, denied: Mapping[TopicPartition, int]
+    ) -> list[e.Effect]:
+        """`denied`: what is refused for good; `verdict` and `code` are for all else."""
         asked, self._flying = self._flying, None
         assert asked is not None
-        asked.drop(unknown)
-        if not asked.offsets:
-            return [e.CommitFailed(asked.id, e.Refusal.TOPIC_GONE)]
-        match verdict:
-            case Verdict.GOOD:
-                return [e.CommitDone(asked.id, tuple(sorted(asked.dropped)))]
-            case Verdict.MOVED if not asked.wait:
-                return [e.CommitFailed(asked.id, e.Refusal.REBALANCING)]
-            case Verdict.REFUSE:
-                return [e.CommitFailed(asked.id, e.Refusal.REFUSED, code)]
+        asked.deny(denied)
+        if verdict is Verdict.REFUSE:
+            asked.deny(dict.fromkeys(asked.offsets, code))
+        if verdict is Verdict.GOOD or not asked.offsets:
+            return [asked.done()]
+        if verdict is Verdict.MOVED and not asked.wait:
+            return [asked.failed(e.Refusal.REBALANCING)]
         self._waiting.appendleft(asked)
         asked.refused = verdict is Verdict.MOVED
         return [e.Count("commit-resent-total")] if asked.refused else []
@@ -128,6 +144,6 @@ class Commits:
 
     def fail(self, why: e.Refusal) -> list[e.Effect]:
         self.break_off()
-        failed: list[e.Effect] = [e.CommitFailed(asked.id, why) for asked in self._waiting]
+        failed = [asked.failed(why) for asked in self._waiting]
         self._waiting.clear()
         return failed

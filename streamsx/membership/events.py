@@ -9,7 +9,7 @@ Not here: what follows from them (member.py) and what they look like in bytes.
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -143,9 +143,10 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`unknown`: partitions that do not exist; the answer's error is what the others were told."""
+    """`denied`: partitions that were refused for good, by Kafka's code; the answer's error is what
+    the others were told."""
 
-    unknown: frozenset[TopicPartition] = frozenset()
+    denied: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 # Events.
@@ -374,10 +375,12 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class CommitDone:
-    """`dropped`: not ours any more, or not there; all others are committed."""
+    """`dropped`: not ours any more. `denied`: the broker refuses these for good, with Kafka's code.
+    All others are committed."""
 
     id: int
     dropped: Partitions
+    denied: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 class Refusal(Enum):
@@ -387,17 +390,12 @@ class Refusal(Enum):
     REBALANCING = "a rebalance is under way"
     FENCED = "the group went on without this member"
     GONE = "this member has left"
-    TOPIC_GONE = "none of its topics exists"
-    REFUSED = "the broker refuses it"
 
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """`code`: Kafka's, with REFUSED."""
-
     id: int
     why: Refusal
-    code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,8 @@ class Holding:
         return offsets
 
     def committed(self, verdict: Verdict, event: e.Reply) -> None:
-        unknown = event.body.unknown if isinstance(event.body, e.Committed) else NONE
-        self._box.emit(*self.commits.answered(verdict, event.error, unknown))
+        denied = event.body.denied if isinstance(event.body, e.Committed) else {}
+        self._box.emit(*self.commits.answered(verdict, event.error, denied))
 
     def _revoke(self) -> None:
         number = self._box.number()

@@ -7,9 +7,10 @@ from typing import Any
 
 from streamsx.errors import WorldError
 from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
-from streamsx.kafka.errors import ErrorCode, name_of
+from streamsx.kafka.errors import name_of
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
+from streamsx.membership.answers import denies
 from streamsx.membership.member import MemberConfig
 from streamsx.model import TopicPartition
 
@@ -128,13 +129,12 @@ def joined(number: int, reply: Any) -> e.Reply:
 
 
 def committed(number: int, reply: Any) -> e.Reply:
-    """Partitions of deleted topics apart; the others are told one thing."""
+    """What is denied apart; the others are told one thing."""
     codes = {
         TopicPartition(topic.name, part.partition_index): part.error_code
         for topic in reply.topics
         for part in topic.partitions
     }
-    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    unknown = frozenset(tp for tp, code in codes.items() if code == gone)
-    error = next((code for code in codes.values() if code not in (0, gone)), 0)
-    return e.Reply(number, error, e.Committed(unknown))
+    denied = {tp: code for tp, code in codes.items() if denies(code)}
+    error = next((code for tp, code in codes.items() if code and tp not in denied), 0)
+    return e.Reply(number, error, e.Committed(denied))

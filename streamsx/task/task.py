@@ -327,6 +327,10 @@ class Task:
         for name, store in self.stores.items():
             store.adopt(ends.get(name))
 
+    def uncommitted(self) -> None:
+        """What was sealed is not in Kafka: it has that to commit again."""
+        self._noted = {}
+
     def write_some(self, rows: int) -> bool:
         """Up to `rows` committed rows of each store into what lies below; True when done."""
         return all(store.write_some(rows) for store in self.stores.values())

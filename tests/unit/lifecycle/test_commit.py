@@ -94,6 +94,21 @@ def test_what_the_member_dropped_is_not_adopted_and_not_settled() -> None:
     assert run(commits, Committed(frozenset({A}))) == [Adopt(B, SEALED, ENDS)]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_denied_is_not_adopted_and_who_is_wanted_back_does_not_wait(*, again: bool) -> None:
+    """A second cycle, for what it did behind its seal, would be denied too."""
+    commits = Commits()
+    run(commits, Due(frozenset({A, B})), Suspended(A, dirty=False))
+    run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED))
+    if again:
+        run(commits, Suspended(A, dirty=True))
+    run(commits, Flushed(ENDS))
+    denied = run(commits, Committed(NOBODY, frozenset({A})))
+    assert denied == [Adopt(B, SEALED, ENDS), Settled(A)]
+    assert run(commits, TaskWritten(B)) == []
+    assert commits.state is State.IDLE
+
+
 @pytest.mark.parametrize("steps", range(5))
 def test_a_lost_task_leaves_the_cycle_wherever_it_is(steps: int) -> None:
     commits = Commits()

@@ -5,7 +5,7 @@ import pytest
 from streamsx.errors import InvariantBroken
 from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict
-from streamsx.membership.claims import NONE, Claims
+from streamsx.membership.claims import Claims
 from streamsx.membership.commits import WAITING_MAX, Commits
 from streamsx.model import TopicPartition
 
@@ -26,7 +26,7 @@ def test_what_is_not_owned_is_dropped_and_named_and_the_rest_goes_on() -> None:
     commits, claims = Commits(), owning(P)
     assert commits.ask(e.Commit(7, offsets(p=1, q=2), 1), claims) == []
     assert commits.next(claims, stable=True) == (offsets(p=1), [])
-    assert commits.answered(Verdict.GOOD, 0, NONE) == [e.CommitDone(7, (Q,))]
+    assert commits.answered(Verdict.GOOD, 0, {}) == [e.CommitDone(7, (Q,))]
 
 
 def test_a_commit_of_nothing_owned_fails() -> None:
@@ -47,21 +47,21 @@ def test_a_refused_commit_is_sent_again_when_stable_without_what_was_lost_meanwh
     commits, claims = Commits(), owning(P, Q)
     commits.ask(e.Commit(7, offsets(p=1, q=2), 1), claims)
     commits.next(claims, stable=True)
-    moved = commits.answered(Verdict.MOVED, 22, NONE)
+    moved = commits.answered(Verdict.MOVED, 22, {})
     assert moved == [e.Count("commit-resent-total")]
     assert commits.next(claims, stable=False) == ({}, [])
 
     claims.drop({Q})
     claims.apply({P, Q}, 2)
     assert commits.next(claims, stable=True) == (offsets(p=1), [])
-    assert commits.answered(Verdict.GOOD, 0, NONE) == [e.CommitDone(7, (Q,))]
+    assert commits.answered(Verdict.GOOD, 0, {}) == [e.CommitDone(7, (Q,))]
 
 
 def test_who_does_not_wait_hears_of_the_rebalance_at_once() -> None:
     commits, claims = Commits(), owning(P)
     commits.ask(e.Commit(7, offsets(p=1), 1, wait=False), claims)
     commits.next(claims, stable=True)
-    failed = commits.answered(Verdict.MOVED, 27, NONE)
+    failed = commits.answered(Verdict.MOVED, 27, {})
     assert failed == [e.CommitFailed(7, e.Refusal.REBALANCING)]
 
 
@@ -73,7 +73,7 @@ def test_commits_of_a_partition_arrive_in_the_order_of_asking() -> None:
     assert commits.next(claims, stable=True)[0] == {}
     commits.break_off()
     assert commits.next(claims, stable=True)[0] == offsets(p=1)
-    commits.answered(Verdict.GOOD, 0, NONE)
+    commits.answered(Verdict.GOOD, 0, {})
     assert commits.next(claims, stable=True)[0] == offsets(p=2)
 
 
@@ -81,33 +81,41 @@ def test_a_commit_behind_a_refused_one_waits_too() -> None:
     commits, claims = Commits(), owning(P)
     commits.ask(e.Commit(7, offsets(p=1), 1), claims)
     commits.next(claims, stable=True)
-    commits.answered(Verdict.MOVED, 27, NONE)
+    commits.answered(Verdict.MOVED, 27, {})
     commits.ask(e.Commit(8, offsets(p=2), 1), claims)
     assert commits.next(claims, stable=False)[0] == {}
     assert commits.next(claims, stable=True)[0] == offsets(p=1)
 
 
-def test_partitions_of_deleted_topics_are_dropped_and_the_others_are_done() -> None:
+def test_what_is_denied_is_named_and_the_others_are_done() -> None:
     commits, claims = Commits(), owning(P, Q)
     commits.ask(e.Commit(7, offsets(p=1, q=2), 1), claims)
     commits.next(claims, stable=True)
-    assert commits.answered(Verdict.GOOD, 0, frozenset({Q})) == [e.CommitDone(7, (Q,))]
+    assert commits.answered(Verdict.GOOD, 0, {Q: 3}) == [e.CommitDone(7, (), {Q: 3})]
 
 
-def test_a_commit_of_deleted_topics_alone_fails() -> None:
-    commits, claims = Commits(), owning(P)
-    commits.ask(e.Commit(7, offsets(p=1), 1), claims)
-    commits.next(claims, stable=True)
-    failed = commits.answered(Verdict.GOOD, 0, frozenset({P}))
-    assert failed == [e.CommitFailed(7, e.Refusal.TOPIC_GONE)]
+def test_a_commit_that_is_denied_as_a_whole_is_over() -> None:
+    for denied, verdict in (({P: 29}, Verdict.MOVED), ({}, Verdict.REFUSE)):
+        commits, claims = Commits(), owning(P)
+        commits.ask(e.Commit(7, offsets(p=1), 1), claims)
+        commits.next(claims, stable=True)
+        assert commits.answered(verdict, 29, denied) == [e.CommitDone(7, (), {P: 29})]
+        assert commits.idle
 
 
-def test_what_the_broker_refuses_fails_with_its_code() -> None:
-    commits, claims = Commits(), owning(P)
-    commits.ask(e.Commit(7, offsets(p=1), 1), claims)
-    commits.next(claims, stable=True)
-    failed = commits.answered(Verdict.REFUSE, 12, NONE)
-    assert failed == [e.CommitFailed(7, e.Refusal.REFUSED, 12)]
+def test_what_was_denied_is_told_when_the_others_are_done_later_or_lost() -> None:
+    for lost in (False, True):
+        commits, claims = Commits(), owning(P, Q)
+        commits.ask(e.Commit(7, offsets(p=1, q=2), 1), claims)
+        commits.next(claims, stable=True)
+        commits.answered(Verdict.MOVED, 27, {Q: 29})
+        if lost:
+            claims.drop({P})
+            ended = commits.next(claims, stable=True)[1]
+        else:
+            assert commits.next(claims, stable=True)[0] == offsets(p=1)
+            ended = commits.answered(Verdict.GOOD, 0, {})
+        assert ended == [e.CommitDone(7, (P,) if lost else (), {Q: 29})]
 
 
 def test_who_never_waits_for_an_answer_is_told() -> None:

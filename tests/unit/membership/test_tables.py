@@ -91,6 +91,7 @@ def test_each_cell_does_what_it_says(play: Plays, state: State, event: e.Event) 
 # STABLE all the time.
 CODES = """
 0   ok ok ok ok
+3   W  W  .  E
 7   C  C  C  C
 12  X  X  .  E
 14  C  C  C  C
@@ -98,7 +99,7 @@ CODES = """
 16  C  C  C  C
 22  W  R  F  F
 23  X  X  .  E
-24  X  X  X  E
+24  X  X  X  X
 25  f  f  f  f
 26  X  X  X  E
 27  W  R  R  M
@@ -173,7 +174,7 @@ def test_each_error_code_has_its_consequence(
         case "N":
             assert group.last(e.JoinGroup).body.member_id == "m2"
         case "E":
-            assert effects == [e.CommitFailed(1, e.Refusal.REFUSED, code)]
+            assert effects == [e.CommitDone(1, (), {P: code})]
         case ".":
             assert effects == []
 

@@ -1,0 +1,50 @@
+"""What Kafka refuses for good, in words: a commit of a task, and a whole worker.
+
+"For good" is until people have changed something at the brokers. A task does not run on without
+its commits: what it holds in memory, and what somebody else would have to do again, would grow
+without end. It waits, and each commit cycle tries again.
+
+Not here: which codes are for good (`membership/answers`), the cycle (`commit`).
+"""
+
+from typing import NamedTuple
+
+from streamsx.errors import Fenced, StreamsxError
+from streamsx.kafka.errors import ErrorCode, failure, name_of
+from streamsx.model import TaskId, TopicPartition
+
+REMEDIES: dict[int, str] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let the user of this worker read the topic",
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: "raise offset.metadata.max.bytes of the brokers to 64",
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "raise max.message.bytes of __consumer_offsets",
+}
+ADVICE: dict[int, str] = {
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "let the user of this worker read the group",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let the user of this worker read its topics",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "another program has a group of this id: choose another",
+}
+
+
+class Denial(NamedTuple):
+    """`pauses`: its task is fed nothing until a commit is taken."""
+
+    what: str
+    pauses: bool
+
+
+def denial(task: TaskId, tp: TopicPartition, code: int) -> Denial:
+    """Of a commit. A broker that has just begun does not know each topic, and one that is gone has
+    no records: for neither anybody need wait.
+    """
+    what = f"commit refused: {name_of(code)}: task {task}, {tp}"
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return Denial(f"{what}: tried again with each commit; nothing to do if it is gone", False)
+    remedy = REMEDIES.get(code, "see what the broker's log says of it")
+    return Denial(f"{what}: the task waits, and each commit interval tries again: {remedy}", True)
+
+
+def expulsion(why: str, code: int) -> StreamsxError:
+    """Of a member: `why` in our words, Kafka's code or 0."""
+    if not code:
+        return Fenced(f"the group refuses this worker: {why}")
+    return failure(code, "the group refuses this worker", ADVICE.get(code, ""))
