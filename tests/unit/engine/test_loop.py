@@ -1,167 +1,135 @@
-"""The data loop's turns: who gets how much of them. A real worker and broker in virtual time."""
+"""The data loop of a real worker: how long its turns are, who is next, what it tells meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
+import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamsx import App, Stream
-from streamsx.engine.loop import BATCHES_WAITING_MAX, CHUNK_RECORDS_MAX, TURN_S, Duty
-from streamsx.model import TaskId, TopicPartition
-from streamsx.simulation.scheduler import SimClock
+from streamsx.engine import faults
+from streamsx.model import TaskId
+from tests.unit.engine.conftest import app_of, changelog, counting, words
 
 if TYPE_CHECKING:
-    from tests.unit.engine.conftest import Bench, Station
+    from streamsx import App, Stream
+    from tests.unit.engine.conftest import Bench
 
-T0, T1, T2 = (TaskId(0, partition) for partition in range(3))
-WORDS = 500
+T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
 
-def app_of(bench: Bench, costs_s: dict[int, float], **settings: Any) -> App:
-    """Each record holds the data loop for as long as its partition says."""
-    app = App("t", broker="127.0.0.1:9092", topic_partitions=3, **settings)
-    counts = app.Table("counts", default=int)
+def taking(bench: Bench, record_s: float, heard: list[tuple[float, int]] | None = None) -> App:
+    """Each record holds the data loop for so long; hears when, and of which partition."""
+    app = app_of()
+    scheduler = bench.scheduler
 
     @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
-    async def count(stream: Stream[str]) -> None:
+    async def take(stream: Stream[str]) -> None:
         async for event in stream.events():
-            if cost_s := costs_s.get(event.message.partition, 0.0):
-                bench.scheduler.elapse(cost_s)
-            counts[event.value] += 1
+            scheduler.elapse(record_s)
+            if heard is not None:
+                heard.append((scheduler.now, event.message.partition))
 
     return app
 
 
-def begun(bench: Bench, app: App, *tasks: TaskId) -> Station:
-    station = bench.station(app)
-    bench.until(lambda: station.hand.alive)
-    station.hand.plan(*tasks)
-    bench.until(lambda: all("running" in station.states(task) for task in tasks))
-    return station
+def test_a_turn_is_planned_from_what_the_records_of_a_task_cost(bench: Bench) -> None:
+    station = bench.begun(taking(bench, 0.002))
+    station.hand.plan(T0)
+    for _ in range(20):
+        bench.feed(0, *["w"] * 10)
+        bench.run(0.1)
+    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 200)
+    assert station.made.tasks.actives[T0].cost_s == pytest.approx(0.002, rel=0.1)
 
 
-def feed(bench: Bench, partition: int, batches: int) -> None:
-    for _ in range(batches):
-        bench.append(TopicPartition("words", partition), [(None, b"word")] * WORDS)
-
-
-def taken(station: Station, task: TaskId) -> int:
-    return station.made.tasks.actives[task].task.taken["words"]
-
-
-def test_tasks_with_input_get_equal_times_whatever_their_records_cost(bench: Bench) -> None:
-    station = begun(bench, app_of(bench, {0: 0.001, 1: 0.004}), T0, T1)
-    feed(bench, 0, 12)
-    feed(bench, 1, 4)
-    bench.run(4.0)  # nobody has measured the first ones
-    before = taken(station, T0), taken(station, T1)
-    bench.run(4.0)
-    spent = [0.001 * (taken(station, T0) - before[0]), 0.004 * (taken(station, T1) - before[1])]
-    assert sum(spent) > 3
-    assert spent[0] == pytest.approx(spent[1], rel=0.3)
-
-
-def test_whatever_else_runs_on_the_loop_waits_for_one_turn(bench: Bench) -> None:
-    """Replies, timers, bodies that wait: a turn is 10 ms of records, of all tasks together."""
-    ran: list[float] = []
-    app = app_of(bench, dict.fromkeys(range(3), 0.001))
-    clock = SimClock(bench.scheduler)
-
-    @app.task
-    async def looks() -> None:
-        while True:
-            ran.append(clock.now())
-            await asyncio.sleep(0.001)
-
-    station = begun(bench, app, T0, T1, T2)
+def test_tasks_take_turns_and_none_waits_for_long(bench: Bench) -> None:
+    heard: list[tuple[float, int]] = []
+    station = bench.begun(taking(bench, 0.001, heard))
     for partition in range(3):
-        feed(bench, partition, 6)
-    bench.until(lambda: all(taken(station, task) > 600 for task in (T0, T1, T2)))
-    recent = ran[len(ran) // 2 :]
-    waits = sorted(b - a for a, b in pairwise(recent))
-    assert len(waits) > 30
-    assert waits[len(waits) // 2] < 3 * TURN_S
-    assert waits[-1] < 5 * TURN_S
+        bench.feed(partition, *["w"] * 300)
+    station.hand.plan(T0, T1, T2)
+    bench.until(lambda: len(heard) == 900)
+    for partition in range(3):
+        times = [at for at, of in heard[100:] if of == partition]
+        waits = [late - early for early, late in itertools.pairwise(times)]
+        assert max(waits) < 0.05
 
 
-def steps_of(bench: Bench, station: Station, task: TaskId, records: int) -> list[int]:
-    """How many records it was given at a time."""
-    steps, seen = list[int](), 0
-
-    def stepped() -> bool:
-        nonlocal seen
-        if (now := taken(station, task)) != seen:
-            steps.append(now - seen)
-            seen = now
-        return seen == records
-
-    bench.until(stepped)
-    return steps
+def test_with_work_left_one_turn_follows_another(bench: Bench) -> None:
+    """Nothing new arrives, and nobody waits for it."""
+    station = bench.begun(counting())
+    bench.feed(0, *["w"] * 20_000)
+    station.hand.plan(T0)
+    bench.until(lambda: station.told("first_record"))
+    began = bench.scheduler.now
+    bench.until(lambda: station.made.tasks.actives[T0].task.taken["words"] == 20_000)
+    assert bench.scheduler.now - began < 0.2
 
 
-def test_a_slow_body_is_given_one_record_at_a_time_when_that_is_known(bench: Bench) -> None:
-    """What it was given it holds until it is done, also where the task is wanted back."""
-    station = begun(bench, app_of(bench, {0: 0.02}), T0)
-    feed(bench, 0, 2)
-    first, *others = steps_of(bench, station, T0, 2 * WORDS)
-    assert first > 400, "nobody has measured the first ones"
-    assert set(others) == {1}
+def test_with_nothing_to_do_it_sleeps(bench: Bench) -> None:
+    station = bench.begun(counting(fetch_max_wait=5, commit_interval=10))
+    station.hand.plan(T0)
+    bench.run(10)
+    turns = bench.scheduler.turns
+    bench.run(60)
+    assert (bench.scheduler.turns - turns) / 60 < 30
 
 
-def test_a_cheap_body_is_given_much_at_a_time_and_no_more_than_a_chunk(bench: Bench) -> None:
-    station = begun(bench, app_of(bench, {}), T0)
-    feed(bench, 0, 40)
-    steps = steps_of(bench, station, T0, 40 * WORDS)
-    assert WORDS <= max(steps) <= CHUNK_RECORDS_MAX
+def test_a_long_restore_tells_how_far_it_is(bench: Bench) -> None:
+    station = bench.begun(counting())
+    station.write_s = 0.05
+    end = bench.remember(changelog(0), 40)
+    station.hand.plan(T0)
+    bench.until(lambda: "running" in station.states(T0))
+    told = [(each["restored"], each["end"]) for each in station.told("restore_progress")]
+    assert len(told) >= 4
+    assert told == sorted(told)
+    assert told[-1] == (end, end)
 
 
-def test_a_task_whose_body_waits_is_handed_a_few_batches_and_the_rest_stays_outside(
+def test_a_worker_comes_past_each_point_where_a_test_may_kill_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, None] = {}
+    monkeypatch.setattr(faults, "point", seen.setdefault)
+    station = bench.begun(counting())
+    bench.remember(changelog(0), 1)
+    bench.feed(0, *(f"w{number}" for number in range(2500)))
+    station.hand.plan(T0)
+    bench.until(lambda: words(0) in bench.committed)
+    bench.run(1)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    station.stores["counts", 0].write({}, 10**9)  # not of this changelog
+    station.hand.plan(T0)
+    bench.until(lambda: station.states(T0)[-1] == "running")
+    points = re.findall(r"^\| (\w+) ", faults.__doc__ or "", re.MULTILINE)[1:]
+    assert sorted(seen) == sorted(points)
+
+
+def test_a_record_that_waits_for_something_foreign_holds_up_its_own_task_only(
     bench: Bench,
 ) -> None:
-    app = App("t", broker="127.0.0.1:9092", topic_partitions=3)
+    app = app_of()
+    waits: list[Any] = []
+    heard: list[int] = []
 
     @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
-    async def wait(stream: Stream[str]) -> None:
-        async for _ in stream:
-            await asyncio.sleep(1000)
+    async def take(stream: Stream[str]) -> None:
+        async for event in stream.events():
+            if event.value == "wait":
+                waits.append(asyncio.get_running_loop().create_future())
+                await waits[-1]
+            heard.append(event.message.partition)
 
-    station = begun(bench, app, T0, T1)
-    for _ in range(20):
-        feed(bench, 0, 1)
-        bench.run(0.3)
-    task = station.made.tasks.actives[T0].task
-    assert 0 < task.waiting("words") <= BATCHES_WAITING_MAX
-    feed(bench, 1, 1)
-    bench.until(lambda: taken(station, T1) > 0, 2)
-
-
-def test_who_has_nothing_to_do_does_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    station = begun(bench, app_of(bench, {}), T0, T1, T2)
-    feed(bench, 0, 1)
-    bench.run(5)
-    turn, turns = station.made.loop.turn, 0
-
-    def counted() -> bool:
-        nonlocal turns
-        turns += 1
-        return turn()
-
-    monkeypatch.setattr(station.made.loop, "turn", counted)
-    bench.run(10)
-    assert 30 <= turns <= 80, "every 250 ms, for the lease; and for each interval of commits"
-
-
-def test_the_time_of_others_is_earned_while_tasks_have_input_and_saved_up_to_one_slice() -> None:
-    duty = Duty(0.010)
-    assert duty.allowed(0.0, 0.5) == 0.0
-    assert duty.allowed(0.008, 0.5) == 0.0, "less than half a slice is not worth it"
-    assert duty.allowed(0.012, 0.5) == pytest.approx(0.006)
-    duty.spent(0.004)
-    assert duty.allowed(0.012, 0.5) == 0.0
-    assert duty.allowed(5.0, 0.2) == 0.010
-    duty.spent(0.030)
-    assert duty.allowed(5.050, 0.2) == 0.0, "what was taken too much is paid back"
-    assert duty.allowed(5.150, 0.2) == 0.010
+    station = bench.begun(app)
+    bench.feed(0, "wait", "w")
+    bench.feed(1, "w", "w")
+    station.hand.plan(T0, T1)
+    bench.until(lambda: words(1) in bench.committed)
+    assert heard == [1, 1]
+    waits[0].get_loop().call_soon(waits[0].set_result, None)
+    bench.until(lambda: heard == [1, 1, 0, 0], 1)
