@@ -22,7 +22,8 @@ from streamsx.errors import (
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Word
-from streamsx.task.stream import DONE, RUNNING
+from streamsx.task.stream import DONE, RUNNING, StepPump
+from streamsx.task.task import Task
 from streamsx.topology.nodes import AgentNode, Operator, Source
 
 Benches = Callable[..., Any]
@@ -444,3 +445,33 @@ def test_the_loop_that_runs_around_a_step_keeps_its_hooks(bench: Benches) -> Non
         assert sys.get_asyncgen_hooks() == (hook, hook)
     finally:
         sys.set_asyncgen_hooks(*before)
+
+
+def test_what_is_offered_twice_before_it_runs_is_run_once(bench: Benches) -> None:
+    made = bench(COUNT)
+    for some in (batch("words", ["a", "b"]), batch("words", ["b", "c", "d"], first=1)):
+        made.task.offer(some)
+    made.task.offer(batch("words", ["d"], first=3))
+    while made.task.run(10):
+        pass
+    assert made.counts() == {"a": 1, "b": 1, "c": 1, "d": 1}
+
+
+def test_nobody_is_at_work_in_a_task_that_has_ended_or_was_closed(bench: Benches) -> None:
+    class Busy(StepPump):
+        """Its bodies never come to an end with what they have."""
+
+        def start(self, *about: Any) -> Any:
+            instance = super().start(*about)
+            instance.idle = False
+            return instance
+
+    made = bench(COUNT)
+    plan, task = made.plan, made.task
+    store, given = task.stores, (made.sent, Busy(), made.policy, made.metadata)
+    closed, ended = Task(plan, 0, store, *given), Task(plan, 0, store, *given)
+    assert [closed.busy, ended.busy] == [True, True]
+    closed.close()
+    ended.end(ValueError("no"), "here")
+    assert [closed.busy, ended.busy] == [False, False]
+    ended.close()
