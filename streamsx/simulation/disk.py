@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from streamsx.state.api import ROW
+from streamsx.state.disk import failed
 from streamsx.state.memory import MemoryRows
 
 
@@ -25,7 +26,7 @@ class Disk:
 
     def open(self, path: Path, _layout: str) -> "DiskRows":
         path.mkdir(parents=True, exist_ok=True)
-        return DiskRows(self, self.stores.setdefault(path, MemoryRows()))
+        return DiskRows(self, path, self.stores.setdefault(path, MemoryRows()))
 
     def rows(self, path: Path) -> dict[bytes, bytes]:
         """All of a store; empty if there is none."""
@@ -46,8 +47,8 @@ class Disk:
 class DiskRows:
     """The `Rows` protocol: what is written stays when it is closed."""
 
-    def __init__(self, disk: Disk, rows: MemoryRows) -> None:
-        self._disk, self._rows = disk, rows
+    def __init__(self, disk: Disk, path: Path, rows: MemoryRows) -> None:
+        self._disk, self._path, self._rows = disk, path, rows
         self.get, self.scan = rows.get, rows.scan
         self.position, self.estimate = rows.position, rows.estimate
 
@@ -65,4 +66,4 @@ class DiskRows:
     def _writable(self) -> None:
         if self._disk.full:
             self._disk.refused = True
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise failed(self._path, os.strerror(errno.ENOSPC))

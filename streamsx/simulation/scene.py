@@ -20,7 +20,8 @@ class Scene:
     `route` passes on what comes in two topics, in one sub-topology without state.
 
     `sleepy`: of the records of `count` and `route`, which wait for something foreign. `poison`: of
-    the lines, which fail; half of them cannot even be decoded. `hop_s`: until a thread wakes up.
+    the lines, which fail; half of them cannot even be decoded. `hop_s`: until a thread wakes up;
+    `preempt`: of the looks at a clock, after which others run first.
     """
 
     workers: int = 3
@@ -42,6 +43,7 @@ class Scene:
     waits: tuple[float, ...] = (0.5,)
     latency_s: float = 0.001
     hop_s: float = 0.001
+    preempt: float = 0.0
     idle_s: float = 600.0
 
     def session_s(self, worker: int) -> float:
@@ -100,5 +102,6 @@ def draw(seed: int) -> Scene:
         waits=of("wait").choice([(0.5,), (1.0,), (0.25, 1.0)]),
         latency_s=of("latency").choice([0.0005, 0.003, 0.02]),
         hop_s=of("hop").choice([0.0001, 0.002, 0.02]),
+        preempt=of("preempt").choice([0.0, 0.0, 0.01]),
         idle_s=of("idle").choice([600.0, 600.0, 4.0]),
     )

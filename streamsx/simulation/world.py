@@ -35,7 +35,7 @@ from streamsx.broker.connection import Call
 from streamsx.broker.events import Body
 from streamsx.broker.log import Log
 from streamsx.engine import faults as points
-from streamsx.errors import BrokerUnreachable
+from streamsx.errors import BrokerUnreachable, DiskFailed
 from streamsx.kafka.batch import columns
 from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.apps import app_of
@@ -74,6 +74,7 @@ class World:
         )  # fmt: skip
         self.network = Net(self.scheduler)
         self.network.mean_s, self.scheduler.hop_s = self.scene.latency_s, self.scene.hop_s
+        self.scheduler.preempt = self.scene.preempt
         self.scheduler.disk_s = self.DISK_S
         self.excused, self.met = Counter[str](), Counter[str]()
         self.offsets: dict[TopicPartition, int] = {}
@@ -163,7 +164,7 @@ class World:
         """Its own way out is to leave; everything else needs a reason that we know."""
         if isinstance(outcome, BrokerUnreachable):
             self.excuse("no broker at the start")
-        elif isinstance(outcome, OSError) and home.disk.refused:
+        elif isinstance(outcome, DiskFailed) and home.disk.refused:
             self.excuse("disk full")
         elif outcome == 1:
             self.excuse("lost something while leaving")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from streamsx.broker.service import Service
     from tests.unit.engine.conftest import Bench
 
-T0, T1 = TaskId(0, 0), TaskId(0, 1)
+T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
 
 # -- records
@@ -398,3 +398,17 @@ def test_gaps_are_told_of_those_that_stayed(bench: Bench) -> None:
     assert gap[-1]["task"] == "0_0"
     assert all(0 <= float(str(told["ms"])) < 500 for told in [*calm, *gap])
     assert calm[0]["seconds"] == pytest.approx(10.5, abs=0.7)
+
+
+def test_what_fails_in_a_job_is_the_story_whatever_arrives_meanwhile(bench: Bench) -> None:
+    """Nothing new can begin by then, and that would be told instead."""
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.until(lambda: "running" in station.states(T0))
+    station.refusals = [ValueError("planted")]
+    station.hand.plan(T0, T1, T2)
+    bench.until(lambda: not station.refusals)
+    for number in range(20):
+        station.hand.revoke(T0, number=number)
+    bench.until(lambda: not station.process.alive, 10)
+    assert isinstance(station.main.error, ValueError)
