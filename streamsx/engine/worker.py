@@ -246,6 +246,7 @@ class Worker:
 
     async def _work(self, made: Machinery) -> None:
         await made.producer.start()
+        await self._loop.run_in_executor(made.executor, self._directory.empty_trash)
         plans = {plan.number: plan for plan in self._topology.subtopologies}
         await made.tasks.dormant.begin(made.stores.leftovers(plans), plans)
         made.link.publish()

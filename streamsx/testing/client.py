@@ -92,16 +92,6 @@ class Client:
         self._persist(attempt, f"grow {name}")
         self.ends(TopicPartition(name, partition) for partition in range(partitions))
 
-    def delete(self, name: str) -> None:
-        body = {"topic_names": [name], "timeout": 5000}
-
-        def attempt() -> bool:
-            told = self._ask(Api.DELETE_TOPICS, 4, body)
-            gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return good(told.responses[0].error_code, also=gone)
-
-        self._persist(attempt, f"delete {name}")
-
     def partitions(self, topic: str) -> int:
         """How many; 0 when it is not there."""
 

@@ -1,4 +1,4 @@
-"""Source topics grow, vanish and come back while an app runs."""
+"""Source topics grow while an app runs. That they vanish: tests/unit/engine/test_trouble."""
 
 import uuid
 from collections.abc import Iterator
@@ -100,25 +100,3 @@ def test_state_ends_when_its_topic_grows(workers: Workers, topics: Topics) -> No
     workers.start("w")
     assert workers.code("w") == 2
     assert workers.error("w").startswith(says)
-
-
-@pytest.mark.parametrize("broker", ["embedded"], indirect=True)
-def test_a_topic_that_vanishes_stops_what_reads_it_and_nothing_else_until_it_is_back(
-    workers: Workers, topics: Topics
-) -> None:
-    workers.start("w")
-    topics.send("b", 0, 1)
-    workers.until(lambda: topics.all_copied, "copied")
-    topics.client.delete(f"{topics.name}-b")
-    gone = workers.until_event("revoked", of="w")
-    assert set(gone["tasks"]) <= {"0_0", "0_1", "1_0", "1_1"}
-    settled = workers.until_event("task", of="w", to="running", since=gone["mono"])
-    topics.send("a", 0, 1, 2, 3)
-    workers.until(lambda: topics.all_copied, "copied without it")
-
-    topics.client.create(f"{topics.name}-b", 2)
-    topics.send("b", 0, 1)
-    workers.until(lambda: topics.all_copied, "copied when it is back")
-    rounds = workers.events("rebalance_started", of="w")
-    assert sum(e["mono"] > settled["mono"] for e in rounds) <= 3
-    assert workers.stop("w") == [0]

@@ -26,6 +26,7 @@ from streamsx.clock import Clock
 from streamsx.engine.assemble import Machinery
 from streamsx.engine.journal import Journal
 from streamsx.engine.worker import Worker
+from streamsx.errors import DiskFailed
 from streamsx.kafka.batch import Builder, columns
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.wire import Api
@@ -175,6 +176,22 @@ class Bench:
                 found[key.decode().strip('"')] += int(value)
         return found
 
+    def grow(self, topic: str, partitions: int) -> None:
+        topics = self.broker.service.topics
+        self.at_broker(lambda: topics.grow(topics.by_name[topic], partitions))
+        self.run(0.01)
+
+    def delete(self, topic: str) -> None:
+        topics = self.broker.service.topics
+        self.at_broker(lambda: topics.delete(topics.by_name[topic]))
+        self.run(0.01)
+
+    def create(self, topic: str, partitions: int) -> None:
+        service = self.broker.service
+        named = service.fresh_id().bytes
+        self.at_broker(lambda: service.topics.create(topic, named, partitions, {}))
+        self.run(0.01)
+
     def at_broker(self, what: Callable[[], object]) -> None:
         """In a turn of its thread."""
         loop = self.process.main.loop
@@ -232,6 +249,8 @@ class KeptRows(MemoryRows):
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         self._station.writes += 1
+        if self._station.full:
+            raise DiskFailed("disk full or broken: here: make room")
         if self._station.write_s:
             self._station.bench.scheduler.elapse(self._station.write_s)
         super().write(rows, position)
@@ -255,7 +274,7 @@ class Station:
         self.topology = app.topology()
         self.events: list[tuple[float, str, dict[str, object]]] = []
         self.stores = stores
-        self.write_s, self.writes = 0.0, 0
+        self.write_s, self.writes, self.full = 0.0, 0, False
         self.refusals: list[Exception] = []
         """What the next openings of stores raise."""
         self.hand = Hand(self)

@@ -1,0 +1,140 @@
+"""Whole workers whose topics grow and vanish, and whose disk fills up or is full of rubbish."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamsx.errors import DiskFailed, PartitionCountChanged
+from streamsx.model import TaskId, TopicPartition
+from tests.unit.engine.conftest import app_of, counting
+
+if TYPE_CHECKING:
+    from streamsx import App, Stream
+    from tests.unit.engine.conftest import Bench, Station
+
+
+def copying() -> App:
+    """Two topics in one sub-topology without state."""
+    app = app_of()
+    out = app.topic("out", partitions=1, value_serializer="raw")
+
+    @app.agent(app.topic("a", "b", value_type=bytes, value_serializer="raw"))
+    async def copy(stream: Stream[bytes]) -> None:
+        async for value in stream:
+            await out.send(value=value)
+
+    return app
+
+
+def start(bench: Bench, app: App, name: str = "w1") -> Station:
+    return bench.station(app, name, by_hand=False)
+
+
+def runs(station: Station, tasks: int) -> bool:
+    return station.begun and len(station.made.tasks.actives) == tasks
+
+
+def send(bench: Bench, topic: str, *partitions: int) -> set[bytes]:
+    """A record to each; what they say."""
+    values = {partition: b"%s-%d" % (topic.encode(), partition) for partition in partitions}
+    for partition, value in values.items():
+        bench.append(TopicPartition(topic, partition), [(None, value)])
+    return set(values.values())
+
+
+def until_copied(bench: Bench, sent: set[bytes]) -> None:
+    out = TopicPartition("out", 0)
+    bench.until(lambda: bench.log(out).high_watermark >= len(sent), 20)
+    assert sorted(value or b"" for _, value in bench.read(out)) == sorted(sent)
+
+
+def rounds(station: Station, since: float) -> int:
+    return sum(at >= since and name == "rebalance_started" for at, name, _ in station.events)
+
+
+def test_partitions_that_come_to_a_running_task_are_read(bench: Bench) -> None:
+    """The member claimed b-2 and b-3, and nobody read them."""
+    bench.create("a", 4)
+    bench.create("b", 2)
+    station = start(bench, copying())
+    bench.until(lambda: runs(station, 4))
+    sent = send(bench, "a", 0, 1, 2, 3) | send(bench, "b", 0, 1)
+    bench.grow("b", 4)
+    sent |= send(bench, "b", 2, 3)
+    until_copied(bench, sent)
+    bench.until(lambda: runs(station, 4))
+    assert station.made.tasks.actives[TaskId(0, 2)].sources == [
+        TopicPartition("a", 2), TopicPartition("b", 2),
+    ]  # fmt: skip
+
+
+def test_a_worker_whose_state_was_made_for_fewer_partitions_commits_and_ends(bench: Bench) -> None:
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: runs(first, 2) or runs(second, 2))
+    for partition in range(3):
+        bench.feed(partition, "a")
+    at = bench.scheduler.now
+    bench.grow("words", 5)
+    bench.until(lambda: not first.process.alive and not second.process.alive, 20)
+    assert bench.scheduler.now - at < 12
+    for station in (first, second):
+        assert isinstance(station.main.error, PartitionCountChanged)
+        assert station.told("left")
+        assert not [task for task in station.told("task") if task["task"] in ("0_3", "0_4")]
+    assert bench.counted() == {"a": 3}
+
+
+def test_a_topic_that_vanishes_makes_few_rounds_and_what_comes_back_is_read(bench: Bench) -> None:
+    bench.create("a", 2)
+    bench.create("b", 2)
+    station = start(bench, copying())
+    bench.until(lambda: runs(station, 2))
+    at = bench.scheduler.now
+    bench.delete("b")
+    bench.run(25)
+    assert rounds(station, at) <= 2
+    sent = send(bench, "a", 0, 1)
+    until_copied(bench, sent)
+    at = bench.scheduler.now
+    bench.create("b", 2)
+    sent |= send(bench, "b", 0, 1)
+    until_copied(bench, sent)
+    bench.run(6)
+    assert rounds(station, at) <= 1
+
+
+def test_a_worker_whose_disk_is_full_leaves_and_what_was_committed_is_safe(bench: Bench) -> None:
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: all(it.begun and it.made.tasks.actives for it in (first, second)))
+    first.full = True
+    at = bench.scheduler.now
+    for partition in range(3):
+        bench.feed(partition, "a", "b")
+    bench.until(lambda: not first.process.alive, 20)
+    assert isinstance(first.main.error, DiskFailed)
+    assert (len(first.told("error")), len(first.told("left"))) == (1, 1)
+    bench.until(lambda: runs(second, 3), 20)
+    assert bench.scheduler.now - at < 20
+    bench.run(3)
+    assert bench.counted() == {"a": 3, "b": 3}
+
+
+def test_a_worker_whose_disk_is_full_while_it_restores_leaves(bench: Bench) -> None:
+    station = bench.begun(counting())
+    bench.remember(TopicPartition("t-counts-changelog", 0), 4)
+    station.full = True
+    station.hand.plan(TaskId(0, 0))
+    bench.until(lambda: station.told("error"))
+    (told,) = station.told("error")
+    assert told["where"] == "worker"
+    bench.until(lambda: station.states(TaskId(0, 0))[-1] == "closed")
+    assert "running" not in station.states(TaskId(0, 0))
+
+
+def test_what_an_earlier_process_left_to_be_deleted_is_deleted(bench: Bench) -> None:
+    """Killed while it cleaned up, it left a store that nobody looked at any more."""
+    trash = bench.folder / "w1" / "t" / "trash"
+    (trash / "0123").mkdir(parents=True)
+    (trash / "0123" / "000009.sst").touch()
+    bench.begun(counting())
+    assert not trash.exists()
