@@ -110,16 +110,48 @@ def merged(
 
 
 class Checked(dict[Any, Any]):
-    """`hot` where each value is encoded as it is set: who sets one that cannot be hears of it."""
+    """`hot` where each value is encoded as it is set: who sets one that cannot be hears of it.
 
-    def __init__(self, check: Callable[[Any, Any], object]) -> None:
+    A value that is refused may be an object that is there already, changed in place. So its key
+    goes back to what was set before: "a record puts a set into the dict of its key and is passed
+    over; the next record of that key finds the set in it": it would be refused too, and so on.
+    """
+
+    def __init__(
+        self,
+        check: Callable[[Any, Any], bytes],
+        decode: Callable[[bytes], Any],
+        forget: Callable[[Any], None],
+    ) -> None:
         super().__init__()
-        self._check = check
+        self._check, self._decode, self._forget = check, decode, forget
+        self._encoded: dict[Any, bytes] = {}
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if value is not GONE:
-            self._check(key, value)
+            try:
+                self._encoded[key] = self._check(key, value)
+            except ValueRefused:
+                self._back(key)
+                raise
         super().__setitem__(key, value)
+
+    def _back(self, key: Any) -> None:
+        if key not in self:
+            self._forget(key)
+        elif self[key] is not GONE:
+            super().__setitem__(key, self._decode(self._encoded[key]))
+
+
+def refusal(store: str, key: Any, value: object, size: int, why: str = "") -> ValueRefused:
+    """Of what no seal can take: it has a `size`, with its key, or `why` it has none."""
+    what, advice = "cannot be encoded", "put what its codec knows"
+    if not why:
+        what, advice = "too large", "split it"
+        why = f"{size} bytes with its key, the limit is {RECORD_BYTES_MAX}"
+    shown = repr(key[0] if type(key) is tuple else key)[:KEY_SHOWN]
+    where = f"store {store}, key {shown}, type {type(value).__name__}"
+    return ValueRefused(f"value {what}: {where}: {why}: {advice}")
 
 
 class CachedStore(Generic[K, V]):
@@ -280,7 +312,7 @@ class CachedStore(Generic[K, V]):
             self.hot = self._new_hot()
 
     def _new_hot(self) -> dict[Any, Any]:
-        return Checked(self._check) if self._checking else {}
+        return Checked(self._check, self.decode, self._forget) if self._checking else {}
 
     def seal(self, limit: int) -> Changes:
         """Encode up to `limit` dirty values, for the changelog; none means all is done.
@@ -319,22 +351,22 @@ class CachedStore(Generic[K, V]):
         for key, value in (entry for entry in part if entry[1] is not GONE):
             self._check(key, value)
 
-    def _check(self, key: Any, value: V) -> None:
-        """Raises ValueRefused for what a seal could not take."""
-        what, why, advice = "cannot be encoded", "", "put what its codec knows"
-        cause: Exception | None = None
+    def _forget(self, key: Any) -> None:
+        """Its warm object may have been changed in place."""
+        self.young.pop(key, None)
+        self.old.pop(key, None)
+        self.complete, self._lacks = False, True
+
+    def _check(self, key: Any, value: V) -> bytes:
+        """The encoded value. Raises ValueRefused for what a seal could not take."""
         try:
-            size = len(self._key_bytes(key)) + len(self.encode(value))
+            encoded = self.encode(value)
+            size = len(self._key_bytes(key)) + len(encoded)
         except Exception as error:  # any codec's
-            cause, why = error, f"{type(error).__name__}: {error}"
-        else:
-            if size <= RECORD_BYTES_MAX:
-                return
-            what, advice = "too large", "split it"
-            why = f"{size} bytes with its key, the limit is {RECORD_BYTES_MAX}"
-        shown = repr(key[0] if type(key) is tuple else key)[:KEY_SHOWN]
-        where = f"store {self.name}, key {shown}, type {type(value).__name__}"
-        raise ValueRefused(f"value {what}: {where}: {why}: {advice}") from cause
+            raise refusal(self.name, key, value, 0, f"{type(error).__name__}: {error}") from error
+        if size > RECORD_BYTES_MAX:
+            raise refusal(self.name, key, value, size)
+        return encoded
 
     def _cool(self, part: list[tuple[Any, Any]]) -> None:
         """These are encoded: their objects are clean now."""

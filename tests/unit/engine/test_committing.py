@@ -249,6 +249,25 @@ def test_the_record_of_a_value_that_cannot_be_committed_is_found_and_passed_over
     bench.until(lambda: committed(bench) == 5)
 
 
+@pytest.mark.parametrize("others", [("b", "bad", "c"), ("bad", "c", "d")], ids=["set", "loaded"])
+def test_a_bad_value_that_was_there_before_and_changed_in_place_costs_its_record_only(
+    bench: Bench, others: tuple[str, ...]
+) -> None:
+    def change(kept: Any, word: str) -> None:
+        entry = kept.get("words", {})
+        entry[word] = object() if word == "bad" else len(entry)
+        kept["words"] = entry
+
+    station = begun(bench, app_of(change), T0)
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 1)
+    feed(bench, *others)
+    bench.until(lambda: committed(bench) == 4)
+    bench.run(0.5)
+    good = ["a", *(word for word in others if word != "bad")]
+    assert store(station) == {"words": {word: n for n, word in enumerate(good)}}
+
+
 def test_a_task_that_is_wanted_back_leaves_the_search_to_the_next_one(bench: Bench) -> None:
     station = begun(bench, app_of(setting(object)), T0)
     feed(bench, "a")
