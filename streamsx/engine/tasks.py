@@ -267,11 +267,9 @@ class Tasks:
                 self._halt(self.actives[task])
                 self._parts.group.stopped(task)
             case reconcile.Release(task, number):
-                self._anew.pop(task, None)
                 self._stop(task)
                 self._parts.group.released(task, number)
             case reconcile.Forget(task):
-                self._anew.pop(task, None)
                 self._committing.lose(task)
                 self._stop(task)
                 self._parts.producer.drop(self._changelogs(task))
@@ -367,6 +365,8 @@ class Tasks:
         self._promotions.drop(task)
         await self._as_far(self._parts.stores.close(task, rows))
         self.feed(reconcile.Closed(task))
+        if task not in self.holdings or self.holdings.of(task).role is not Role.ACTIVE:
+            self._anew.pop(task, None)  # whoever gets it, maybe this worker, knows nothing of it
 
     async def _as_far(self, job: Coroutine[Any, Any, None]) -> None:
         """As the disk lets it: a full one ends the worker, and no task stays half closed."""

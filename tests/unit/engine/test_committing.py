@@ -302,6 +302,27 @@ def test_a_value_that_is_changed_after_it_was_set_stops_its_task_and_no_other(
     bench.until(station.hand.released, 1)
 
 
+def test_a_task_that_goes_away_over_such_a_value_is_tried_anew_when_it_is_back(
+    bench: Bench,
+) -> None:
+    def keep(kept: Any, word: str) -> None:
+        kept[word] = values = [word]
+        if mended is False:
+            values.append(object())  # type: ignore[arg-type]
+
+    mended = False
+    station = begun(bench, app_of(keep), T0)
+    feed(bench, "a")
+    bench.until(lambda: station.states(T0).count("running") == 2)
+    bench.until(lambda: station.made.tasks.actives[T0].task.taken["words"] == 1)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    mended = True
+    station.hand.plan(T0)
+    bench.until(lambda: committed(bench) == 1)
+    assert station.states(T0)[-1] == "running"
+
+
 # -- records that fail
 
 
