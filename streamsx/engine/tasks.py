@@ -215,18 +215,20 @@ class Tasks:
 
     def source_cut(self, tp: TopicPartition, offset: int) -> None:
         """The broker does not have this offset of a source any more, or not yet."""
-        self._spawn(self._read_from(tp, offset), f"reset {tp}")
+        for active in self.actives.values():
+            if tp in active.sources:
+                self._spawn(self._read_from(tp, offset, active), f"reset {tp}")
 
     def changelog_cut(self, tp: TopicPartition, offset: int) -> None:  # a store has its own
         self._spawn(self._read_bounds(tp), f"bounds of {tp}")
 
-    async def _read_from(self, tp: TopicPartition, offset: int) -> None:
+    async def _read_from(self, tp: TopicPartition, offset: int, active: Active) -> None:
         start = (await self.bounds.begin([tp]))[tp]
+        if self.actives.get(active.id) is not active or active.suspended:
+            return  # it may be ours once more, at another position
         LOG.warning("fetch_reset partition=%s from=%d to=%d", tp, offset, start)
-        for active in self.actives.values():
-            if tp in active.sources:
-                active.task.reset(tp.topic, start)
-                self._fetcher.add(tp, start)
+        active.task.reset(tp.topic, start)
+        self._fetcher.add(tp, start)
 
     async def _read_bounds(self, tp: TopicPartition) -> None:
         self._restorer.out_of_range(tp, (await self.bounds.of([tp]))[tp])

@@ -68,6 +68,36 @@ def test_a_record_is_read_where_the_log_begins_when_it_was_cut(bench: Bench) -> 
     assert bench.read(changelog(0)) == [(b'"c"', b"1")]
 
 
+def test_where_a_log_begins_is_no_news_for_a_task_that_was_away_meanwhile(bench: Bench) -> None:
+    """Another worker has gone on from there: nothing is read twice."""
+
+    def no_leader(service: Service, call: Call) -> Body | None:
+        body = answered(service, call)
+        if call.api is Api.LIST_OFFSETS and body is not None:
+            topics = [topic for topic in body["topics"] if topic["name"] == "words"]
+            for part in (part for topic in topics for part in topic["partitions"]):
+                part["error_code"] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return body
+
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b")
+    bench.feed(0, "c", "d")
+    bench.run(0.1)
+    bench.at_broker(lambda: bench.log(words(0)).delete_before(2))
+    bench.committed[words(0)] = (1, "")
+    bench.answer = no_leader
+    station.hand.plan(T0)
+    bench.run(1)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    bench.committed[words(0)] = (3, "")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 4)
+    bench.answer = answered
+    bench.run(3)
+    assert bench.read(changelog(0)) == [(b'"d"', b"1")]
+
+
 def test_a_source_that_is_damaged_for_good_says_so_and_the_others_go_on(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
