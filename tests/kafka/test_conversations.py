@@ -197,6 +197,10 @@ def test_topics_are_made_changed_and_deleted(talk: Talk) -> None:
         ).topics[0]  # fmt: skip
         return found.error_code, found.name
 
+    whole = talk.ask(Api.METADATA, 10, topics=[{"name": name}], allow_auto_topic_creation=False)
+    nothing = -(2**31)  # operations were not asked for
+    check("operations", whole.cluster_authorized_operations, nothing)
+    check("operations on a topic", whole.topics[0].topic_authorized_operations, nothing)
     check(
         "metadata of what is not there", metadata(name=other), (E.UNKNOWN_TOPIC_OR_PARTITION, other)
     )
