@@ -76,6 +76,6 @@ class Claims:
             self.revoking.pop(tp, None)
         return tuple(gone)
 
-    def forget(self, tps: AnyPartitions | None = None) -> None:
-        """The leader's word on these, or on all, does not count any more."""
-        self.assigned = NONE if tps is None else self.assigned - tps
+    def forget(self) -> None:
+        """The leader's word does not count any more."""
+        self.assigned = NONE

@@ -19,8 +19,7 @@ FLYING   one request at a time, so that a partition's offsets arrive in the orde
 | REFUSED  | next, stable                        | FLYING  |                           |
 | W, R     | next, nothing of it is owned        | -       | CommitFailed(NOT_OWNED)   |
 | FLYING   | GOOD                                | -       | CommitDone                |
-| FLYING   | MOVED, the caller waits             | REFUSED | Count                     |
-| FLYING   | MOVED, the caller does not          | -       | CommitFailed(REBALANCING) |
+| FLYING   | MOVED                               | REFUSED | Count                     |
 | FLYING   | all of it is denied                 | -       | CommitDone                |
 | FLYING   | anything else; the connection broke | WAITING |                           |
 | any      | fail                                | -       | CommitFailed              |
@@ -52,7 +51,6 @@ class Asked:
 
     id: int
     offsets: dict[TopicPartition, e.OffsetAndMetadata]
-    wait: bool
     born: int
     dropped: set[TopicPartition] = field(default_factory=set)
     denied: dict[TopicPartition, int] = field(default_factory=dict)
@@ -98,7 +96,7 @@ class Commits:
 
     def ask(self, commit: e.Commit, claims: Claims) -> list[e.Effect]:
         offsets = dict(sorted(commit.offsets.items()))
-        asked = Asked(commit.id, offsets, commit.wait, commit.generation)
+        asked = Asked(commit.id, offsets, commit.generation)
         asked.keep(claims)
         if not asked.offsets:
             return [asked.failed(e.Refusal.NOT_OWNED)]
@@ -130,8 +128,6 @@ class Commits:
             asked.deny(dict.fromkeys(asked.offsets, code))
         if verdict is Verdict.GOOD or not asked.offsets:
             return [asked.done()]
-        if verdict is Verdict.MOVED and not asked.wait:
-            return [asked.failed(e.Refusal.REBALANCING)]
         self._waiting.appendleft(asked)
         asked.refused = verdict is Verdict.MOVED
         return [e.Count("commit-resent-total")] if asked.refused else []

@@ -220,18 +220,6 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
-    """Topics are gone: nothing of them can be committed."""
-
-    tps: frozenset[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True)
-class Unsubscribed:
-    tps: frozenset[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionsChanged:
     """A topic has another number of partitions than the group was assigned with."""
 
@@ -239,13 +227,11 @@ class PartitionsChanged:
 @dataclass(frozen=True, slots=True)
 class Commit:
     """`generation`: of the newest `OnAssignment` that the worker has taken in: "it loses p and is
-    given p again, and hears of neither, busy as it is; its next commit of p is an old one".
-    `wait`: what a rebalance refuses is sent again after it, else it fails at once."""
+    given p again, and hears of neither, busy as it is; its next commit of p is an old one"."""
 
     id: int
     offsets: Offsets
     generation: int
-    wait: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +266,8 @@ class Tick:
 
 
 Event = (
-    Start | Want | Ready | Found | Reply | Disconnected | Planned | Released | Deleted
-    | Unsubscribed | PartitionsChanged | Commit | Leave | Cancel | Stop | Silent | Tick
+    Start | Want | Ready | Found | Reply | Disconnected | Planned | Released
+    | PartitionsChanged | Commit | Leave | Cancel | Stop | Silent | Tick
 )  # fmt: skip
 
 
@@ -387,7 +373,6 @@ class Refusal(Enum):
     """Why nothing of a commit was taken."""
 
     NOT_OWNED = "none of its partitions is owned"
-    REBALANCING = "a rebalance is under way"
     FENCED = "the group went on without this member"
     GONE = "this member has left"
 

@@ -52,15 +52,6 @@ class Holding:
         late = self._drop(self.claims.late(self._box.now))
         return "some partitions were not released in time" if late else None
 
-    def deleted(self, event: e.Deleted) -> None:
-        self.claims.forget(event.tps)
-        self._drop(event.tps)
-
-    def unsubscribed(self, event: e.Unsubscribed) -> str | None:
-        self.claims.forget(event.tps)
-        self._revoke()
-        return None if self.claims.revoking else "the subscription changed"
-
     @property
     def nothing(self) -> bool:
         """Nothing is owned, and no commit is under way."""

@@ -78,8 +78,6 @@ TABLE: dict[type[e.Event], tuple[str, str, str, str, str]] = {
     # A plan that is being replaced asks for no readiness; the next one does, anew.
     e.Ready:             ("-",         "-",         "-",         "_ready",    "-"),
     e.PartitionsChanged: ("-",         "-",         "_regrown",  "_regrown",  "-"),
-    e.Deleted:           ("_deleted",  "_deleted",  "_deleted",  "_deleted",  "-"),
-    e.Unsubscribed:      ("_mine.unsubscribed",) * 4 + ("-",),
     e.Released:          ("_mine.released",) * 4 + ("-",),
     e.Commit:            ("_mine.commit",) * 4 + ("_mine.refuse",),
     e.Leave:             ("leaving.drain",) * 4 + ("-",),
@@ -346,10 +344,6 @@ class Member:
 
     def _regrown(self, _: e.PartitionsChanged) -> str | None:
         return "topics changed" if self.leader else None
-
-    def _deleted(self, event: e.Deleted) -> str | None:
-        self._mine.deleted(event)
-        return "a topic was deleted" if self.leader else None
 
     # Out.
 

@@ -105,7 +105,7 @@ def test_the_sets_lie_within_each_other_whatever_happens(
             case "drop":
                 assert set(mine.drop(tps)) == owned & tps
             case _:
-                mine.forget(tps)
+                mine.forget()
         mine.revoke(generation, until=60.0)
         assert mine.to_be_revoked <= mine.revoking.keys() <= mine.owned
         assert mine.since.keys() == mine.owned

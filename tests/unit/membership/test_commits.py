@@ -57,14 +57,6 @@ def test_a_refused_commit_is_sent_again_when_stable_without_what_was_lost_meanwh
     assert commits.answered(Verdict.GOOD, 0, {}) == [e.CommitDone(7, (Q,))]
 
 
-def test_who_does_not_wait_hears_of_the_rebalance_at_once() -> None:
-    commits, claims = Commits(), owning(P)
-    commits.ask(e.Commit(7, offsets(p=1), 1, wait=False), claims)
-    commits.next(claims, stable=True)
-    failed = commits.answered(Verdict.MOVED, 27, {})
-    assert failed == [e.CommitFailed(7, e.Refusal.REBALANCING)]
-
-
 def test_commits_of_a_partition_arrive_in_the_order_of_asking() -> None:
     commits, claims = Commits(), owning(P)
     commits.ask(e.Commit(7, offsets(p=1), 1), claims)

@@ -554,39 +554,6 @@ def test_a_round_goes_on_while_somebody_is_slow_to_release(play: Plays) -> None:
     assert group.last(e.JoinGroup).body.claims == (P, Q, R)
 
 
-def test_deleted_topics_are_lost_and_the_leader_plans_again(play: Plays) -> None:
-    group = play()
-    group.begin()
-    group.feed(e.Planned(group.joined(1, leader=True)[-1].request, ()))
-    group.synced(P, Q)
-    assert group.feed(e.Deleted(frozenset({P})))[0] == e.Lost((P,))
-    assert group.last(e.JoinGroup).body.claims == (Q,)
-
-
-def test_a_follower_leaves_deleted_topics_to_the_leader(play: Plays) -> None:
-    group = play()
-    group.stable(P, Q)
-    assert group.feed(e.Deleted(frozenset({P}))) == [e.Lost((P,))]
-    assert group.member.state is State.STABLE
-
-
-def test_what_is_no_longer_subscribed_is_released_before_the_join(play: Plays) -> None:
-    group = play()
-    group.stable(P, Q)
-    revoke = group.feed(e.Unsubscribed(frozenset({P})))[0]
-    assert revoke.tps == (P,)
-    assert group.member.state is State.STABLE
-    group.feed(e.Released(frozenset({P}), revoke.number))
-    assert group.last(e.JoinGroup).body.claims == (Q,)
-
-
-def test_an_unsubscribed_topic_that_is_not_owned_makes_a_round_at_once(play: Plays) -> None:
-    group = play()
-    group.stable(P)
-    group.feed(e.Unsubscribed(frozenset({Q})))
-    assert group.last(e.JoinGroup).body.reason == "the subscription changed"
-
-
 def test_ready_learners_are_collected(play: Plays) -> None:
     group = play()
     group.stable(P)
@@ -713,8 +680,10 @@ def test_a_leaver_stays_until_its_last_commit_is_answered(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1), e.Leave(None))
-    group.feed(e.Deleted(frozenset({P})))
-    assert group.member.state is State.JOINING
+    group.joined(2)
+    revoke = group.synced()[0]
+    group.feed(e.Released(frozenset({P}), revoke.number))
+    assert not [send for send in group.sent if isinstance(send.body, e.LeaveGroup)]
     group.answer(e.OffsetCommit)
     assert group.last(e.LeaveGroup)
 

@@ -27,8 +27,6 @@ EVENTS: list[e.Event] = [
     e.Disconnected(e.Lane.BEAT),
     e.Planned(99, ()),
     e.Released(frozenset({P}), 1),
-    e.Deleted(frozenset({P})),
-    e.Unsubscribed(frozenset({P})),
     e.PartitionsChanged(),
     e.Commit(1, OFFSETS, 1),
     e.Leave(30.0),
@@ -232,10 +230,9 @@ class Chaos:
     def surprise(self) -> e.Event:
         self.commits += 1
         offsets = {tp: e.OffsetAndMetadata(self.commits) for tp in sorted(self.held | {P})}
-        wait = self.random.random() < 0.8
-        commit = e.Commit(self.commits, offsets, self.member.owned_generation, wait)
+        commit = e.Commit(self.commits, offsets, self.member.owned_generation)
         rare: list[e.Event] = [e.Stop(self.now + 5), e.Leave(self.now + 9), e.Cancel()]
-        often: list[e.Event] = [e.Want("a reason"), e.Ready(), commit, e.Deleted(frozenset({Q}))]
+        often: list[e.Event] = [e.Want("a reason"), e.Ready(), commit, e.PartitionsChanged()]
         event = self.random.choice(rare if self.random.random() < 0.02 else often)
         if event is commit:
             self.asked.add(commit.id)
