@@ -138,7 +138,7 @@ def started_with_a_long_changelog(workers: Workers, wordcount: WordCount) -> Non
     wordcount.client.create(changelog.topic, 1, {"cleanup.policy": "compact"})
     batch = Builder(BATCH_BYTES, compression="lz4")
     now_ms = int(SystemClock().wall() * 1000)
-    while batch.append(now_ms, b'"#%d"' % (batch.count % 500), b"1"):
+    while batch.append(now_ms, b'"# %d"' % (batch.count % 500), b"1"):
         pass
     data = batch.close()
     for _ in range(LONG_RECORDS // batch.count):
