@@ -154,7 +154,8 @@ class Faults:
 
     def _kill_tool(self, rng: random.Random) -> None:
         self._leave(rng)
-        self.world.after(rng.random() * 2, self.world.tools[-1].kill)
+        if self.world.tools:
+            self.world.after(rng.random() * 2, self.world.tools[-1].kill)
 
     # -- the network
 

@@ -7,7 +7,7 @@ import pytest
 from streamsx.simulation.faults import Faults
 from streamsx.simulation.world import play
 
-SEEDS, CHUNK = 24, 8
+SEEDS, CHUNK = 104, 8
 SLOW, SLOW_CHUNK = 3_104, 60
 
 
