@@ -556,16 +556,46 @@ def test_what_is_closed_sends_nothing_and_starts_nothing_when_its_connections_en
     """A worker that ends of a failure has batches on their way; its group takes no more jobs."""
 
     async def story(play: Play) -> None:
+        play.producer._told_at = -100.0
         play.log.gate.clear()
         play.send(b"a")
         await play.log.until(1)
+        asked = len(play.broker.asked_for(Api.METADATA))
         play.producer.close()
+        assert not play.producer._connections  # what was on its way is cut off
+        await asyncio.sleep(0.05)
         play.send(b"b", tp=Q)
         play.log.more.clear()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await play.log.more.wait()
         play.log.gate.set()
+        assert len(play.broker.asked_for(Api.METADATA)) == asked
 
     play(story)
     assert not [r for r in caplog.records if "sending again" in r.getMessage()]
+
+
+def test_a_key_that_is_sent_to_a_partition_goes_there_whatever_went_elsewhere() -> None:
+    async def story(play: Play) -> None:
+        for tp in (P, Q, P):
+            play.producer.to("t", tp.partition)(b"key", b"%d" % tp.partition, 1, None)
+        await play.producer.flush()
+        values = {tp: [value for sent in play.log.of(tp) for value in sent.values] for tp in (P, Q)}
+        assert values == {P: [b"0", b"0"], Q: [b"1"]}
+
+    play(story)
+
+
+def test_a_batch_leaves_after_its_linger_whatever_is_opened_behind_it() -> None:
+    async def story(play: Play) -> None:
+        play.send(b"warm")
+        await play.producer.flush()
+        play.send(b"a")
+        await asyncio.sleep(0.1)
+        play.send(b"x", tp=Q)
+        await play.log.until(2)
+        assert play.log.arrived[1:] == [Sent(P, 0, 1, [b"a"])]
+        await play.log.until(3)
+
+    play(story, linger_s=0.2)
