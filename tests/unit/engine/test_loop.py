@@ -133,3 +133,4 @@ def test_a_record_that_waits_for_something_foreign_holds_up_its_own_task_only(
     assert heard == [1, 1]
     waits[0].get_loop().call_soon(waits[0].set_result, None)
     bench.until(lambda: heard == [1, 1, 0, 0], 1)
+    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 2, 3)  # nothing comes behind

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.assignor.model import CopyRole
-from streamsx.broker.server import answered
+from streamsx.broker.server import Handler, answered
 from streamsx.errors import Fenced
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -281,19 +281,7 @@ def test_of_two_stores_the_worse_one_counts(bench: Bench) -> None:
     station = bench.begun(counting(tables=1, acceptable_recovery_lag=10))
     bench.remember(changelog(0), 1)
     end = bench.remember(changelog(0, "other0"), 4)
-
-    def one_has_no_leader(service: Service, call: Call) -> Body | None:
-        if call.api is not Api.FETCH or changelog(0, "other0").topic not in names(call):
-            return answered(service, call)
-        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        parts = [{"partition_index": 0, "error_code": code, "high_watermark": -1, "records": b""}]
-        topics = [{"topic": name, "partitions": parts} for name in names(call)]
-        return {"responses": topics[-1:]}
-
-    def names(call: Call) -> list[str]:
-        return sorted(topic.topic for topic in call.body.topics)
-
-    bench.answer = one_has_no_leader
+    bench.answer = without(changelog(0, "other0").topic)
     station.hand.plan(learners=[T0])
     bench.run(5)
     assert station.made.tasks.lag(T0) == end
@@ -302,6 +290,34 @@ def test_of_two_stores_the_worse_one_counts(bench: Bench) -> None:
     assert e.Ready() not in station.hand.posted
     bench.answer = answered
     bench.until(lambda: e.Ready() in station.hand.posted)
+
+
+def test_a_learner_that_does_not_come_nearer_for_a_minute_is_told_of(bench: Bench) -> None:
+    station = bench.begun(counting(acceptable_recovery_lag=0))
+    bench.remember(changelog(0), 1)
+    link, bench.answer = station.made.link, without(changelog(0).topic)
+    station.hand.plan(learners=[T0])
+    bench.run(58)
+    assert link.published().stalled == frozenset()
+    bench.run(5)
+    assert link.published().stalled == {T0}
+    bench.answer = answered
+    bench.until(lambda: e.Ready() in station.hand.posted)
+    assert link.published().stalled == frozenset()
+
+
+def without(topic: str) -> Handler:
+    """A broker that does not lead this topic when it comes to reading."""
+
+    def answer(service: Service, call: Call) -> Body | None:
+        names = sorted(asked.topic for asked in call.body.topics) if call.api is Api.FETCH else []
+        if topic not in names:
+            return answered(service, call)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        part = {"partition_index": 0, "error_code": code, "high_watermark": -1, "records": b""}
+        return {"responses": [{"topic": topic, "partitions": [part]}]}
+
+    return answer
 
 
 def working(bench: Bench, record_s: float, **settings: Any) -> App:

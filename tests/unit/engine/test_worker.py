@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError
-from streamsx.model import TaskId
+from streamsx.model import TaskId, TopicPartition
 from tests.unit.engine.conftest import app_of, counting
 
 if TYPE_CHECKING:
-    from streamsx import App
+    from streamsx import App, Stream
     from tests.unit.engine.conftest import Bench, Station
 
 
@@ -223,3 +223,92 @@ def test_a_second_worker_of_one_directory_is_told_who_holds_it(bench: Bench) -> 
     bench.until(lambda: not second.process.alive)
     assert "state directory in use" in str(second.main.error)
     assert TaskId(0, 0) in first.made.tasks.actives
+
+
+def test_who_comes_back_with_its_directory_does_not_wait_for_its_own_session(
+    bench: Bench,
+) -> None:
+    """It ends the membership of its predecessor, which it knows to be dead."""
+    first = start(bench, counting(session_timeout=60, rebalance_timeout=60))
+    bench.until(lambda: works(first))
+    first.process.kill()
+    began = bench.scheduler.now
+    second = bench.station(
+        counting(session_timeout=60, rebalance_timeout=60), by_hand=False, stores=first.stores
+    )
+    bench.until(lambda: works(second))
+    assert bench.scheduler.now - began < 8
+
+
+def test_repartition_topics_are_purged_behind_the_commits_and_others_are_not(
+    bench: Bench,
+) -> None:
+    app = app_of()
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for word in stream.group_by(lambda word: word, name="word"):
+            counts[word] += 1
+
+    station = start(bench, app)
+    bench.until(lambda: works(station, tasks=6))
+    (topic,) = {spec.name for spec in station.topology.topics if "repartition" in spec.name}
+    for partition in range(3):
+        bench.feed(partition, "a", "b", "c")
+    bench.run(5)
+    logs = [bench.log(TopicPartition(topic, partition)) for partition in range(3)]
+    assert sum(log.end for log in logs) == 9
+    assert [log.start for log in logs] == [0, 0, 0]
+    bench.run(35)
+    assert [log.start for log in logs] == [log.end for log in logs]
+    assert bench.log(TopicPartition("words", 0)).start == 0
+    assert bench.counted() == {"a": 3, "b": 3, "c": 3}
+
+
+def hosted(**settings: Any) -> Any:
+    """The worker gives itself to an app that runs something beside its tasks."""
+    app = counting(**settings)
+
+    @app.task
+    async def nothing() -> None: ...
+
+    return app
+
+
+def test_code_outside_of_tasks_sees_the_stores_here_and_may_send(bench: Bench) -> None:
+    app = hosted()
+    station = start(bench, app)
+    bench.until(lambda: works(station))
+    bench.feed(1, "a")
+    bench.run(2)
+    host = app.host
+    assert {n: dict(store.items()) for n, store in host.stores("counts").items()} == {
+        0: {}, 1: {"a": 1}, 2: {},
+    }  # fmt: skip
+    assert host.stores("nothing") == {}
+    assert host.is_leader()
+    assert host.now_ms() == pytest.approx(1000 * station.process.clock.wall(), abs=5)
+    station.process.main.call(lambda: host.to("words", 2)(None, b"b", host.now_ms(), None))
+    bench.until(lambda: bench.counted() == {"a": 1, "b": 1})
+    assert bench.read(TopicPartition("words", 2)) == [(None, b"b")]
+
+
+def test_too_much_that_is_sent_outside_of_tasks_is_refused(bench: Bench) -> None:
+    app = hosted(buffer_memory="64KiB")
+    station = start(bench, app)
+    bench.until(lambda: app.host)
+    bench.process.freeze(5)
+    refused: list[Exception] = []
+
+    def send() -> None:
+        to = app.host.to("words", 0)
+        try:
+            for _ in range(100):
+                to(None, b"x" * 4096, 0, None)
+        except BrokerUnreachable as error:
+            refused.append(error)
+
+    station.process.main.call(send)
+    bench.run(1)
+    assert "too much is unsent: words" in str(refused)
