@@ -94,6 +94,10 @@ def _route(app: App, told: _Told) -> None:
             told.finish("route", event)
 
 
+def failing(value: bytes | None) -> bool:
+    return value == UNDECODABLE or (value is not None and value.startswith(POISON.encode()))
+
+
 def readers(scene: Scene) -> dict[str, tuple[str, ...]]:
     """Per source topic, the agents that read it."""
     pair = {A: ("route",), B: ("route",)} if scene.pair else {}

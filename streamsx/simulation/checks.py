@@ -234,7 +234,8 @@ class CancelledStay(Check):
 class NoTaskStands(Check):
     """A task with input, a lease and a leader goes on. One that hangs looks like one that is idle.
 
-    Excused, `foreign`: its agent waits for something that is not ours to hurry.
+    Excused, `foreign`: its agent waits for something that is not ours to hurry. `streak`: the last
+    records of its log failed, and its position is held at the first until a good one follows.
     """
 
     def __init__(self, world: "World") -> None:
@@ -259,11 +260,14 @@ class NoTaskStands(Check):
         self.since = seen
 
     def _input(self, task: TaskId, positions: dict[str, int]) -> bool:
-        return any(
-            self.world.front.leads(topic) != front.NOBODY
-            and offset < self.world.end(TopicPartition(topic, task.partition))
-            for topic, offset in positions.items()
-        )
+        for topic, offset in positions.items():
+            tp = TopicPartition(topic, task.partition)
+            if self.world.front.leads(topic) == front.NOBODY or offset >= self.world.end(tp):
+                continue
+            if not self.world.streak(tp, offset):
+                return True
+            self.world.excuse("streak")
+        return False
 
 
 class Whole(Check):
@@ -318,15 +322,20 @@ class Whole(Check):
 
 
 class EverythingIsCommitted(Check):
-    """L. What was processed and stays uncommitted is processed again at the next hand-over."""
+    """L. What was processed and stays uncommitted is processed again at the next hand-over.
+
+    Excused, `streak`: as above.
+    """
 
     def settled(self) -> None:
-        behind = [
-            f"{tp} {self.world.offsets.get(tp, 0)} of {self.world.end(tp)}"
-            for topic in (*self.world.scene.sources, WORDS)
-            for tp in self.world.partitions(topic)
-            if self.world.offsets.get(tp, 0) < self.world.end(tp)
-        ]
+        behind = []
+        for topic in (*self.world.scene.sources, WORDS):
+            for tp in self.world.partitions(topic):
+                offset, end = self.world.offsets.get(tp, 0), self.world.end(tp)
+                if offset < end and self.world.streak(tp, offset):
+                    self.world.excuse("streak")
+                elif offset < end:
+                    behind.append(f"{tp} {offset} of {end}")
         if behind:
             self.wrong(f"committed: {'; '.join(behind)}")
 

@@ -38,7 +38,7 @@ from streamsx.engine import faults as points
 from streamsx.errors import BrokerUnreachable, DiskFailed
 from streamsx.kafka.batch import columns
 from streamsx.model import TaskId, TopicPartition
-from streamsx.simulation.apps import app_of
+from streamsx.simulation.apps import app_of, failing
 from streamsx.simulation.checks import CHECKS, Check
 from streamsx.simulation.clients import CLIENT, Client, Tool
 from streamsx.simulation.faults import Faults
@@ -55,6 +55,8 @@ HEARD = ("asked", "told", "done", "begins", "sample", "settled")
 """The methods of a check."""
 MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
 READ_BYTES = 1 << 20
+STREAK_MAX = 10
+"""So many records in a row that fail stop a task: the setting's default."""
 BROKER_LOG = "streamsx.broker"
 LOGGERS = ("streamsx", BROKER_LOG)
 QUIET = frozenset({"commit", "gap", "calm_gap", "restore_progress"})
@@ -77,6 +79,7 @@ class World:
         self.scheduler.preempt = self.scene.preempt
         self.scheduler.disk_s = self.DISK_S
         self.excused, self.met = Counter[str](), Counter[str]()
+        self._counted_in: ClassicGroup | None = None
         self.offsets: dict[TopicPartition, int] = {}
         """Committed, as the broker has said so."""
         self.cancelled: set[str] = set()
@@ -140,6 +143,7 @@ class World:
     # -- what is heard of it
 
     def asked(self, host: str, call: Call) -> None:
+        self._counted_in = self.group or self._counted_in
         for hears in self._hears["asked"]:
             hears(host, call)
 
@@ -200,8 +204,8 @@ class World:
         return None if machine is None else machine.groups.get(APP)
 
     def belongs(self, home: Home) -> bool:
-        """The coordinator has it in the group."""
-        group, member = self.group, home.member
+        """The coordinator has it in the group; while none is there, as the last one had."""
+        group, member = self.group or self._counted_in, home.member
         return group is not None and member is not None and member.member_id in group.round.members
 
     def tasks(self) -> list[TaskId]:
@@ -245,6 +249,11 @@ class World:
     def record(self, tp: TopicPartition, offset: int) -> bytes | None:
         """Its value; None if it is gone."""
         return next((value for _, _, value in self.records(tp, offset, offset + 1)), None)
+
+    def streak(self, tp: TopicPartition, start: int) -> bool:
+        """The rest of the log from `start` on is records that fail, too few to stop a task."""
+        rest = [value for _, _, value in self.records(tp, start, self.end(tp))]
+        return 0 < len(rest) < STREAK_MAX and all(map(failing, rest))
 
     def newest(self, tp: TopicPartition, end: int) -> dict[bytes, bytes]:
         """Of each key of a changelog, up to an offset."""
