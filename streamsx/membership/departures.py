@@ -118,7 +118,8 @@ def wish(departure: Departure, report: GroupReport, now_ms: int) -> Mark | None:
         return None
     epoch_ms = max(now_ms, departure.epoch_ms + 1)  # another tool's clock may be ahead
     if departure.cancels:
-        return Mark(MarkState.CANCELLED, epoch_ms=epoch_ms)
+        knows = _cancels(_mark(departure.instance, report))  # and leaves by a signal
+        return None if knows else Mark(MarkState.CANCELLED, epoch_ms=epoch_ms)
     due_ms = departure.deadline_ms
     if all(_leaves_by(here.leaving, due_ms) for here in _mine(departure.instance, report)):
         return None

@@ -242,11 +242,6 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
-    """Stay after all."""
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """Release everything now, then go; at the deadline without."""
 
@@ -267,7 +262,7 @@ class Tick:
 
 Event = (
     Start | Want | Ready | Found | Reply | Disconnected | Planned | Released
-    | PartitionsChanged | Commit | Leave | Cancel | Stop | Silent | Tick
+    | PartitionsChanged | Commit | Leave | Stop | Silent | Tick
 )  # fmt: skip
 
 

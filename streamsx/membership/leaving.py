@@ -1,8 +1,10 @@
 """Whether and how a member is on its way out.
 
-A *drain* lets others take everything first, until its deadline; a *halt* releases everything now. A
-drain's deadline only ever moves closer: a signal that gives 25 s is not undone by a mark that gives
-60. Marks come with every assignment, so only one newer than the last counts.
+A *drain* lets others take everything first, until its deadline; a *halt* releases everything now.
+Either's deadline only ever moves closer: a signal that gives 25 s is not undone by a mark that
+gives 60. Marks come with every assignment, so only one newer than the last counts. A mark takes
+back what a mark has asked for: "a pod is ending; a tool says that its worker stays": it would be
+given tasks, and be killed with them.
 
 Not here: what a leaving member releases, and when it is gone.
 """
@@ -17,6 +19,8 @@ class Leaving:
     def __init__(self, box: Outbox) -> None:
         self.draining = self.halting = False
         self.deadline: float | None = None
+        self._told = False
+        """To leave, by its own process."""
         self._marked_ms = -1
         self._box = box
 
@@ -24,29 +28,37 @@ class Leaving:
         return self.draining or self.halting
 
     def drain(self, event: e.Leave) -> str | None:
+        self._told = True
+        return self._drain(event.deadline)
+
+    def _drain(self, deadline: float | None) -> str | None:
         if self.halting:
             return None
         first, self.draining = not self.draining, True
-        deadlines = [at for at in (self.deadline, event.deadline) if at is not None]
+        deadlines = [at for at in (self.deadline, deadline) if at is not None]
         if deadlines:
             self.deadline = min(deadlines)
             self._box.arm(e.Timer.DRAIN, self.deadline)
         return "leaving" if first else None
 
-    def cancel(self, _: e.Cancel) -> str | None:
+    def _stay(self) -> str | None:
         if not self.draining:
             return None
+        if self._told:
+            return "leaving"  # whoever planned this round has not expected it
         self.draining, self.deadline = False, None
-        self._box.disarm(e.Timer.DRAIN, e.Timer.STOP)
+        self._box.disarm(e.Timer.DRAIN)
         return "stays"
 
     def heed(self, mark: e.Mark | None) -> str | None:
         if mark is None or mark.epoch_ms <= self._marked_ms:
             return None
         self._marked_ms = mark.epoch_ms
-        return self.drain(e.Leave(mark.deadline)) if mark.leaving else self.cancel(e.Cancel())
+        return self._drain(mark.deadline) if mark.leaving else self._stay()
 
     def halt(self, deadline: float) -> None:
+        if self.halting and self.deadline is not None:
+            deadline = min(self.deadline, deadline)
         self.draining, self.halting, self.deadline = False, True, deadline
         self._box.disarm(e.Timer.DRAIN)
         self._box.arm(e.Timer.STOP, deadline)

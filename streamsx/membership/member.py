@@ -81,7 +81,6 @@ TABLE: dict[type[e.Event], tuple[str, str, str, str, str]] = {
     e.Released:          ("_mine.released",) * 4 + ("-",),
     e.Commit:            ("_mine.commit",) * 4 + ("_mine.refuse",),
     e.Leave:             ("leaving.drain",) * 4 + ("-",),
-    e.Cancel:            ("leaving.cancel",) * 4 + ("-",),
     e.Stop:              ("_stop",     "_stop",     "_stop",     "_stop",     "-"),
     e.Silent:            ("_silent",   "_silent",   "_silent",   "_silent",   "-"),
     e.Tick:              ("_tick",     "_tick",     "_tick",     "_tick",     "-"),

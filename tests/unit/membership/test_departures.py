@@ -186,6 +186,16 @@ def test_a_cancellation_may_come_too_late() -> None:
     assert after(departure, A_HAS_ALL, 1_500).state is State.LEFT
 
 
+def test_who_leaves_by_a_signal_is_told_once_to_stay() -> None:
+    """A mark takes no signal back; each look made two more rounds, until it had left."""
+    knows = group(A, here("m2", "b", T1, T2, leaving=LEAVING), b=CANCELLED)
+    departure = asked(B_LEAVES, cancels=True)
+
+    assert wish(departure, B_LEAVES, ASKED) is not None
+    assert wish(departure, knows, 1_500) is None
+    assert after(departure, knows, 1_500).state is State.LEAVING
+
+
 def test_a_ghost_of_the_same_name_leaves_too() -> None:
     """A process was killed and started again; its session has not ended yet."""
     twice = group(A, here("m2", "b", T1), here("m3", "b", T2))

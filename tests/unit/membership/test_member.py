@@ -770,31 +770,42 @@ def test_a_drains_deadline_only_moves_closer(play: Plays) -> None:
 def test_a_stop_is_not_softened_by_a_mark(play: Plays) -> None:
     group = play()
     group.stable(P)
-    group.feed(e.Stop(20.0), e.Leave(60.0), e.Cancel())
+    group.feed(e.Want("a reason"), e.Stop(20.0), e.Leave(60.0))
+    for epoch_ms, leaving in ((1, True), (2, False)):
+        assert group.member.leaving.heed(e.Mark(leaving, 10.0, epoch_ms)) is None
     assert group.member.leaving.halting
     assert e.Timer.DRAIN not in group.armed
 
 
+def marked(group: Any, *tps: TopicPartition, deadline: float = 30.0) -> None:
+    """It is to leave, because a tool said so."""
+    group.begin()
+    group.joined(1)
+    group.synced(*tps, mark=e.Mark(leaving=True, deadline=deadline, epoch_ms=1))
+
+
+STAY = e.Mark(leaving=False, deadline=None, epoch_ms=2)
+
+
 def test_a_cancelled_leaver_says_so(play: Plays) -> None:
     group = play()
-    group.stable(P)
-    group.feed(e.Leave(30.0), e.Cancel())
+    marked(group, P)
     group.joined(2)
-    group.synced(P)
+    group.synced(P, mark=STAY)
     assert group.last(e.JoinGroup).body.reason == "stays"
     assert e.Timer.DRAIN not in group.armed
 
 
-def test_a_leave_that_is_taken_back_before_there_is_a_name_ends_nothing(play: Plays) -> None:
-    """The moment for which a name is waited for stayed armed: the member went all the same."""
+def test_a_mark_takes_back_no_signal(play: Plays) -> None:
+    """SIGTERM, then `leave --cancel`: the worker stayed, was given tasks, and killed with them."""
     group = play()
-    group.begin()
-    group.feed(e.Leave(30.0), e.Cancel())
-    assert e.Timer.STOP not in group.armed
-    group.answer(e.JoinGroup, 79, e.Joined(-1, "m1", ""))
-    group.joined(1)
-    group.synced(P)
-    assert group.member.claims.owned == {P}
+    marked(group, P)
+    group.feed(e.Leave(20.0))
+    group.joined(2)
+    group.synced(P, mark=STAY)
+    told = group.last(e.JoinGroup).body
+    assert (told.leaving, told.deadline, told.reason) == (True, 20.0, "leaving")
+    assert group.armed[e.Timer.DRAIN] == 20.0
 
 
 def test_a_stop_in_a_rebalance_keeps_its_membership_until_its_commits_count(play: Plays) -> None:
@@ -834,11 +845,13 @@ def test_a_stopping_member_joins_for_the_sake_of_a_commit(play: Plays) -> None:
     assert group.last(e.OffsetCommit).body.generation == 2
 
 
-def test_a_stop_that_is_repeated_moves_its_deadline(play: Plays) -> None:
+def test_a_stop_that_is_repeated_moves_its_deadline_closer(play: Plays) -> None:
+    """Each further Ctrl-C gave it five seconds more."""
     group = play()
     group.stable(P)
-    group.feed(e.Stop(20.0), e.Stop(5.0))
-    assert group.armed[e.Timer.STOP] == 5.0
+    for again, until in ((20.0, 20.0), (5.0, 5.0), (9.0, 5.0)):
+        group.feed(e.Stop(again))
+        assert group.armed[e.Timer.STOP] == until
 
 
 def test_a_fence_while_others_are_asked_to_let_go_does_not_stop_a_stop(play: Plays) -> None:

@@ -30,7 +30,6 @@ EVENTS: list[e.Event] = [
     e.PartitionsChanged(),
     e.Commit(1, OFFSETS, 1),
     e.Leave(30.0),
-    e.Cancel(),
     e.Stop(30.0),
     e.Silent("quiet"),
     *map(e.Tick, e.Timer),
@@ -231,7 +230,7 @@ class Chaos:
         self.commits += 1
         offsets = {tp: e.OffsetAndMetadata(self.commits) for tp in sorted(self.held | {P})}
         commit = e.Commit(self.commits, offsets, self.member.owned_generation)
-        rare: list[e.Event] = [e.Stop(self.now + 5), e.Leave(self.now + 9), e.Cancel()]
+        rare: list[e.Event] = [e.Stop(self.now + 5), e.Leave(self.now + 9)]
         often: list[e.Event] = [e.Want("a reason"), e.Ready(), commit, e.PartitionsChanged()]
         event = self.random.choice(rare if self.random.random() < 0.02 else often)
         if event is commit:
