@@ -14,8 +14,8 @@ import pytest
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.wire import Api
-from streamsx.testing.apache_kafka import converse
-from streamsx.testing.embedded_broker import EmbeddedBroker
+from tests.support.apache_kafka import converse
+from tests.support.embedded_broker import EmbeddedBroker
 
 REQUESTS, ROUNDS = 2000, 3
 HEARTBEAT, PRODUCE, FETCH = 3.0, 4.0, 6.0

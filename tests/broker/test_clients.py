@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError  # type: ignore[import-untyped]  # has no
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as At
 
-from streamsx.testing.embedded_broker import BrokerThread
+from tests.support.embedded_broker import BrokerThread
 
 WAIT_S = 20.0
 admin: Any = confluent_kafka.admin  # its types do not know what it exports

@@ -11,8 +11,8 @@ from time import perf_counter
 import pytest
 
 from streamsx.kafka.wire import Api
-from streamsx.testing.apache_kafka import converse
-from streamsx.testing.embedded_broker import EmbeddedBroker
+from tests.support.apache_kafka import converse
+from tests.support.embedded_broker import EmbeddedBroker
 
 
 def broker(*options: str) -> subprocess.CompletedProcess[str]:

@@ -18,8 +18,8 @@ from streamsx.broker.server import Broker
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.wire import Api
-from streamsx.testing.apache_kafka import converse
-from streamsx.testing.embedded_broker import BrokerThread
+from tests.support.apache_kafka import converse
+from tests.support.embedded_broker import BrokerThread
 
 VERSIONS = {"client_software_name": "test", "client_software_version": "1"}
 

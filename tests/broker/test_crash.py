@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from streamsx.kafka.wire import Api
-from streamsx.testing.apache_kafka import converse
-from streamsx.testing.embedded_broker import EmbeddedBroker
+from tests.support.apache_kafka import converse
+from tests.support.embedded_broker import EmbeddedBroker
 
 PARTITIONS, RECORDS, KILLS = 3, 6000, 4
 WAIT_S = 30.0

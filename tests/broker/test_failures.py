@@ -17,8 +17,8 @@ from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
-from streamsx.testing.apache_kafka import converse
-from streamsx.testing.embedded_broker import BrokerThread
+from tests.support.apache_kafka import converse
+from tests.support.embedded_broker import BrokerThread
 
 GROUP = {"group_id": "g", "session_timeout": 60_000, "rebalance_timeout": 60_000}
 JOIN = GROUP | {"protocol_type": "test", "protocols": [{"name": "p", "metadata": b""}]}

@@ -15,8 +15,8 @@ from streamsx.errors import InvalidTransition
 from streamsx.kafka import wire
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
-from streamsx.testing.apache_kafka import converse
-from streamsx.testing.embedded_broker import BrokerThread
+from tests.support.apache_kafka import converse
+from tests.support.embedded_broker import BrokerThread
 
 MINUTE_MS = 60_000
 

@@ -19,7 +19,7 @@ from streamsx.membership.marking import Progress, leave
 from streamsx.membership.member import MemberConfig
 from streamsx.membership.messages import IsLeaving, Joining, Message, Planned, Published
 from streamsx.membership.session import Session
-from streamsx.testing.embedded_broker import BrokerThread
+from tests.support.embedded_broker import BrokerThread
 
 APP, TOPIC, TASKS = "shop", "orders", 6
 CLOCK = SystemClock()

@@ -8,8 +8,8 @@ from streamsx.engine.purge import Purging
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.model import TaskId, TopicPartition
-from streamsx.testing.client import Client
-from streamsx.testing.embedded_broker import BrokerThread
+from tests.support.client import Client
+from tests.support.embedded_broker import BrokerThread
 
 OURS, USERS = TopicPartition("by-name-repartition", 1), TopicPartition("lines", 1)
 ROUND_S = 0.01

@@ -27,8 +27,8 @@ from streamsx.task.policy import Policy
 from streamsx.task.stores import cached
 from streamsx.task.stream import RUNNING
 from streamsx.task.task import Task, TaskMetadata
-from streamsx.testing.embedded_broker import BrokerThread
 from streamsx.topology.nodes import AgentNode, Source, StoreNode, SubTopology
+from tests.support.embedded_broker import BrokerThread
 
 ROWS, COMMITS, BATCH = 50_000, 3, 5000
 STANDSTILL_MS = 20.0

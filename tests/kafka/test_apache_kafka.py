@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]  # no types
 
-from streamsx.testing.apache_kafka import ApacheKafka
+from tests.support.apache_kafka import ApacheKafka
 
 pytestmark = [
     pytest.mark.kafka,
@@ -56,7 +56,7 @@ def test_records_survive_a_restart_and_a_kill(kafka: ApacheKafka) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
 def test_it_does_not_outlive_a_test_run_that_is_killed(kafka_jars: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from streamsx.testing.apache_kafka import *;"
+        "import sys; from pathlib import Path; from tests.support.apache_kafka import *;"
         "broker = ApacheKafka(*map(Path, sys.argv[1:])); broker.start();"
         "print(broker.pid, flush=True); sys.stdin.read()"
     )

@@ -18,7 +18,7 @@ from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
-from streamsx.testing.apache_kafka import ApacheKafka
+from tests.support.apache_kafka import ApacheKafka
 
 pytestmark = [
     pytest.mark.kafka,

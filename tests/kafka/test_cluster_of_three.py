@@ -14,10 +14,10 @@ import pytest
 
 from streamsx.clock import SystemClock
 from streamsx.model import TopicPartition
-from streamsx.testing.apache_kafka import ApacheCluster
-from streamsx.testing.client import Client
-from streamsx.testing.wordcount import WordCount
-from streamsx.testing.workers import Workers
+from tests.support.apache_kafka import ApacheCluster
+from tests.support.client import Client
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
 
 pytestmark = [
     pytest.mark.kafka,

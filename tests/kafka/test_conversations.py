@@ -16,8 +16,8 @@ from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder, columns
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
-from streamsx.testing.apache_kafka import converse
-from streamsx.testing.embedded_broker import BrokerThread
+from tests.support.apache_kafka import converse
+from tests.support.embedded_broker import BrokerThread
 
 KIND = "talk"
 """A protocol type of our own: of "consumer" Kafka wants to read what members tell each other."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamsx.kafka.wire import Api
-from streamsx.testing.apache_kafka import ApacheKafka, converse
+from tests.support.apache_kafka import ApacheKafka, converse
 
 pytestmark = [
     pytest.mark.kafka,

@@ -13,7 +13,7 @@ from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle.fetch import Limits
 from streamsx.model import TopicPartition
-from streamsx.testing.apache_kafka import ApacheKafka
+from tests.support.apache_kafka import ApacheKafka
 
 pytestmark = [
     pytest.mark.kafka,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.testing.apache_kafka import ApacheKafka
-from streamsx.testing.embedded_broker import EmbeddedBroker
-from streamsx.testing.wordcount import WordCount
-from streamsx.testing.workers import Workers
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
 
 ON_KAFKA = (pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(120))
 

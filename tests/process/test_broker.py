@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from streamsx.testing.apache_kafka import ApacheKafka
-from streamsx.testing.embedded_broker import EmbeddedBroker
-from streamsx.testing.wordcount import WordCount
-from streamsx.testing.workers import Workers
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
 
 LINES_PER_S = 800
 NAMES = ("a", "b", "c")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from streamsx.kafka.batch import scan
 from streamsx.model import TopicPartition
-from streamsx.testing.embedded_broker import EmbeddedBroker
-from streamsx.testing.wordcount import WordCount
-from streamsx.testing.workers import Workers
+from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
 
 
 def damage(folder: Path, tp: TopicPartition, number: int) -> tuple[int, int]:

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from streamsx.testing.wordcount import WordCount
-from streamsx.testing.workers import Workers
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
 
 FILE_BYTES_MAX = 64 << 10
 """No file of it may grow beyond: to RocksDB that is as good as a full disk."""

@@ -6,8 +6,8 @@ too high, by what a commit cycle holds, and never too low.
 
 import pytest
 
-from streamsx.testing.wordcount import WordCount
-from streamsx.testing.workers import Workers
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
 
 LINES_PER_S = 800
 COMMIT = "400ms"

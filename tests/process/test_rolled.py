@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from streamsx.testing.apache_kafka import ApacheKafka
-from streamsx.testing.embedded_broker import EmbeddedBroker
-from streamsx.testing.wordcount import WordCount
-from streamsx.testing.workers import Workers
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 OLD = "833c08b"

@@ -3,10 +3,10 @@
 import os
 import signal
 
-from streamsx.testing.apache_kafka import ApacheKafka
-from streamsx.testing.embedded_broker import EmbeddedBroker
-from streamsx.testing.wordcount import WordCount
-from streamsx.testing.workers import Workers
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
 
 LITTLE_S = 8.0
 """Beside its limit: one last commit of 5 s, closing, a busy machine."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from streamsx.model import TopicPartition
-from streamsx.testing.apache_kafka import ApacheKafka
-from streamsx.testing.client import Client
-from streamsx.testing.embedded_broker import EmbeddedBroker
-from streamsx.testing.workers import Workers
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.client import Client
+from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.workers import Workers
 
 APP = """
 import streamsx

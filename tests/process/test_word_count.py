@@ -1,7 +1,7 @@
 """A group of real workers counts words: it starts, grows, shrinks, and every count is right."""
 
-from streamsx.testing.wordcount import WordCount
-from streamsx.testing.workers import Event, Workers
+from tests.support.wordcount import WordCount
+from tests.support.workers import Event, Workers
 
 LINES_PER_S = 800
 STATEFUL = "1_"

@@ -10,7 +10,7 @@ import pytest
 
 from streamsx.broker.classic import TABLE, Cause, GroupConfig, State
 from streamsx.broker.events import Gone
-from streamsx.testing.desk import Desk
+from tests.support.desk import Desk
 
 SEEDS = 150
 STEPS = 250

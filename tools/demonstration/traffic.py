@@ -7,9 +7,10 @@ counted as they are sent. Not here: the workers between the two ends.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
 from math import inf
+from pydoc_data import topics as help_texts
 
 from streamsx.clock import Clock
 from streamsx.engine.fetch import Fetcher
@@ -21,7 +22,6 @@ from streamsx.kafka.wire import Api
 from streamsx.lifecycle.fetch import Limits
 from streamsx.membership import requests
 from streamsx.model import TopicPartition
-from streamsx.testing.wordcount import text
 
 PACE_MAX = 5_000.0
 """Lines per second. At full speed two workers drain the default before anything can be shown."""
@@ -34,6 +34,11 @@ BUFFER_BYTES = 4 << 20
 OFFSETS_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 60.0
 """Of a whole changelog."""
+
+
+def text() -> Iterator[str]:
+    """The lines, without end."""
+    return cycle([line for topic in help_texts.topics.values() for line in topic.splitlines()])
 
 
 def pace(records: int, left: int, *, shown: bool) -> float:

@@ -6,7 +6,7 @@ from streamsx.broker.classic import COLUMN, TABLE, Cause, GroupConfig, Round, St
 from streamsx.broker.events import Gone
 from streamsx.errors import InvalidTransition
 from streamsx.kafka.errors import ErrorCode
-from streamsx.testing.desk import Desk
+from tests.support.desk import Desk
 
 NONE = ErrorCode.NONE
 BOTH = {"range": b"r", "sticky": b"s"}

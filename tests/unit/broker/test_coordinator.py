@@ -7,7 +7,7 @@ import pytest
 from streamsx.broker.classic import State
 from streamsx.broker.events import Tick, Topics
 from streamsx.kafka.errors import ErrorCode
-from streamsx.testing.desk import Desk
+from tests.support.desk import Desk
 
 NONE = ErrorCode.NONE
 

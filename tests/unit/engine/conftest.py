@@ -39,7 +39,7 @@ from streamsx.simulation.scheduler import Scheduler, SimClock
 from streamsx.state.api import ROW, Rows
 from streamsx.state.directory import StateDirectory
 from streamsx.state.memory import MemoryRows
-from streamsx.testing.scripted_broker import ScriptedBroker
+from tests.support.scripted_broker import ScriptedBroker
 
 Clusters = Callable[[ScriptedBroker], AbstractAsyncContextManager[Cluster]]
 

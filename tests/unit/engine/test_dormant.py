@@ -9,7 +9,7 @@ from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.wire import Api
 from streamsx.model import TaskId, TopicPartition
-from streamsx.testing.scripted_broker import Asked, ScriptedBroker
+from tests.support.scripted_broker import Asked, ScriptedBroker
 
 TASK, LOG = TaskId(1, 0), TopicPartition("log", 0)
 

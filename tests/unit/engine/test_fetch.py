@@ -16,7 +16,7 @@ from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api, Body
 from streamsx.lifecycle.fetch import Limits
 from streamsx.model import TopicPartition
-from streamsx.testing.scripted_broker import NODE, Asked, ScriptedBroker
+from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 
 TP = TopicPartition("lines", 0)
 NOBODY = -1

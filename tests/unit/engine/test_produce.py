@@ -16,7 +16,7 @@ from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.partitioner import partition_of
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
-from streamsx.testing.scripted_broker import NODE, Asked, ScriptedBroker
+from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 PRODUCER_ID = 7

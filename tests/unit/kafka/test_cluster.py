@@ -13,7 +13,7 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
-from streamsx.testing.scripted_broker import NODE, Answer, Asked, ScriptedBroker
+from tests.support.scripted_broker import NODE, Answer, Asked, ScriptedBroker
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}

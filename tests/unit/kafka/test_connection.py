@@ -16,7 +16,7 @@ from streamsx.errors import BrokerUnreachable, SettingError, UsageError
 from streamsx.kafka import connection, wire
 from streamsx.kafka.connection import PLAINTEXT, Address, Connection, Security, connect
 from streamsx.kafka.wire import Api
-from streamsx.testing.scripted_broker import Answer, Asked, ScriptedBroker
+from tests.support.scripted_broker import Answer, Asked, ScriptedBroker
 
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 Story = Callable[[ScriptedBroker, Connection], Coroutine[Any, Any, None]]

@@ -7,7 +7,7 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.wire import Api
 from streamsx.membership.lanes import Lane
-from streamsx.testing.scripted_broker import Answer, Asked, ScriptedBroker
+from tests.support.scripted_broker import Answer, Asked, ScriptedBroker
 
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 

@@ -15,7 +15,7 @@ from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
 from streamsx.membership import leading
 from streamsx.membership.leading import Leading
-from streamsx.testing.scripted_broker import ScriptedBroker
+from tests.support.scripted_broker import ScriptedBroker
 
 ASSIGNOR = StreamsPartitionAssignor(
     subtopologies=[Subtopology(0, ("a", "b"), False, 1)],

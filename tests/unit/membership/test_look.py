@@ -15,7 +15,7 @@ from streamsx.kafka.wire import Api, Body
 from streamsx.membership import look
 from streamsx.membership.look import Look, settled
 from streamsx.model import TaskId
-from streamsx.testing.scripted_broker import NODE, Asked, ScriptedBroker
+from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 
 GROUP = "shop"
 

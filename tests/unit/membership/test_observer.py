@@ -24,7 +24,7 @@ from streamsx.kafka.wire import Api
 from streamsx.membership import look, observer, requests
 from streamsx.membership.observer import Observer
 from streamsx.model import TopicPartition
-from streamsx.testing.scripted_broker import NODE, Answer, Asked, ScriptedBroker
+from tests.support.scripted_broker import NODE, Answer, Asked, ScriptedBroker
 
 GROUP = "shop"
 MARK = Mark(MarkState.LEAVING, 9_000, epoch_ms=5)

@@ -13,9 +13,9 @@ from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.membership.departures import Departure, State
 from streamsx.membership.marking import Progress
 from streamsx.model import TaskId
-from streamsx.testing.embedded_broker import BrokerThread
 from streamsx.tools import leave
 from streamsx.tools.cli import progress
+from tests.support.embedded_broker import BrokerThread
 
 T0, T1 = TaskId(1, 0), TaskId(1, 4)
 GONE = Departure(

@@ -11,8 +11,8 @@ from streamsx.assignor.model import Leaving
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.membership.look import Look
 from streamsx.model import TaskId
-from streamsx.testing.embedded_broker import BrokerThread
 from streamsx.tools import status
+from tests.support.embedded_broker import BrokerThread
 
 T = TaskId
 SEEN = Look(

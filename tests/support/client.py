@@ -21,7 +21,7 @@ from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure
 from streamsx.kafka.wire import Api, Body
 from streamsx.model import TopicPartition
-from streamsx.testing.apache_kafka import converse
+from tests.support.apache_kafka import converse
 
 PATIENCE_S = 30.0
 ANSWER_S = 10.0

@@ -202,7 +202,7 @@ class Node:
 
     def _format(self) -> None:
         words = ("format", *self._format_as, "-c", str(self._properties))
-        done = subprocess.run(  # noqa: S603  # the command is written above
+        done = subprocess.run(  # the command is written above
             self._command("kafka.tools.StorageTool", *words),
             check=False, capture_output=True, text=True, timeout=READY_TIMEOUT_S,
         )  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.testing.jars import JarsMissing, jars
+from tests.support.jars import JarsMissing, jars
 
 COPIES = """#!/bin/sh
 echo called >> "$LOG"

@@ -10,21 +10,16 @@ import json
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import cycle, islice
-from pydoc_data import topics as help_texts
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Self
 
 from streamsx.clock import Clock, SystemClock
 from streamsx.model import TopicPartition
-from streamsx.testing.client import Client
+from streamsx.tools.demonstration.traffic import text
+from tests.support.client import Client
 
 SEND_EVERY_S = 0.02
-
-
-def text() -> Iterator[str]:
-    """The lines, without end."""
-    return cycle([line for topic in help_texts.topics.values() for line in topic.splitlines()])
 
 
 class WordCount:

@@ -50,7 +50,7 @@ def _copy(pom: Path, folder: Path) -> None:
         "-DincludeScope=runtime", f"-DoutputDirectory={begun}",
     ]  # fmt: skip
     try:
-        done = subprocess.run(  # noqa: S603  # the command is written above
+        done = subprocess.run(  # the command is written above
             command, check=False, capture_output=True, text=True, timeout=COPY_TIMEOUT_S
         )
         if done.returncode or not any(begun.glob("*.jar")):
