@@ -117,7 +117,12 @@ class Log:
             segment = Segment(self.folder, self.end, self._descriptors)
         place(records, segment.next, LEADER_EPOCH)
         header = header._replace(base_offset=segment.next)
-        segment.append(records, header)
+        try:
+            segment.append(records, header)
+        except OSError:
+            if segment is not self.segments[-1]:
+                segment.delete()  # or what still fits into the last one would stand behind it
+            raise
         if segment is not self.segments[-1]:
             self.segments.append(segment)
         self.producers.note(header)
@@ -132,10 +137,10 @@ class Log:
         """
         if offset >= self.high_watermark:
             return b""
-        index = bisect_right(self.segments, offset, key=lambda segment: segment.base) - 1
-        if offset >= self.segments[index].next:  # something is missing there
-            index += 1
-        segment = self.segments[index]
+        index = bisect_right(self.segments, offset, key=lambda segment: segment.next)
+        segment = next((each for each in self.segments[index:] if each.size), None)
+        if segment is None:  # all that there was is damaged
+            return b""
         cut = self.high_watermark < segment.next
         end = segment.locate(self.high_watermark) if cut else segment.size
         return segment.read(segment.locate(offset), most, end)

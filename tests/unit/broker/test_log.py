@@ -1,8 +1,10 @@
 """A partition's log: what goes in comes out, what is torn is cut off, what is sent twice is not."""
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,39 +186,47 @@ def test_what_a_killed_broker_left_is_brought_to_the_disk(
     assert flushed == [log.segments[0].path]
 
 
-def test_a_damaged_segment_that_is_not_the_last_is_skipped_from_there_on(
-    opens: Opens, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("damaged", [range(1), range(1, 3)], ids=["the first", "two in a row"])
+def test_damaged_segments_that_are_not_the_last_are_skipped(
+    opens: Opens, caplog: pytest.LogCaptureFixture, damaged: range
 ) -> None:
     log = opens(segment_bytes=200)
     for i in range(9):
         append(log, b"%d" % i * 60)
-    first, second = log.segments[0].path, log.segments[1].base
+    segments = list(log.segments)
     log.close()
-    data = bytearray(first.read_bytes())
-    data[16] = 9
-    first.write_bytes(data)
+    lost = range(segments[damaged.start].base, segments[damaged.stop].base)
+    for index in damaged:
+        data = bytearray(segments[index].path.read_bytes())
+        data[16] = 9
+        segments[index].path.write_bytes(data)
     again = opens(segment_bytes=200)
-    assert "log_damaged" in caplog.text
-    assert values(again, 0) == [b"%d" % i * 60 for i in range(second, 9)]
+    assert caplog.text.count("log_damaged") == len(damaged)
+    for offset in range(9):
+        kept = [b"%d" % i * 60 for i in range(offset, 9) if i not in lost]
+        assert values(again, offset) == kept
 
 
+def full_disk(fd: int, data: memoryview, at: int, *, real: Any = os.pwrite) -> int:
+    return int(real(fd, data[: len(data) // 2], at))
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 26, 200], ids=["same file", "next file"])
 def test_a_write_that_fails_leaves_nothing_behind(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch
+    opens: Opens, monkeypatch: pytest.MonkeyPatch, segment_bytes: int
 ) -> None:
-    log = opens()
+    """What is too large for the last file begins the next one; what comes then fits once more."""
+    log = opens(segment_bytes=segment_bytes)
     append(log, b"a")
-    real = __import__("os").pwrite
-
-    def full_disk(fd: int, data: memoryview, at: int) -> int:
-        return int(real(fd, data[: len(data) // 2], at))
-
-    monkeypatch.setattr("os.pwrite", full_disk)
-    with pytest.raises(OSError, match="were written"):
-        append(log, b"b" * 100)
-    monkeypatch.undo()
+    with monkeypatch.context() as broken:
+        broken.setattr("os.pwrite", full_disk)
+        with pytest.raises(OSError, match="were written"):
+            append(log, b"b" * 100)
     assert append(log, b"c") == 1
     log.close()
-    assert values(opens()) == [b"a", b"c"]
+    again = opens(segment_bytes=segment_bytes)
+    assert values(again) == [b"a", b"c"]
+    assert append(again, b"d") == 2
 
 
 def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -> None:
@@ -339,6 +349,19 @@ def test_only_so_many_producers_are_remembered(
         append(log, b"a", pid=pid, epoch=0, seq=int(pid == 1 and log.end > 1))
     assert append(log, b"a", pid=2, epoch=0, seq=0) == 4
     assert append(log, b"a", pid=1, epoch=0, seq=5) == 5
+
+
+def test_a_log_of_which_the_rest_is_damaged_ends_there_for_readers(opens: Opens) -> None:
+    log = opens(segment_bytes=200)
+    for i in range(3):
+        append(log, b"%d" % i * 60)
+    for segment in log.segments[1:]:
+        segment.path.write_bytes(b"damaged")
+    log.close()
+    again = opens(segment_bytes=200)
+    assert (again.end, values(again), values(again, 1)) == (2, [b"0" * 60], [])
+    assert append(again, b"new") == 2
+    assert values(again, 1) == [b"new"]
 
 
 def test_descriptors_are_closed_and_opened_again_as_needed(tmp_path: Path) -> None:
