@@ -4,6 +4,9 @@ One machine for the whole broker, so that one write can change several groups, a
 that failed throws away one machine and loads another from what is on disk.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 from streamsx.broker.classic import ClassicGroup, GroupConfig, describe
 from streamsx.broker.events import (
     Body,
@@ -24,6 +27,8 @@ from streamsx.kafka.wire import Api
 
 ABSENT_SINCE = {Api.OFFSET_COMMIT: 9, Api.DESCRIBE_GROUPS: 6}
 """The version from which a request is told that the group is absent."""
+SEVERAL_SINCE = 8
+"""The version from which an OffsetFetch asks for several groups (KIP-709), or for none."""
 
 
 class Coordinator:
@@ -102,13 +107,13 @@ class Coordinator:
         return [*effects, Persist(tuple(puts.items())), reply]
 
     def _fetch(self, _: float, request: Request) -> list[Effect]:
-        body, version = request.body, request.version
-        answers = []
-        for asked in body.groups or (body,):  # before version 8 there was one group, at the top
+        version, answers = request.version, list[Body]()
+        for asked in fetched_groups(request):
             group = self.groups.get(asked.group_id)
             committed = group.committed if group else {}
             answers.append(fetched(asked.group_id, committed, asked.topics, version, self.catalog))
-        return [Reply(request.waiter, {**answers[0], "groups": answers})]
+        first = answers[0] if answers else {}
+        return [Reply(request.waiter, {**first, "groups": answers})]
 
     def _describe(self, _: float, request: Request) -> list[Effect]:
         absent = request.version >= ABSENT_SINCE[Api.DESCRIBE_GROUPS]
@@ -190,7 +195,7 @@ class Coordinator:
             case Api.OFFSET_COMMIT:
                 answer = judge_commit(request, code, self.catalog, 0)[1]
             case Api.OFFSET_FETCH:
-                ids = [asked.group_id for asked in body.groups or (body,)]
+                ids = [asked.group_id for asked in fetched_groups(request)]
                 answer = {**error, "groups": [{"group_id": name, **error} for name in ids]}
             case Api.DESCRIBE_GROUPS:
                 answer = {"groups": [{"group_id": name, **error} for name in body.groups]}
@@ -201,3 +206,8 @@ class Coordinator:
             case _:
                 answer = error
         return Reply(request.waiter, answer)
+
+
+def fetched_groups(request: Request) -> Iterable[Any]:
+    """Of an OffsetFetch: before version 8 there was one group, at the top."""
+    return request.body.groups if request.version >= SEVERAL_SINCE else (request.body,)

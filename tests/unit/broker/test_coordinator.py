@@ -224,6 +224,13 @@ def test_what_was_not_committed_is_minus_one(desk: Desk) -> None:
     assert reply["groups"][0]["topics"] == reply["topics"]
 
 
+def test_who_asks_for_the_offsets_of_no_group_is_told_of_none(desk: Desk) -> None:
+    waiter = desk.ask(9, 8, groups=())
+    assert desk.replies[waiter] == {"groups": []}
+    refused = desk.machine.refuse(desk.asked[waiter], ErrorCode.NOT_COORDINATOR)
+    assert refused.body == {"error_code": ErrorCode.NOT_COORDINATOR, "groups": []}
+
+
 def test_topics_go_by_id_since_version_10(desk: Desk) -> None:
     known, unknown = desk.topics["t"][0], b"?" * 16
     at = SimpleNamespace(
