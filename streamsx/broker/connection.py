@@ -1,8 +1,9 @@
 """One client's connection: requests in, one at a time, answers out in the same order.
 
 What need not wait is answered before the bytes behind it are looked at, without a task in between;
-what must wait stalls this connection alone. Everything that can pile up has a limit. What a
-request means is not known here.
+what must wait stalls this connection alone. What stands behind it is served in a turn of its own:
+who answers is in the middle of something. Everything that can pile up has a limit. What a request
+means is not known here.
 """
 
 import asyncio
@@ -142,14 +143,16 @@ class Connection(asyncio.BufferedProtocol):
     # What the broker calls.
 
     def answer(self, frame: bytes | bytearray) -> None:
-        """The answer to the request that is being served; then the next one."""
+        """The answer to the request that is being served; then, but not within, the next one."""
         self.call = None
         self.active_at = self._now()
         self._queued -= self._serving
         if frame and self._open():
             self._transport.write(frame)
         if not self._pumping:
-            self._pump()
+            self._count()
+            if self._queue:
+                asyncio.get_running_loop().call_soon(self._pump)
 
     def close(self, why: str) -> None:
         """For good, with what is on its way; one line says why."""

@@ -51,11 +51,8 @@ class Coordinator:
         match event:
             case Request():
                 return self._for_several.get(event.api, self._of_member)(now, event)
-            case Tick():
+            case Tick() | Gone():
                 return self._step_group(now, event.group, event)
-            case Gone():
-                groups = sorted(self.groups)
-                return [x for group_id in groups for x in self._step_group(now, group_id, event)]
             case Topics():
                 return self._change_topics(event)
             case Load():

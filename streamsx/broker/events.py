@@ -53,6 +53,7 @@ class Tick:
 class Gone:
     """The connection of a parked request closed. Its member stays until its session ends."""
 
+    group: str
     waiter: int
 
 

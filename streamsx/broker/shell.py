@@ -1,16 +1,15 @@
 """Carries out what the group coordinator decides: writes, answers, timers, the log.
 
-Events wait in a queue while one is being carried out, because an answer can let the next request
-of its connection in. If a group's own machine fails, what is known of that group is worth nothing:
-its open requests are answered with 15 COORDINATOR_NOT_AVAILABLE, and it is loaded from disk; the
-others go on. If a write fails, or what concerns several, that goes for all groups.
+An event is carried out before the next one comes: no answer lets a request in (`connection`). If
+a group's own machine fails, what is known of that group is worth nothing: its open requests are
+answered with 15 COORDINATOR_NOT_AVAILABLE, and it is loaded from disk; the others go on. If a write
+fails, or what concerns several, that goes for all groups.
 """
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import assert_never
 
@@ -59,9 +58,6 @@ class Groups:
         self._waiters = count(1)
         self._open: dict[int, tuple[Request, Call]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._queue: deque[tuple[Event, str | None]] = deque()
-        """With the group that it is of, where it is of one alone."""
-        self._busy = False
         self._failures: Counter[tuple[str, type[Exception]]] = Counter()
         self._machine: Coordinator | None = None
         self._load()
@@ -93,8 +89,7 @@ class Groups:
         Raises OSError and StoreCorrupt.
         """
         if self._machine is not None:
-            with self._meanwhile():
-                self._start_over(self._machine, ErrorCode.NOT_COORDINATOR)
+            self._start_over(self._machine, ErrorCode.NOT_COORDINATOR)
 
     def close(self) -> None:
         """No timer rings any more."""
@@ -103,31 +98,11 @@ class Groups:
         self._timers.clear()
 
     def _gone(self, waiter: int) -> None:
-        if (found := self._open.pop(waiter, None)) is not None:
-            self._tell(Gone(waiter), group_of(found[0]))
+        if (found := self._open.pop(waiter, None)) and (group := group_of(found[0])) is not None:
+            self._tell(Gone(group, waiter), group)
 
     def _tell(self, event: Event, group: str | None = None) -> None:
-        self._queue.append((event, group))
-        if not self._busy:
-            self._drain()
-
-    def _drain(self) -> None:
-        with self._meanwhile():
-            while self._queue:
-                self._take(*self._queue.popleft())
-
-    @contextmanager
-    def _meanwhile(self) -> Iterator[None]:
-        """What comes now waits in the queue: an answer can let the next request in."""
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
-            if self._queue:  # one has failed: those behind it do not wait for the next event
-                self._loop.call_soon(self._drain)
-
-    def _take(self, event: Event, group: str | None) -> None:
+        """With the group that it is of, where it is of one alone."""
         machine = self._machine or self._load_or_dismiss()
         try:
             self._carry_out(machine, event, group)

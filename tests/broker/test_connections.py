@@ -124,6 +124,19 @@ def test_a_fetch_of_a_topic_that_is_deleted_meanwhile_is_answered(tmp_path: Path
         assert answer.responses[0].partitions[0].error_code == 3
 
 
+def test_a_topic_that_is_made_again_behind_a_fetch_of_the_old_one_is_there(tmp_path: Path) -> None:
+    """The fetch is answered in the middle of deleting, when the folder is still there."""
+    topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+    with serving(tmp_path) as broker, dial(broker) as sock, dial(broker) as other:
+        sock.sendall(fetch(1, 10_000) + frame(Api.CREATE_TOPICS, 4, 2, topics=[topic]))
+        converse(other, Api.API_VERSIONS, 3, VERSIONS)
+        converse(other, Api.DELETE_TOPICS, 5, {"topic_names": ["t"], "timeout": 1000})
+        assert [int.from_bytes(received(sock)[:4]) for _ in range(2)] == [1, 2]
+        sock.sendall(produce(3, b"x"))
+        stored = wire.response_decoder(Api.PRODUCE, 9)(received(sock))
+        assert stored.responses[0].partition_responses[0].error_code == 0
+
+
 def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
         log = broker.broker._service.topics.by_name["t"].logs[0]

@@ -158,7 +158,8 @@ def test_a_group_that_fails_by_itself_is_loaded_again_with_its_sessions_running(
 ) -> None:
     """Nobody asked anything: its timer rang."""
     with dial(broker) as sock, dial(broker) as parked:
-        alone(sock, "g", 1000)
+        member = alone(sock, "g", 1000)
+        assert beat(sock, "g", member) == E.NONE  # behind the tick that the first join has set
         monkeypatch.setattr(ClassicGroup, "_tick", fails(ClassicGroup._tick, "g", 1))
         joined = converse(parked, Api.JOIN_GROUP, 3, joining("g", "", MINUTE_MS))
         assert joined.error_code == E.COORDINATOR_NOT_AVAILABLE

@@ -96,7 +96,8 @@ class Clients:
     def hangs_up(self) -> None:
         waiting = sorted(self.desk.asked.keys() - self.desk.replies.keys())
         if waiting:
-            self.desk.step(Gone(self.random.choice(waiting)))
+            waiter = self.random.choice(waiting)
+            self.desk.step(Gone(self.desk.asked[waiter].body.group_id, waiter))
 
     def sleeps(self) -> None:
         self.desk.sleep(self.random.choice([0.01, 0.5, 2, 6]))

@@ -197,7 +197,7 @@ def test_a_sync_that_waited_longer_than_a_session_is_sent_to_join_and_not_remove
 def test_a_member_whose_connection_closed_still_counts_as_joined(desk: Desk) -> None:
     leader, follower = stable(desk)
     waiter = desk.join(leader)
-    desk.step(Gone(waiter))
+    desk.step(Gone("g", waiter))
     desk.join(follower)
     assert (state(desk), generation(desk)) == (State.COMPLETING, 3)
     assert waiter not in desk.replies
