@@ -40,6 +40,14 @@ def seconds(value: object) -> float:
     return _amount(text, SECONDS, f"{value!r}: a duration is written 500ms, 60s or 10m")
 
 
+def broker_seconds(value: object) -> float:
+    """What a broker is told in milliseconds, as a number of 32 bits."""
+    found = seconds(value)
+    if not 1 <= found * 1000 < 1 << 31:
+        raise ValueError(f"{value!r}: a broker takes 1ms to 24d")
+    return found
+
+
 def size_bytes(value: object) -> int:
     """From a number of bytes, `64KiB`, `16MiB` or `1GiB`."""
     text = str(value).strip().lower()
@@ -156,13 +164,13 @@ class Config:
 
     protocol_type: str = setting("consumer", one_of("consumer", "stream"))
     session_timeout_s: float = setting(
-        45.0, seconds, "broker_session_timeout", env="BROKER_SESSION_TIMEOUT"
+        45.0, broker_seconds, "broker_session_timeout", env="BROKER_SESSION_TIMEOUT"
     )
     heartbeat_interval_s: float = setting(
-        3.0, seconds, "broker_heartbeat_interval", env="BROKER_HEARTBEAT_INTERVAL"
+        3.0, broker_seconds, "broker_heartbeat_interval", env="BROKER_HEARTBEAT_INTERVAL"
     )
     rebalance_timeout_s: float = setting(
-        60.0, seconds, "broker_rebalance_timeout", env="BROKER_REBALANCE_TIMEOUT"
+        60.0, broker_seconds, "broker_rebalance_timeout", env="BROKER_REBALANCE_TIMEOUT"
     )
     revoke_timeout_s: float = setting(60.0, seconds)  # that of the rebalance unless it is set
     scale_down_timeout_s: float = setting(math.inf, seconds)
@@ -180,7 +188,7 @@ class Config:
     state_cleanup_delay_s: float = setting(600.0, seconds)
     restore_slice_s: float = setting(0.005, seconds)
 
-    fetch_max_wait_s: float = setting(0.25, seconds)
+    fetch_max_wait_s: float = setting(0.25, broker_seconds)
     fetch_max_bytes: int = setting(16 << 20, size_bytes, "fetch_max_bytes")
     consumer_max_fetch_size_bytes: int = setting(
         1 << 20, size_bytes, "max_partition_fetch_bytes", env="CONSUMER_MAX_FETCH_SIZE"

@@ -9,6 +9,7 @@ Not here: what the parts do (`assemble` makes them).
 """
 
 import asyncio
+import math
 import os
 import random
 import signal
@@ -139,7 +140,7 @@ class Worker:
             self._made.session.post(e.Stop(now + STOP_NOW_S))
         else:
             limit_s = min(self._config.shutdown_timeout_s, self._config.scale_down_timeout_s)
-            self._made.session.post(e.Leave(now + limit_s))
+            self._made.session.post(e.Leave(now + limit_s if limit_s < math.inf else None))
         self._stopping = True
 
     def fail(self, error: Exception) -> None:

@@ -116,6 +116,17 @@ def test_two_signals_end_it_within_seconds_although_nobody_takes_over(bench: Ben
     assert station.main.error is None
 
 
+def test_who_may_take_for_ever_leaves_when_others_have_learned(bench: Bench) -> None:
+    """`shutdown_timeout="infinite"`: SIGTERM ended the control thread with an OverflowError."""
+    first = start(bench, counting(shutdown_timeout="infinite"))
+    second = start(bench, counting(), "w2")
+    bench.until(lambda: works(first, second))
+    first.process.signal(signal.SIGTERM)
+    bench.until(lambda: not first.process.alive)
+    assert first.main.result == 0
+    assert first.told("leaving") == [{"deadline": None}]
+
+
 def test_told_to_stop_before_it_has_begun_it_ends_at_once(bench: Bench) -> None:
     bench.process.freeze(20)
     station = start(bench, counting())
