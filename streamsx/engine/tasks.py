@@ -119,7 +119,8 @@ class Tasks:
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
         self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
-        """Tasks that were undone: how far each had come, and why."""
+        """Tasks that were undone: how far each had come, and why. Whoever gets one, maybe this
+        worker, knows nothing of it."""
         self._jobs = Jobs(parts.spawn, self.failed)
         self._promotions = Promotions(parts.journal)
         self.bounds = LogBounds(parts.cluster, parts.config)
@@ -140,6 +141,9 @@ class Tasks:
 
     def feed(self, event: reconcile.Event) -> None:
         """Decide about an event and carry it out. What comes of that is fed behind it."""
+        if isinstance(event, reconcile.Lost):
+            for task in event.tasks:
+                self._anew.pop(task, None)
         self._events.append(event)
         if self._feeding:
             return
@@ -191,9 +195,8 @@ class Tasks:
     def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:
         """What it did since its last commit cannot be: it begins anew, to find the record of it; or
         to stop before it, where that was no use."""
-        reached = dict(self.actives[task].task.taken)
+        self._anew[task] = dict(self.actives[task].task.taken), why
         self.feed(reconcile.Undone(task))
-        self._anew[task] = reached, why
         if isinstance(why, ValueRefused):
             what = f"{why}: going back to the last commit, to pass over its record; nothing to do"
             self._parts.journal("error", what=what, where=f"task {task}")
@@ -269,6 +272,7 @@ class Tasks:
                 self._halt(self.actives[task])
                 self._parts.group.stopped(task)
             case reconcile.Release(task, number):
+                self._anew.pop(task, None)
                 self._stop(task)
                 self._parts.group.released(task, number)
             case reconcile.Forget(task):
@@ -367,8 +371,6 @@ class Tasks:
         self._promotions.drop(task)
         await self._as_far(self._parts.stores.close(task, rows))
         self.feed(reconcile.Closed(task))
-        if task not in self.holdings or self.holdings.of(task).role is not Role.ACTIVE:
-            self._anew.pop(task, None)  # whoever gets it, maybe this worker, knows nothing of it
 
     async def _as_far(self, job: Coroutine[Any, Any, None]) -> None:
         """As the disk lets it: a full one ends the worker, and no task stays half closed."""

@@ -323,6 +323,28 @@ def test_a_task_that_goes_away_over_such_a_value_is_tried_anew_when_it_is_back(
     assert station.states(T0)[-1] == "running"
 
 
+def test_who_gets_a_task_back_while_it_closes_knows_nothing_of_why_it_was_undone(
+    bench: Bench,
+) -> None:
+    """Lost, and given back before it was closed: it stopped over what others had passed."""
+
+    def keep(kept: Any, word: str) -> None:
+        kept[word] = values = [word]
+        if word == "bad":
+            values.append(object())  # type: ignore[arg-type]
+
+    station = begun(bench, app_of(keep), T0)
+    feed(bench, "bad")
+    bench.until(lambda: station.states(T0).count("closing") == 2)
+    assert station.states(T0)[-1] == "closing"
+    station.hand.lose(T0)
+    bench.committed[P0] = (1, "")
+    station.hand.plan(T0)
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 2, 10)
+    assert station.states(T0)[-1] == "running"
+
+
 # -- records that fail
 
 
