@@ -19,6 +19,10 @@ REMEDIES: dict[int, str] = {
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "raise max.message.bytes of __consumer_offsets",
 }
 ADVICE: dict[int, str] = {
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
+        "set session_timeout within the brokers' group.min.session.timeout.ms and "
+        "group.max.session.timeout.ms"
+    ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "let the user of this worker read the group",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let the user of this worker read its topics",
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "another program has a group of this id: choose another",

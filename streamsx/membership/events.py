@@ -381,6 +381,7 @@ class CommitFailed:
 @dataclass(frozen=True, slots=True)
 class Count:
     metric: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssign
 from streamsx.clock import Clock
 from streamsx.errors import BrokerUnreachable, WorldError
 from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import requests
@@ -107,5 +107,8 @@ class Leading:
         except WorldError as error:
             self._log(f"not evicted: {member_id}: {error}")
             return
-        if not any(told.error_code for told in reply.members):
+        code = next((told.error_code for told in (reply, *reply.members) if told.error_code), 0)
+        if not code:
             self._log(f"evicted {member_id}: it did not leave by its deadline")
+        elif code != ErrorCode.UNKNOWN_MEMBER_ID:  # it has left
+            self._log(f"not evicted: {member_id}: {name_of(code)}")

@@ -278,7 +278,7 @@ class Member:
 
     def _refused(self, what: Verdict, code: int) -> None:
         """JoinGroup or SyncGroup. What is owned stays ours, unless we are out."""
-        self._box.emit(e.Count("failed-rebalance-total"))
+        self._box.emit(e.Count("failed-rebalance-total", name_of(code)))
         match what:
             case Verdict.FIND:
                 self.state = State.JOINING

@@ -209,8 +209,8 @@ class Session:
                 self._planned(effect)
             case e.Remember(member_id):
                 self._file.remember(member_id)
-            case e.Count(metric):
-                self._log(f"count {metric}")
+            case e.Count(metric, why):
+                self._log(f"count {metric}: {why}".rstrip(": "))
             case _:
                 self._tell(effect)
 

@@ -29,7 +29,13 @@ def test_a_commit_says_what_where_and_what_to_do(code: int, remedy: str) -> None
 
 @pytest.mark.parametrize(
     ("code", "kind", "exit_code"),
-    [(0, Fenced, 1), (25, Fenced, 1), (30, SettingError, 2), (23, ForeignProtocol, 1)],
+    [
+        (0, Fenced, 1),
+        (25, Fenced, 1),
+        (30, SettingError, 2),
+        (26, SettingError, 2),
+        (23, ForeignProtocol, 1),
+    ],
 )
 def test_whose_fault_it_is_that_a_group_refuses_a_worker(
     code: int, kind: type, exit_code: int
@@ -37,3 +43,7 @@ def test_whose_fault_it_is_that_a_group_refuses_a_worker(
     error = expulsion("quiet", code)
     assert (type(error), error.exit_code) == (kind, exit_code)
     assert "the group refuses this worker" in str(error)
+
+
+def test_a_session_that_no_broker_takes_names_the_setting() -> None:
+    assert "set session_timeout within" in str(expulsion("quiet", 26))

@@ -95,6 +95,15 @@ def test_a_plan_for_a_round_that_is_over_changes_nothing(play: Plays) -> None:
     assert group.member.state is State.JOINING
 
 
+def test_a_join_that_is_refused_says_why(play: Plays) -> None:
+    """A group that takes nobody more was tried every 10 s, and the log had no word of it."""
+    group = play()
+    group.begin()
+    assert e.Count("failed-rebalance-total", "GROUP_MAX_SIZE_REACHED") in group.answer(
+        e.JoinGroup, 81
+    )
+
+
 def test_a_broken_join_connection_sends_the_same_join_again(play: Plays) -> None:
     """The coordinator takes the same claims and the same nonce for the same member."""
     group = play()
