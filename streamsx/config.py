@@ -25,6 +25,7 @@ FLAGS: Final = {
     "0": False, "false": False, "no": False, "off": False,
 }  # fmt: skip
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)")
+LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")
 HEARTBEATS_PER_SESSION: Final = 3
 
 
@@ -70,6 +71,33 @@ def flag(value: object) -> bool:
 
 def number(value: object) -> float:
     return float(str(value))
+
+
+def positive(parse: Callable[[object], T]) -> Callable[[object], T]:
+    """More than nothing, and not without end: what is divided by, waited for or told a broker."""
+
+    def parsed(value: object) -> T:
+        found = parse(value)
+        if not 0 < found < math.inf:  # type: ignore[operator]  # numbers, all of them
+            raise ValueError(f"{value!r}: give more than 0, and an end")
+        return found
+
+    return parsed
+
+
+def text(value: object) -> str:
+    """Not an empty one: `--instance-id "$NAME"` where NAME is not set."""
+    if not str(value).strip():
+        raise ValueError("nothing is given: write it, or leave it out")
+    return str(value)
+
+
+def legal(value: object) -> str:
+    """A name that can be that of a topic, a group and a folder."""
+    name = str(value)
+    if not LEGAL.fullmatch(name) or not name.strip("."):
+        raise ValueError(f"{name!r}: use letters, digits, dots, dashes and underscores")
+    return name
 
 
 def whole(least: int) -> Callable[[object], int]:
@@ -139,10 +167,10 @@ class Config:
     of `{id}-data/` for `state_dir`, a name that is made at the first start for `instance_id`.
     """
 
-    id: str = field(metadata={"parse": str, "names": ("application_id",), "env": ""})
+    id: str = field(metadata={"parse": legal, "names": ("application_id",), "env": ""})
     version: int = setting(1, whole(1), env="APP_VERSION")
     id_format: str = setting("{id}-v{self.version}", str, env="APP_ID_FORMAT")
-    instance_id: str | None = setting(None, or_none(str))
+    instance_id: str | None = setting(None, or_none(text))
 
     bootstrap: tuple[str, ...] = setting(
         (f"localhost:{KAFKA_PORT}",), servers, "broker", "bootstrap_servers", env="BROKER_URL"
@@ -182,18 +210,18 @@ class Config:
     max_learners_per_member: int | None = setting(2, or_none(whole(0)))
     learner_partial_rebalance: bool = setting(True, flag)
 
-    state_dir: str | None = setting(None, or_none(str), "datadir", env="APP_DATADIR")
+    state_dir: str | None = setting(None, or_none(text), "datadir", env="APP_DATADIR")
     store: str = setting("rocksdb://", one_of("rocksdb://", "memory://"), env="APP_STORE")
-    memory_budget_bytes: int = setting(512 << 20, size_bytes)
+    memory_budget_bytes: int = setting(512 << 20, positive(size_bytes))
     state_cleanup_delay_s: float = setting(600.0, seconds)
-    restore_slice_s: float = setting(0.005, seconds)
+    restore_slice_s: float = setting(0.005, positive(seconds))
 
     fetch_max_wait_s: float = setting(0.25, broker_seconds)
-    fetch_max_bytes: int = setting(16 << 20, size_bytes, "fetch_max_bytes")
+    fetch_max_bytes: int = setting(16 << 20, positive(size_bytes), "fetch_max_bytes")
     consumer_max_fetch_size_bytes: int = setting(
-        1 << 20, size_bytes, "max_partition_fetch_bytes", env="CONSUMER_MAX_FETCH_SIZE"
+        1 << 20, positive(size_bytes), "max_partition_fetch_bytes", env="CONSUMER_MAX_FETCH_SIZE"
     )
-    fetch_hold_bytes: int = setting(2 << 20, size_bytes, "fetch_hold_bytes")
+    fetch_hold_bytes: int = setting(2 << 20, positive(size_bytes), "fetch_hold_bytes")
     consumer_auto_offset_reset: str = setting(
         "earliest",
         one_of("earliest", "latest"),
@@ -204,9 +232,9 @@ class Config:
 
     producer_linger_s: float = setting(0.005, seconds, "linger", env="PRODUCER_LINGER")
     producer_max_batch_size_bytes: int = setting(
-        64 << 10, size_bytes, "batch_size", env="PRODUCER_MAX_BATCH_SIZE"
+        64 << 10, positive(size_bytes), "batch_size", env="PRODUCER_MAX_BATCH_SIZE"
     )
-    produce_buffer_bytes: int = setting(32 << 20, size_bytes, "buffer_memory")
+    produce_buffer_bytes: int = setting(32 << 20, positive(size_bytes), "buffer_memory")
     producer_compression_type: str | None = setting(
         None,
         or_none(one_of("gzip", "snappy", "lz4", "zstd")),
@@ -223,7 +251,7 @@ class Config:
     key_serializer: object = setting("raw", as_it_is, env="APP_KEY_SERIALIZER")
     value_serializer: object = setting("json", as_it_is, env="APP_VALUE_SERIALIZER")
 
-    events_file: str | None = setting(None, or_none(str))
+    events_file: str | None = setting(None, or_none(text))
     log_format: str = setting("text", one_of("text", "json"))
     log_level: str = setting("info", one_of("debug", "info", "warning", "error"))
 

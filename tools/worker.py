@@ -36,7 +36,7 @@ def main() -> None:
     )  # fmt: skip
     add("--instance-id", metavar="ID", help="its name for leave, status and events (kept there)")
     add("--events", metavar="FILE", help="write what happens as JSON Lines")
-    add("-l", "--loglevel", choices=LEVELS, help="of the log on stderr (info)")
+    add("-l", "--loglevel", type=str.lower, choices=LEVELS, help="of the log on stderr (info)")
     add("--web", metavar="HOST:PORT|off", default="off", help="only off in this version")
     add(
         "--without-web", action="store_const", const="off", dest="web", help="the same as --web off"

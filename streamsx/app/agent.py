@@ -8,7 +8,7 @@ Not here: how a body is looked into (`discovery`), how bodies get to run (`strea
 
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction
+from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamsx.app.channel import HeadersArg, Topic
@@ -60,11 +60,15 @@ class Agent(FaustNames):
     ) -> None:
         if not (iscoroutinefunction(fun) or isasyncgenfunction(fun)):
             raise TypeError(f"not an async function: {fun!r}: write `async def`")
+        check_call(fun, "its stream", object())
         if isinstance(channel, Topic) and options:
             raise TypeError(f"for a topic, not for an agent: {', '.join(options)}: {fun!r}")
         self._app, self.fun, self.name = app, fun, name or name_of(fun)
-        self.sinks = list(sinks)
-        self.tables = None if tables is None else frozenset(_table_name(t) for t in tables)
+        self.sinks: list[Sink] = []
+        for sink in _listed("sink", sinks):
+            self.add_sink(sink)
+        names = None if tables is None else map(_table_name, _listed("tables", tables))
+        self.tables = None if names is None else frozenset(names)
         self._channel, self._options = channel, options
 
     @property
@@ -105,6 +109,9 @@ class Agent(FaustNames):
         )
 
     def add_sink(self, sink: Sink) -> None:
+        """Raises TypeError."""
+        if not (isinstance(sink, Topic | Agent) or callable(sink)):
+            raise TypeError(f"not a sink: {sink!r}: {self!r}: give a topic, an agent or a function")
         if sink not in self.sinks:
             self.sinks.append(sink)
 
@@ -132,6 +139,12 @@ class Agent(FaustNames):
         if self.sinks and not isasyncgenfunction(self.fun):
             raise TopologyError(f"sinks without values: agent {self.name}: yield what goes to them")
         stages, topic = [], self.channel
+        read = [*topic.topics, *(n for each in reached.derived for n in each.topic.topics)]
+        if len(set(read)) < len(read):
+            raise TopologyError(
+                f"feeds what it reads: agent {self.name}: {', '.join(read)}: its records would go "
+                "round for ever: derive each topic once, and under a name of its own"
+            )
         for derived in reached.derived:
             sources = tuple(_feeding(topic, name, derived) for name in topic.topics)
             stages.append(Stage(self.name, sources, outputs=frozenset(derived.topic.topics)))
@@ -171,6 +184,21 @@ def _feeding(topic: Topic, name: str, derived: Derived) -> Source:
 
 def _as_it_is(key: bytes | None) -> bytes | None:
     return key
+
+
+def check_call(fun: Callable[..., Any], takes: str, *arguments: object) -> None:
+    """Raises TypeError for a function that cannot be called so."""
+    try:
+        signature(fun).bind(*arguments)
+    except TypeError as error:
+        raise TypeError(f"{error}: {fun!r}: let it take {takes}") from None
+
+
+def _listed(what: str, given: Iterable[Any]) -> Iterable[Any]:
+    """A table is iterable, and so is a name: by its keys, by its letters."""
+    if isinstance(given, str | FaustNames):
+        raise TypeError(f"not a list: {what}={given!r}: write {what}=[...]")
+    return given
 
 
 def _table_name(table: Table[Any, Any] | str) -> str:

@@ -10,10 +10,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from inspect import signature
+from inspect import iscoroutinefunction, signature, unwrap
 from typing import Any, TypeVar, overload
 
-from streamsx.app.agent import Agent, Sink, name_of
+from streamsx.app.agent import Agent, Sink, check_call, name_of
 from streamsx.app.channel import HeadersArg, Topic
 from streamsx.app.compat import FaustNames, sifted
 from streamsx.app.discovery import reached, sends_to
@@ -74,7 +74,7 @@ class App(FaustNames):
 
     def topic(self, *names: str, **options: Any) -> Topic:
         """A topic, or several that are read alike; `options` as for Topic. Raises NotSupported."""
-        ours = self._ours("app.topic", f"topic {', '.join(names)}", options)
+        ours = self._ours("app.topic", f"topic {names}", options)
         made = Topic(self, names, **ours)
         if self.host is None:  # what runs has looked its topics up
             for name in names:
@@ -94,8 +94,10 @@ class App(FaustNames):
 
         `tables`: those it touches, when they cannot be found in its code; `options`: of the topic,
         when `channel` is not one. There is one instance for each task. Raises NameClash for a name
-        that is taken, NotSupported.
+        that is taken, TypeError for what is no topic, NotSupported.
         """
+        if not isinstance(channel, Topic | str | None):
+            raise TypeError(f"not a topic: {channel!r}: write @app.agent(topic), or @app.agent()")
 
         def decorate(fun: Callable[..., Any]) -> Agent:
             ours = self._ours("@app.agent", f"agent {name or name_of(fun)}", options)
@@ -174,6 +176,9 @@ class App(FaustNames):
     ) -> None:
         may_run = self.is_leader if on_leader else _always
         arguments = (self,) if signature(fun).parameters else ()
+        if not iscoroutinefunction(unwrap(fun)):
+            raise TypeError(f"not an async function: {fun!r}: write `async def`")
+        check_call(fun, "the app, or nothing", *arguments)
         self._jobs.append(Job(name or name_of(fun), fun, arguments, may_run, every))
 
     # -- what it becomes

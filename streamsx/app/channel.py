@@ -9,10 +9,12 @@ Not here: reading (`stream`), partitions of keys (the driver's).
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from streamsx.app.compat import FaustNames
 from streamsx.config import seconds
+from streamsx.errors import TopologyError
 from streamsx.model import Headers
 from streamsx.serde.codec import Codec, Encode, Encoders, topic_codec
 from streamsx.task.stream import DONE, RUNNING, Done
@@ -50,7 +52,9 @@ class Topic(FaustNames):
         allow_empty: bool = False,
         has_prefix: bool = False,
     ) -> None:
-        self._app, self.topics = app, tuple(names)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"not names of topics: {names!r}: write app.topic('a'), or ('a', 'b')")
+        self._app, self.topics = app, tuple(dict.fromkeys(names))
         self.key_type, self.value_type = key_type, value_type
         self.key_serializer, self.value_serializer = key_serializer, value_serializer
         self.partitions, self.replicas = partitions, replicas
@@ -58,19 +62,26 @@ class Topic(FaustNames):
         cleanup = [word for word, on in (("compact", compacting), ("delete", deleting)) if on]
         self._config: dict[str, object] = {"cleanup.policy": ",".join(cleanup)} if cleanup else {}
         if retention is not None:
-            self._config["retention.ms"] = int(seconds(retention) * 1000)
+            kept_s = seconds(retention)
+            self._config["retention.ms"] = -1 if kept_s == inf else int(kept_s * 1000)
         self._config |= config or {}
 
     # -- what is in it
 
     @cached_property
     def key_codec(self) -> Codec:
-        return topic_codec(self.key_type, self.key_serializer, self._app.conf.key_serializer)
+        return self._codec(self.key_type, self.key_serializer, self._app.conf.key_serializer)
 
     @cached_property
     def value_codec(self) -> Codec:
         default, empty = self._app.conf.value_serializer, self._allow_empty
-        return topic_codec(self.value_type, self.value_serializer, default, empty=empty)
+        return self._codec(self.value_type, self.value_serializer, default, empty=empty)
+
+    def _codec(self, kind: Any, serializer: Any, default: Any, *, empty: bool = False) -> Codec:
+        try:
+            return topic_codec(kind, serializer, default, empty=empty)
+        except TopologyError as error:
+            raise TopologyError(f"topic {self}: {error}") from error
 
     @cached_property
     def encode_key(self) -> Encode:
@@ -166,6 +177,8 @@ class Topic(FaustNames):
         return made
 
     def specs(self, kind: Kind) -> Iterator[TopicSpec]:
+        """Raises TopologyError also for a type or serializer that is of no use for sending."""
+        _ = self.key_codec, self.value_codec
         config = dict(CONFIGS[kind])
         if kind is not Kind.REPARTITION:
             config |= {name: str(value) for name, value in self._config.items()}

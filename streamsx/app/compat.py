@@ -194,6 +194,8 @@ SETTINGS: Final[Mapping[str, Given]] = {
 
 
 ABSENT: Final = object()
+OURS: Final = __name__.removesuffix("compat")
+"""Users' own classes may bear any name."""
 
 
 def refusal(thing: object, name: str) -> NotSupported | None:
@@ -201,10 +203,10 @@ def refusal(thing: object, name: str) -> NotSupported | None:
     if isinstance(thing, ModuleType):
         remedy = ATTRIBUTES["streamsx"].get(name)
         return NotSupported(f"not in this version: {name}: {remedy}") if remedy else None
-    kinds = [each.__name__ for each in type(thing).__mro__ if each.__name__ in ATTRIBUTES]
-    if not kinds or name.startswith("_") or getattr_static(thing, name, ABSENT) is not ABSENT:
+    ours = (each.__name__ for each in type(thing).__mro__ if each.__module__.startswith(OURS))
+    kind = next((each for each in ours if each in ATTRIBUTES), None)
+    if kind is None or name.startswith("_") or getattr_static(thing, name, ABSENT) is not ABSENT:
         return None
-    (kind,) = kinds
     remedy = ATTRIBUTES[kind].get(name)
     if remedy is None:
         theirs = getattr(importlib.import_module("faust"), kind).__mro__

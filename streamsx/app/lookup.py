@@ -40,6 +40,8 @@ def _imported(name: str) -> ModuleType:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
+        if not name or name.startswith("."):
+            raise ModuleNotFoundError(name=name)
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
@@ -48,11 +50,11 @@ def _imported(name: str) -> ModuleType:
         raise _failed(name, error) from error
     except NotSupported:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # app.main() without `if __name__ == "__main__"`
         raise _failed(name, error) from error
 
 
-def _failed(name: str, error: Exception) -> UsageError:
+def _failed(name: str, error: BaseException) -> UsageError:
     what = f"{type(error).__name__}: {error}"
     return UsageError(f"module cannot be imported: {name}: {what}: mend it (--debug shows where)")
 

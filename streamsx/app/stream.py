@@ -118,31 +118,38 @@ class Stream(FaustNames, Generic[V]):
         key: Any,
         *,
         name: str | None = None,
-        topic: Topic | None = None,
+        topic: Topic | str | None = None,
         partitions: int | None = None,
     ) -> "Stream[V]":
         """The same records by another key, through a topic in between.
 
         `key`: a field of a Record, or a function of the value, which needs `name` for the topic;
         `topic`: another one than would be derived. Headers and the bytes of the value pass as they
-        came. Raises TypeError for a function without a name, or one that is async.
+        came. Raises TypeError for a function without a name, one that is async, and what is none.
         """
+        if not (hasattr(key, "ident") or callable(key)):
+            raise TypeError(
+                f"group_by {key!r}: agent {self._agent}: give it a field of a Record, or a function"
+            )
         if iscoroutinefunction(key):
             raise TypeError(f"group_by with async function: agent {self._agent}: use a plain one")
         suffix = name or getattr(key, "ident", None)
         if not suffix:
             raise TypeError(f"group_by with a function: agent {self._agent}: give it a name=")
         if topic is not None:
-            return self._derived(Derived(topic, Kind.SOURCE, _key_function(key)))
+            return self._derived(Derived(self._named(topic), Kind.SOURCE, _key_function(key)))
         derived, otherwise = self._topic.repartition_names(self._agent, suffix)
         made = self._topic.derived(derived, partitions, has_prefix=True)
         return self._derived(Derived(made, Kind.REPARTITION, _key_function(key), otherwise))
 
     def through(self, channel: Topic | str) -> "Stream[V]":
         """The same records, through another topic."""
+        return self._derived(Derived(self._named(channel), Kind.SOURCE, None))
+
+    def _named(self, channel: Topic | str) -> Topic:
         if isinstance(channel, str):
-            channel = self._topic.derived(channel, None, has_prefix=False)
-        return self._derived(Derived(channel, Kind.SOURCE, None))
+            return self._topic.derived(channel, None, has_prefix=False)
+        return channel
 
     def _derived(self, derived: Derived) -> "Stream[V]":
         self._derive(derived)

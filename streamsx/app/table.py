@@ -18,7 +18,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from streamsx.app.compat import FaustNames
-from streamsx.errors import SettingError, TableNotInTask
+from streamsx.errors import SettingError, TableNotInTask, TopologyError
 from streamsx.serde.codec import table_codec
 from streamsx.state.cache import GONE, PINNED, CachedStore
 from streamsx.task.stream import RUNNING
@@ -56,6 +56,8 @@ class Table(FaustNames, MutableMapping[K, V]):
         extra_topic_configs: Mapping[str, object] | None = None,
         help: str = "",  # noqa: A002  # Faust's
     ) -> None:
+        if default is not None and not callable(default):
+            raise TypeError(f"not a function: default={default!r}: table {name}: write default=int")
         self._app, self.name, self.default, self.help = app, name, default, help
         self.key_type, self.value_type = key_type, value_type
         self.partitions, self._store_url = partitions, store
@@ -189,8 +191,11 @@ class Table(FaustNames, MutableMapping[K, V]):
     # -- what it becomes
 
     def node(self) -> StoreNode:
-        """Its store. Raises SettingError for a store that nobody knows."""
-        keys, values = table_codec(self.key_type), table_codec(self.value_type)
+        """Its store. Raises SettingError for an unknown store, TopologyError for a type."""
+        try:
+            keys, values = table_codec(self.key_type), table_codec(self.value_type)
+        except TopologyError as error:
+            raise TopologyError(f"table {self.name}: {error}") from error
         scheme, sign, _ = (self._store_url or self._app.conf.store).partition("://")
         if not sign or scheme not in STORES:
             raise SettingError(
@@ -250,6 +255,4 @@ class _Items(ItemsView[K, V]):
 
 def _hashable(key: Any) -> Any:
     """JSON has no tuples: a list that was a key was one."""
-    if not isinstance(key, list):
-        return key
-    return tuple(tuple(part) if isinstance(part, list) else part for part in key)
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key

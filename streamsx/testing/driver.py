@@ -161,6 +161,8 @@ class TestDriver:
         config = app.conf
         default = config.topic_partitions
         made = partitioned(self.topology, partitions or {}, default=default, declare=True)
+        if unknown := sorted((partitions or {}).keys() - made.counts.keys()):
+            raise NotFound(f"no such topics: partitions of {', '.join(unknown)}: {app!r} has none")
         self.failures: list[Failure] = []
         self._errors: list[Exception] = []
         """Of what went wrong since the last time that it was raised."""
@@ -182,7 +184,7 @@ class TestDriver:
         try:
             self._begin()
         except BaseException:
-            self.close()
+            self._end()
             raise
 
     # -- records in and out
@@ -195,11 +197,15 @@ class TestDriver:
         Each is a value, or a tuple (key, value) or (key, value, seconds since 1970).
 
             driver.pipe("orders", [{"user": "ann"}, ("key", {"user": "bob"}), (None, {}, 0.5)])
+
+        Raises TypeError for what is no such list, NotFound, and what goes wrong.
         """
+        if isinstance(values, str | bytes | Mapping):
+            raise TypeError(f"not a list of values: {values!r}: write pipe(topic, [value])")
         name, known = self._topic(topic)
         send = self.to(name, partition)
         for each in values:
-            key, value, at = (*each, None)[:3] if isinstance(each, tuple) else (None, each, None)
+            key, value, at = _piped(each)
             at_ms = self.now_ms() if at is None else round(at * 1000)
             send(known.encode_key(key), known.encode_value(value), at_ms, None)
         self._settle()
@@ -279,7 +285,11 @@ class TestDriver:
         self._settle()
 
     def close(self) -> None:
-        """End all bodies, tasks and timers."""
+        """End all bodies, tasks and timers. Raises what one of them raised then."""
+        self._end()
+        self._raise_first()
+
+    def _end(self) -> None:
         if self._loop.is_closed():
             return
         for name, handed in self._handed.items():
@@ -291,8 +301,10 @@ class TestDriver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_raised: object) -> None:
-        self.close()
+    def __exit__(self, raised: object, *_: object) -> None:
+        self._end()
+        if raised is None:
+            self._raise_first()
 
     # -- what user code reaches outside of tasks
 
@@ -414,6 +426,14 @@ class TestDriver:
         errors, self._errors = self._errors, []
         for error in errors:
             raise error
+
+
+def _piped(each: Any) -> tuple[Any, Any, float | None]:
+    if not isinstance(each, tuple):
+        return None, each, None
+    if len(each) not in (2, 3):
+        raise TypeError(f"not a record: {each!r}: write (key, value) or (key, value, time)")
+    return each[0], each[1], each[2] if len(each) > 2 else None
 
 
 def _nothing() -> None:

@@ -12,18 +12,17 @@ keeps everything; records that are committed are deleted by whoever committed th
 Not here: how many partitions (`partitions`), who creates them.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from streamsx.config import LEGAL
 from streamsx.errors import TopologyError
 
 REPARTITION_SEGMENT_BYTES: Final = 50 << 20
 NAME_LENGTH_MAX: Final = 249
 BROKER_DEFAULT: Final = -1
-_LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Kind(Enum):
@@ -60,11 +59,19 @@ class TopicSpec:
     config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if len(self.name) > NAME_LENGTH_MAX or not _LEGAL.fullmatch(self.name):
+        if len(self.name) > NAME_LENGTH_MAX or not LEGAL.fullmatch(self.name):
             raise TopologyError(
                 f"not a name of a topic: {self.name!r}: use letters, digits, dots, dashes and "
                 f"underscores, at most {NAME_LENGTH_MAX}; name agents with @app.agent(name=...)"
             )
+        for what, count, unset in (
+            ("partitions", self.partitions, None),
+            ("replicas", self.replication, BROKER_DEFAULT),
+        ):
+            if count != unset and not (isinstance(count, int) and count > 0):
+                raise TopologyError(
+                    f"not a number of {what}: {count!r}: topic {self.name}: write 1, 2, ..."
+                )
 
 
 def changelog_name(app_id: str, table: str) -> str:

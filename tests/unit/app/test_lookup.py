@@ -49,6 +49,8 @@ def test_the_only_app_may_have_any_name(write: Write) -> None:
         ("shop7", "import no_such_thing\n", "cannot be imported: shop7: ModuleNotFoundError"),
         ("shop8", "1 / 0\n", "cannot be imported: shop8: ZeroDivisionError"),
         ("shop9", "def (\n", "cannot be imported: shop9: SyntaxError"),
+        ("shop10", "raise SystemExit\n", "cannot be imported: shop10: SystemExit"),
+        ("./shop.py", "", "no such module: ./shop.py: give the name as in an import"),
         ("nowhere", "", "no such module: nowhere: give the name as in an import"),
         ("nowhere.at.all", "", "no such module: nowhere.at.all"),
     ],

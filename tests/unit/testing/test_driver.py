@@ -121,6 +121,42 @@ def test_a_partition_that_is_not_there_is_refused(drive: Drive, partition: int) 
         drive(counting()).pipe("words", ["a"], partition=partition)
 
 
+def test_partitions_of_a_topic_that_is_not_there_are_refused(drive: Drive) -> None:
+    with pytest.raises(NotFound, match="no such topics: partitions of wrods"):
+        drive(counting(), partitions={"wrods": 2})
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"word": "axe"}, "not a list of values: {'word': 'axe'}"),
+        ("axe", "not a list of values: 'axe'"),
+        ([("axe",)], r"not a record: \('axe',\)"),
+        ([("axe", "axe", 1.0, {})], "not a record: .*write .key, value. or .key, value, time"),
+    ],
+)
+def test_what_is_no_list_of_records_is_refused(drive: Drive, values: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        drive(counting()).pipe("words", values)
+
+
+def test_an_error_of_a_task_s_last_words_is_raised_by_the_close() -> None:
+    app = counting()
+
+    @app.task
+    async def serving() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            raise KeyError("last words")
+
+    with pytest.raises(KeyError, match="last words"), TestDriver(app):
+        pass
+    with pytest.raises(ValueError, match="the test's own"), TestDriver(app):
+        raise ValueError("the test's own")
+    assert app.host is None
+
+
 def test_a_topic_that_a_worker_would_not_know_is_refused(drive: Drive) -> None:
     """Its name is made when the record is there, and a worker has looked its topics up before."""
     app = App("shop")
