@@ -5,13 +5,15 @@ truth of all processes at once, which no process knows. Where an invariant does 
 the exception has a name and is counted (`world.excuse`).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from streamsx.assignor.wire import ErrorWord, read_assignment
 from streamsx.broker.classic import State as GroupState
 from streamsx.broker.connection import Call
 from streamsx.broker.events import Body
+from streamsx.errors import BrokerUnreachable, DiskFailed
+from streamsx.kafka.batch import columns
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle.task import State
@@ -20,7 +22,8 @@ from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.simulation import front
 from streamsx.simulation.apps import UNDECODABLE, readers
 from streamsx.simulation.homes import Home
-from streamsx.simulation.scene import APP, COUNTS, ROUTED, SIZES, WORDS, A, B
+from streamsx.simulation.scene import APP, COUNTS, ROUTED, SIZES, WORDS
+from streamsx.state.changelog import changelog_key
 
 if TYPE_CHECKING:
     from streamsx.simulation.world import World
@@ -48,6 +51,12 @@ class Check:
 
     def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
         """A body has done with a record."""
+
+    def said(self, home: Home, event: str, fields: dict[str, object]) -> None:
+        """A worker has told its journal."""
+
+    def ended(self, home: Home, outcome: int | Exception) -> None:
+        """A worker has ended by itself."""
 
     def asked(self, host: str, call: Call) -> None:
         """A request has reached the broker."""
@@ -105,14 +114,15 @@ class NobodyOutlivesItsSession(Check):
 class OnlyItsRunnerCommits(Check):
     """S2. A commit of an earlier owner makes the next one lose or repeat what the last one did.
 
-    And what is committed was processed, every record by every agent that reads it: else it is lost
-    as soon as somebody else goes on from there. What cannot be decoded never comes to an agent.
+    And what is committed its committer has processed, every record with every agent that reads it:
+    else it is lost as soon as somebody else goes on from there. What somebody else has processed
+    is in no changelog. What cannot be decoded never comes to an agent.
     """
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.readers = readers(world.scene)
-        self.processed: defaultdict[tuple[str, TopicPartition], set[int]] = defaultdict(set)
+        self.processed: defaultdict[tuple[str, str, TopicPartition], set[int]] = defaultdict(set)
         self.runner: dict[TopicPartition, str] = {}
 
     def begins(self, home: Home, task: TaskId) -> None:
@@ -120,7 +130,7 @@ class OnlyItsRunnerCommits(Check):
             self.runner[tp] = home.process.name
 
     def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
-        self.processed[agent, tp].add(offset)
+        self.processed[home.process.name, agent, tp].add(offset)
 
     def told(self, host: str, call: Call, body: Body) -> None:
         if call.api is not Api.OFFSET_COMMIT:
@@ -144,7 +154,7 @@ class OnlyItsRunnerCommits(Check):
             self.wrong(f"{host} commits {tp}, which {self.runner.get(tp)} runs")
         self.world.offsets[tp] = offset
         for agent in self.readers.get(tp.topic, ()):
-            processed = self.processed[agent, tp]
+            processed = self.processed[host, agent, tp]
             for missing in (n for n in range(before, offset) if n not in processed):
                 if self.world.record(tp, missing) not in (None, UNDECODABLE):
                     self.wrong(f"{host} commits {tp} to {offset}: {agent} never saw {missing}")
@@ -161,14 +171,15 @@ class StoresEqualTheirChangelogs(Check):
     """S3. A store that lacks what was committed counts wrong for ever.
 
     Its rows are those of the changelog up to its position, when a task begins to run and at the
-    end. Excused, `zombie rows`: where somebody wrote who did not run the task any more, such rows
-    can win over newer ones in the changelog and never show in the owner's store. At least once.
+    end. Excused, `zombie rows`: where somebody wrote who did not run the task any more, rows of
+    these keys can win over newer ones in the changelog and never show in the owner's store. At
+    least once.
     """
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.runner: dict[TaskId, str] = {}
-        self.spoiled: set[TopicPartition] = set()
+        self.spoiled: defaultdict[TopicPartition, set[bytes]] = defaultdict(set)
         self.number = world.numbers[WORDS]
 
     def begins(self, home: Home, task: TaskId) -> None:
@@ -182,7 +193,8 @@ class StoresEqualTheirChangelogs(Check):
             if topic.name in (COUNTS, SIZES):
                 for part in topic.partition_data:
                     if self.runner.get(TaskId(self.number, part.index)) != host:
-                        self.spoiled.add(TopicPartition(topic.name, part.index))
+                        keys = {key or b"" for key in columns(bytes(part.records), 0).keys}
+                        self.spoiled[TopicPartition(topic.name, part.index)] |= keys
 
     def settled(self) -> None:
         for home in self.world.homes:
@@ -196,13 +208,13 @@ class StoresEqualTheirChangelogs(Check):
             tp = TopicPartition(changelog, task.partition)
             name = changelog.removeprefix(f"{APP}-").removesuffix("-changelog")
             position = home.position(name, task.partition)
-            newest = self.world.newest(tp, position)
-            if sorted(newest.values()) == sorted(home.store(name, task.partition).values()):
-                continue
-            if tp in self.spoiled:
-                self.world.excuse("zombie rows")
-            else:
+            newest = self.world.newest(tp, position).items()
+            rows = home.store(name, task.partition).items()
+            other = {key for key, _ in newest ^ {(changelog_key(row), raw) for row, raw in rows}}
+            if other - self.spoiled[tp]:
                 self.wrong(f"{home.name}: store {name} of {task} is not {tp} up to {position}")
+            elif other:
+                self.world.excuse("zombie rows")
 
 
 class LegalPlans(Check):
@@ -234,8 +246,9 @@ class CancelledStay(Check):
 class NoTaskStands(Check):
     """A task with input, a lease and a leader goes on. One that hangs looks like one that is idle.
 
-    Excused, `foreign`: its agent waits for something that is not ours to hurry. `streak`: the last
-    records of its log failed, and its position is held at the first until a good one follows.
+    Counted, `foreign`: its agent waits for something that is not ours to hurry, and that takes no
+    longer here. Excused, `streak`: the last records of its log failed, and its position is held at
+    the first until a good one follows.
     """
 
     def __init__(self, world: "World") -> None:
@@ -255,7 +268,7 @@ class NoTaskStands(Check):
                 seen[key] = since, made.positions
                 if made.busy and now - since > AWAITS_S:
                     self.world.excuse("foreign")
-                elif now - since > STANDS_S:
+                if now - since > STANDS_S:
                     self.wrong(f"{home.name}: {task} stands at {made.positions} since {since:.3f}")
         self.since = seen
 
@@ -284,6 +297,8 @@ class Whole(Check):
 
     def settled(self) -> None:
         alive = [home for home in self.world.homes if home.alive]
+        if self.world.faults is not None and len(alive) < len(self.world.homes):
+            self.wrong(f"{[home.name for home in alive]} are alive")
         self._members(alive)
         self._tasks(alive)
         longest = max(home.scene.session_s(home.number) for home in self.world.homes)
@@ -341,7 +356,22 @@ class EverythingIsCommitted(Check):
 
 
 class NothingIsSkipped(Check):
-    """S7. At least once: each word that was fed is counted, each record of the pair passed on."""
+    """S7. At least once: each word that was fed is counted, each record of the pair passed on.
+
+    And once, where nobody was killed, ended by an error, had a task taken away or a commit refused
+    for good: whoever hands over cleanly commits all that it has done.
+    """
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.repeats = False
+
+    def said(self, home: Home, event: str, fields: dict[str, object]) -> None:
+        refused = str(fields.get("what")).startswith("commit refused")
+        self.repeats = self.repeats or event == "lost" or refused
+
+    def ended(self, home: Home, outcome: int | Exception) -> None:
+        self.repeats = self.repeats or outcome != 0
 
     def settled(self) -> None:
         world, counted = self.world, self.world.counts(COUNTS)
@@ -351,17 +381,58 @@ class NothingIsSkipped(Check):
             total = sum(n - count for count, n in lost.values())
             self.wrong(f"{total} of {fed.total()} words, as {sorted(lost.items())[:3]}")
         world.surplus = counted.total() - fed.total()
+        repeats = self.repeats or any(process.killed for process in world.scheduler.processes)
+        if world.surplus and not repeats:
+            self.wrong(f"{world.surplus} words twice, and nobody has lost anything")
         if world.scene.sizes:
             sizes = world.counts(SIZES)
             short = [word for word, n in fed.items() if sizes[word] < n * len(word)]
             if short:
                 self.wrong(f"sizes of {short[:5]} lack some")
-        routed = sum(world.end(tp) for tp in world.partitions(ROUTED))
-        if routed < (wanted := world.client.records[A] + world.client.records[B]):
-            self.wrong(f"{routed} of {wanted} records are passed on")
+        routed = Counter(
+            value or b""
+            for tp in world.partitions(ROUTED)
+            for _, _, value in world.records(tp, 0, world.end(tp))
+        )
+        if left := world.client.lines - routed:
+            self.wrong(f"{left.total()} of {world.client.lines.total()} records are not passed on")
+
+
+class WorkersEndWell(Check):
+    """Its own way out is to leave, when it was told to; all else needs a reason that we know."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.leaving: dict[str, bool] = {}
+        """Of a process that leaves: whether it has lost something since it does."""
+
+    def said(self, home: Home, event: str, fields: dict[str, object]) -> None:
+        name = home.process.name
+        if event == "leaving":
+            self.leaving[name] = False
+        elif event == "stays":
+            self.leaving.pop(name, None)
+        elif event == "lost" and name in self.leaving:
+            self.leaving[name] = True
+
+    def ended(self, home: Home, outcome: int | Exception) -> None:
+        if isinstance(outcome, BrokerUnreachable) and home.parts is None:
+            self.world.excuse("no broker at the start")
+        elif isinstance(outcome, DiskFailed) and home.disk.refused:
+            self.world.excuse("disk full")
+        elif outcome == 1 and self.leaving.get(home.process.name):
+            self.world.excuse("lost something while leaving")
+        elif outcome != 0:
+            self.wrong(f"{home.name}: {outcome!r}")
+        elif not home.terminated and (home.name in self.world.cancelled or not self._told(home)):
+            self.wrong(f"{home.name} has left, and nobody had told it to")
+
+    def _told(self, home: Home) -> bool:
+        return any(home.name in tool.instances and not tool.cancel for tool in self.world.tools)
 
 
 CHECKS: tuple[type[Check], ...] = (
     OneRunner, NobodyOutlivesItsSession, OnlyItsRunnerCommits, StoresEqualTheirChangelogs,
-    LegalPlans, CancelledStay, NoTaskStands, EverythingIsCommitted, NothingIsSkipped, Whole,
+    LegalPlans, CancelledStay, NoTaskStands, EverythingIsCommitted, NothingIsSkipped,
+    WorkersEndWell, Whole,
 )  # fmt: skip

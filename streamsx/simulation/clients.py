@@ -32,12 +32,12 @@ class _Fed(Exception):
 
 
 class Client:
-    """`words`: how often each was fed in a line; `records`: good ones, by topic."""
+    """`words`: how often each was fed in a line; `lines`: what was fed to other topics."""
 
     def __init__(self, net: Net, scene: Scene) -> None:
         self.scheduler, self.scene = net.scheduler, scene
         self.words: Counter[str] = Counter()
-        self.records: Counter[str] = Counter()
+        self.lines: Counter[bytes] = Counter()
         self.feeding = True
         self._rng = self.scheduler.stream("input")
         self.process = Process(net, CLIENT)
@@ -74,10 +74,12 @@ class Client:
         words = [f"word{number}" for number in numbers]
         if topic == LINES and self._rng.random() < self.scene.poison:
             return self._rng.choice([POISON.encode(), UNDECODABLE])
-        self.records[topic] += 1
+        line = " ".join(words).encode()
         if topic == LINES:
             self.words.update(words)
-        return " ".join(words).encode()
+        else:
+            self.lines[line] += 1
+        return line
 
     async def _producer(self) -> Producer:
         """Once the broker is there."""

@@ -55,7 +55,7 @@ class Home:
         self.scheduler, self.network = network.scheduler, network
         self.scene, self.number = scene, number
         self.name, self.folder = f"w{number + 1}", folder / f"w{number + 1}"
-        self.disk, self.lives = Disk(), 0
+        self.disk, self.lives, self.terminated = Disk(), 0, False
         self._observer = observer
         self._ids = self.scheduler.stream(f"ids/{self.name}")
         self._directory: StateDirectory | None = None
@@ -74,7 +74,7 @@ class Home:
         if self.alive or self._directory is not None:
             return
         self.lives += 1
-        self.disk.refused = False
+        self.disk.refused = self.terminated = False
         process = self.process = Process(self.network, f"{self.name}.{self.lives}")
         self._worker = None
         process.on_kill.append(self._release)
@@ -142,6 +142,7 @@ class Home:
         """SIGTERM."""
         if self.alive:
             self.say("SIGTERM")
+            self.terminated = True
             self.process.signal(signal.SIGTERM)
 
     def freeze(self, seconds: float) -> None:

@@ -35,7 +35,6 @@ from streamsx.broker.connection import Call
 from streamsx.broker.events import Body
 from streamsx.broker.log import Log
 from streamsx.engine import faults as points
-from streamsx.errors import BrokerUnreachable, DiskFailed
 from streamsx.kafka.batch import columns
 from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.apps import app_of, failing
@@ -51,7 +50,7 @@ from streamsx.simulation.scheduler import Killed, Scheduler, Violation
 
 FAULTS_S, CALM_S, SETTLE_S = 45.0, 10.0, 38.0
 SAMPLE_S = 0.25
-HEARD = ("asked", "told", "done", "begins", "sample", "settled")
+HEARD = ("asked", "told", "done", "begins", "said", "ended", "sample", "settled")
 """The methods of a check."""
 MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
 READ_BYTES = 1 << 20
@@ -122,9 +121,11 @@ class World:
         return tool
 
     def _told(self, tool: Tool) -> None:
+        """One that leads out and still runs, or has begun since, may have the last word."""
         later = self.tools[self.tools.index(tool) + 1 :]
-        if tool.cancel and tool.code == 0 and not later:
-            self.cancelled.update(tool.instances)
+        if tool.cancel and tool.code == 0:
+            others = [t for t in self.tools if not t.cancel and (t in later or t.process.alive)]
+            self.cancelled.update(set(tool.instances).difference(*(t.instances for t in others)))
 
     def point(self, name: str) -> None:
         """A worker has reached one of `streamsx.engine.faults`."""
@@ -160,20 +161,15 @@ class World:
             number, _, partition = str(fields["task"]).partition("_")
             for hears in self._hears["begins"]:
                 hears(home, TaskId(int(number), int(partition)))
+        for says in self._hears["said"]:
+            says(home, event, fields)
         if event not in QUIET:
             told = {name: value for name, value in fields.items() if name != "pid"}
             home.say(f"{event} {told}")
 
     def ended(self, home: Home, outcome: int | Exception) -> None:
-        """Its own way out is to leave; everything else needs a reason that we know."""
-        if isinstance(outcome, BrokerUnreachable):
-            self.excuse("no broker at the start")
-        elif isinstance(outcome, DiskFailed) and home.disk.refused:
-            self.excuse("disk full")
-        elif outcome == 1:
-            self.excuse("lost something while leaving")
-        elif isinstance(outcome, Exception):
-            self.violate("WorkersEndWell", f"{home.name}: {outcome!r}")
+        for hears in self._hears["ended"]:
+            hears(home, outcome)
         if self.faults is not None:
             self.faults.over(home)
 
@@ -252,6 +248,8 @@ class World:
 
     def streak(self, tp: TopicPartition, start: int) -> bool:
         """The rest of the log from `start` on is records that fail, too few to stop a task."""
+        if not self.scene.poison:
+            return False
         rest = [value for _, _, value in self.records(tp, start, self.end(tp))]
         return 0 < len(rest) < STREAK_MAX and all(map(failing, rest))
 
