@@ -14,6 +14,7 @@ from streamsx.engine.committing import FULL
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership.leading import TOPICS_EVERY_S
+from streamsx.model import TaskId
 from streamsx.simulation.checks import Check
 from streamsx.simulation.homes import Home
 from streamsx.simulation.scene import COUNTS, LINES, WORDS, B, Scene
@@ -318,3 +319,87 @@ def test_a_commit_that_is_refused_for_good_is_given_up() -> None:
         made.front.refused[Api.OFFSET_COMMIT] = 2, ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         made.run_until(30.0)
         assert told(made, "refuses OFFSET_COMMIT")
+
+
+def test_who_stayed_and_lost_everything_later_leaves_cleanly_in_the_end() -> None:
+    """It was leaving for its data loop for ever: a clean SIGTERM ended with 1, without a flush."""
+    with group(workers=3) as made:
+        home = made.homes[1]
+        for other in (made.homes[0], made.homes[2]):
+            other.busy(14.0)  # they learn nothing meanwhile
+        made.leave(home.name, timeout_s=20.0)
+        made.run_until(26.0)
+        made.leave(home.name, timeout_s=20.0, cancel=True)
+        made.run_until(50.0)
+        home.freeze(25.0)
+        made.run_until(90.0)
+        assert told(made, "lost {", home.name)
+        home.terminate()
+        made.run_until(120.0)
+        assert told(made, "ended: 0", home.name)
+
+
+def test_a_member_that_is_about_to_go_learns_nothing_more() -> None:
+    """What its last plan had it learn was opened beside its last commits."""
+    with group(alive=1, words=12, max_learners=1, rate=120.0) as made:
+        home = made.homes[1]
+
+        class Ends(Check):
+            joins = 5  # of which the last one's plan has it learn more
+
+            def told(self, host: str, call: Any, body: Any) -> None:
+                if host == f"{home.name}.1" and call.api is Api.JOIN_GROUP:
+                    self.joins -= not body.get("error_code")
+                    if not self.joins and not home.terminated:
+                        home.terminate()
+                        home.terminate()
+
+        made.watch(Ends(made))
+        home.start()
+        made.run_until(40.0)
+        (since, _) = told(made, "SIGTERM", "w2")
+        assert told(made, "assigned", "w2")[-1] > since
+        assert all(at < since for at in told(made, "'learner', 'from': 'created'", "w2"))
+
+
+def test_a_task_that_may_not_be_committed_is_handed_over_without_it() -> None:
+    """It waited until the time to revoke was over, and was lost."""
+    with group(alive=1) as made:
+        made.front.refused[Api.OFFSET_COMMIT] = 10**6, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        made.homes[1].start()
+        made.run_until(33.0)
+        assert not told(made, "lost {")
+        assert counts(made)[0] > 0
+        made.front.refused.clear()
+
+
+def test_a_batch_that_stays_damaged_holds_up_its_partition_only() -> None:
+    """It ended its worker, and then the next one."""
+    with group(rate=40.0) as made:
+        for _ in range(60):
+            made.front.damage(WORDS)
+        made.run_until(60.0)
+        assert told(made, "nothing behind it is read")
+
+
+def test_a_dead_member_is_missed_after_its_own_session() -> None:
+    """A commit beside its JoinGroup had moved the time at which its group wakes, and woke nobody:
+    after 38 s instead of 6."""
+    with group(sessions=(6.0, 30.0), rate=60.0) as made:
+        first, second = made.homes
+        second.freeze(5.0)
+        assert first.parts is not None
+        first.parts.link.stopped(TaskId(0, 0))  # a round, in which it waits for the other one
+        made.run_until(25.5)
+        first.kill()
+        made.run_until(32.0)
+        assert len(members(made)) == 1
+
+
+def test_a_topic_whose_leader_was_away_is_read_when_it_is_back() -> None:
+    """What is read of the other topic waits for it and fills all there is: nobody asked for it."""
+    with group(alive=1, lines=1, words=2, pair=(2, 2), rate=150.0, memory="256KiB") as made:
+        made.homes[0].kill()
+        made.front.leaderless[B] = made.now + 20.0
+        made.homes[0].start()
+        made.run_until(45.0)
