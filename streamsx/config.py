@@ -74,7 +74,7 @@ def number(value: object) -> float:
 
 
 def positive(parse: Callable[[object], T]) -> Callable[[object], T]:
-    """More than nothing, and not without end: what is divided by, waited for or told a broker."""
+    """More than nothing, and not without end: with a share of 0 nothing is ever read."""
 
     def parsed(value: object) -> T:
         found = parse(value)
@@ -86,14 +86,14 @@ def positive(parse: Callable[[object], T]) -> Callable[[object], T]:
 
 
 def text(value: object) -> str:
-    """Not an empty one: `--instance-id "$NAME"` where NAME is not set."""
+    """Not an empty one: `--state-dir "$STATE"` where STATE is not set."""
     if not str(value).strip():
         raise ValueError("nothing is given: write it, or leave it out")
     return str(value)
 
 
 def legal(value: object) -> str:
-    """A name that can be that of a topic, a group and a folder."""
+    """A name that can be that of a topic, a group and a folder, and stand in a list with commas."""
     name = str(value)
     if not LEGAL.fullmatch(name) or not name.strip("."):
         raise ValueError(f"{name!r}: use letters, digits, dots, dashes and underscores")
@@ -170,7 +170,7 @@ class Config:
     id: str = field(metadata={"parse": legal, "names": ("application_id",), "env": ""})
     version: int = setting(1, whole(1), env="APP_VERSION")
     id_format: str = setting("{id}-v{self.version}", str, env="APP_ID_FORMAT")
-    instance_id: str | None = setting(None, or_none(text))
+    instance_id: str | None = setting(None, or_none(legal))
 
     bootstrap: tuple[str, ...] = setting(
         (f"localhost:{KAFKA_PORT}",), servers, "broker", "bootstrap_servers", env="BROKER_URL"

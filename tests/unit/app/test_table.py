@@ -42,6 +42,19 @@ def inside(app: App, drive: Drive) -> Inside:
     return run
 
 
+def test_a_key_of_tuples_comes_back_as_it_was(app: App, drive: Drive) -> None:
+    table, key = app.Table("t"), ("a", ("b", ("c", (1,))))
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for _ in stream:
+            table[key] = 1
+
+    driver = drive(app)
+    driver.pipe("words", ["w"])
+    assert driver.table("t") == {key: 1}
+
+
 def test_what_is_asked_of_its_keys_decodes_no_value(
     app: App, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
