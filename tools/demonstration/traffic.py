@@ -69,9 +69,14 @@ class Feed:
             cluster, self._clock, spawn, lambda error: setattr(self, "_failed", error),
             always, linger_s=0.0, buffer_bytes=BUFFER_BYTES, compression="none",
         )  # fmt: skip
+        try:
+            await self._send(producer, cluster.partitions(self._topic))
+        finally:
+            producer.close()  # its last words would be tasks of a group that has ended
+
+    async def _send(self, producer: Producer, partitions: int) -> None:
         await producer.start()
-        partitions = range(cluster.partitions(self._topic))
-        sends = [producer.to(self._topic, partition) for partition in partitions]
+        sends = [producer.to(self._topic, partition) for partition in range(partitions)]
         self.begun_at = then = self._clock.now()
         due = 1.0
         while self.sent < self._records:

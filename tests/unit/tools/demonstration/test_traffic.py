@@ -1,9 +1,17 @@
-"""The pace of the demo's lines."""
+"""The pace of the demo's lines, and their end."""
 
+import asyncio
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamsx.tools.demonstration.traffic import PACE_MAX, pace
+from streamsx.clock import SystemClock
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.wire import Api
+from streamsx.loops import run
+from streamsx.tools.demonstration.traffic import PACE_MAX, Feed, pace
+from tests.support.scripted_broker import Answer, Asked, ScriptedBroker
 
 
 def test_by_default_lines_come_as_fast_as_they_may() -> None:
@@ -23,3 +31,37 @@ def test_lines_never_come_faster_and_never_run_out(records: int, left: float, sh
 def test_the_last_lines_wait_until_all_was_shown() -> None:
     assert pace(200_000, 10_000, shown=False) == 1_000
     assert pace(200_000, 10_000, shown=True) == PACE_MAX
+
+
+async def ended_while_it_feeds(cluster: Cluster, asked: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        feed = Feed(SystemClock(), "lines", 200_000)
+        _ = tasks.create_task(feed.run(cluster, tasks.create_task))
+        await asked.wait()
+        raise KeyError("interrupted")
+
+
+async def interrupted() -> None:
+    """As Ctrl-C does it: first the group ends, then what it was connected to."""
+    asked = asyncio.Event()
+
+    async def silent(_: Asked) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    answers: dict[int, Answer] = {
+        Api.INIT_PRODUCER_ID: lambda _: {"producer_id": 7, "producer_epoch": 0},
+        Api.PRODUCE: silent,
+    }
+    async with ScriptedBroker(answers, {"lines": 4}) as broker:
+        cluster = Cluster(broker.bootstrap)
+        await cluster.start()
+        await cluster.follow(["lines"])
+        with pytest.raises(ExceptionGroup) as caught:
+            await ended_while_it_feeds(cluster, asked)
+        assert [type(error) for error in caught.value.exceptions] == [KeyError]
+        await cluster.stop()
+
+
+def test_a_feed_that_is_interrupted_asks_nobody_for_anything() -> None:
+    run(interrupted())
