@@ -1,10 +1,12 @@
 """Quotas, who gives, who receives."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from streamsx.assignor.assign import look
 from streamsx.assignor.model import Group, Kind, Memory, Rules
 from streamsx.assignor.place import place
+from streamsx.config import Config
 
 Build = Callable[..., Group]
 
@@ -126,6 +128,20 @@ def test_nothing_moves_inside_the_tolerance(group: Build) -> None:
 
     assert target(shape, imbalance=0.4) == {"a": "0_0 0_1 0_2 0_3", "b": "0_4 0_5"}
     assert target(shape, imbalance=0.3) == {"a": "0_1 0_2 0_3", "b": "0_0 0_4 0_5"}
+
+
+def test_a_sixth_more_than_its_share_may_stay_and_a_quarter_more_may_not(group: Build) -> None:
+    """Without a word of the user's."""
+    config, rules = Config(id="a"), Rules()
+    assert {name: getattr(config, name) for name in rules.__slots__} == asdict(rules)
+    tasks = [f"0_{number}" for number in range(24)]
+    for held, keeps in ((14, 14), (15, 12)):
+        shape = group(
+            " ".join(tasks),
+            a=" ".join(["owns", *tasks[:held]]),
+            b=" ".join(["owns", *tasks[held:]]),
+        )
+        assert len(target(shape, rules.imbalance_percentage)["a"].split()) == keeps
 
 
 def test_one_member_that_has_too_much_is_enough_to_begin(group: Build) -> None:

@@ -149,6 +149,7 @@ class Node:
         self.broker = ScriptedBroker({Api.METADATA: self._metadata, Api.FETCH: self._fetch})
 
     def _metadata(self, _: Asked) -> Body:
+        self._lane.looked.set()
         nodes = [(node.number, node.broker.port) for node in self._lane.nodes]
         leaders = self._lane.leaders
         return {
@@ -202,6 +203,8 @@ class Lane:
         self.hangs_up = 0
         self.requests: list[tuple[int, Any]] = []
         self.gate, self.asked, self.arrived = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.looked = asyncio.Event()
+        """Somebody asks who leads what."""
         self.gate.set()
         self.lost = list[tuple[TopicPartition, int]]()
         self.unreadable = list[tuple[TopicPartition, int]]()
@@ -444,6 +447,41 @@ def test_a_leader_that_moved_is_found_at_once() -> None:
         assert lane.requests[-1][0] == 2
 
     play(story, brokers=2)
+
+
+def looked_up(lane: Lane) -> int:
+    """How often somebody asked who leads what."""
+    return sum(len(node.broker.asked_for(Api.METADATA)) for node in lane.nodes)
+
+
+def test_a_refusal_is_asked_about_once_and_a_good_answer_never() -> None:
+    async def story(lane: Lane) -> None:
+        lane.logs = {A: [written(n) for n in range(0, 60, 10)]}
+        lane.fetcher.add(A, 0)
+        before = looked_up(lane)
+        assert await lane.take(A, 30) == list(range(30))
+        assert looked_up(lane) == before
+        lane.codes = {A: ErrorCode.REPLICA_NOT_AVAILABLE}
+        lane.fetcher.add(A, 30)
+        lane.looked.clear()
+        await lane.looked.wait()
+        lane.codes = {}
+        assert await lane.take(A, 30) == list(range(30, 60))
+        assert looked_up(lane) == before + 1
+
+    play(story)
+
+
+def test_a_broker_that_hangs_up_is_asked_again_after_pauses_that_grow() -> None:
+    async def story(lane: Lane) -> None:
+        lane.logs, lane.hangs_up, before = {A: [written(0)]}, 3, looked_up(lane)
+        began = SystemClock().now()
+        lane.fetcher.add(A, 0)
+        assert await lane.take(A, 10) == list(range(10))
+        assert SystemClock().now() - began >= 0.7  # 0.1, 0.2 and 0.4
+        assert looked_up(lane) == before + 3
+
+    play(story)
 
 
 def test_an_offset_out_of_range_waits_for_its_owner() -> None:
