@@ -41,9 +41,11 @@ from streamsx.app.channel import Topic
 from streamsx.clock import SystemClock
 from streamsx.config import seconds
 from streamsx.engine.pump import LoopPump
-from streamsx.errors import NotFound, StreamsxError, UsageError
+from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
+from streamsx.kafka.batch import NO_HEADERS, Builder
 from streamsx.kafka.partitioner import check_place, partition_of
-from streamsx.model import Headers, TaskId, TopicPartition
+from streamsx.lifecycle.produce import Partition
+from streamsx.model import BATCH_BYTES_MAX, Headers, TaskId, TopicPartition
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
@@ -88,7 +90,9 @@ class _Logs:
         self._rows: defaultdict[TopicPartition, list[_Row]] = defaultdict(list)
 
     def to(self, topic: str, partition: int | None = None) -> Send:
-        """Raises NotFound for a topic, UsageError for a partition."""
+        """Raises NotFound for a topic, UsageError for a partition. What it gives raises what a
+        worker's does: a record too large, a header that is no bytes.
+        """
         partitions = self._counts.get(topic, 0)
         check_place(topic, partition, partitions)
 
@@ -99,7 +103,9 @@ class _Logs:
             if chosen is None:
                 turn = next(self._unkeyed)
                 chosen = turn % partitions if key is None else partition_of(key, partitions)
-            self._rows[TopicPartition(topic, chosen)].append((key, value, at_ms, headers))
+            tp = TopicPartition(topic, chosen)
+            Partition(tp, _builder, _nobody).open(at_ms, key, value, headers or NO_HEADERS)
+            self._rows[tp].append((key, value, at_ms, headers))
 
         return send
 
@@ -202,7 +208,7 @@ class TestDriver:
         """
         if isinstance(values, str | bytes | Mapping):
             raise TypeError(f"not a list of values: {values!r}: write pipe(topic, [value])")
-        name, known = self._topic(topic)
+        name, known = _known(self._app, topic)
         send = self.to(name, partition)
         for each in values:
             key, value, at = _piped(each)
@@ -212,7 +218,7 @@ class TestDriver:
 
     def read(self, topic: Topic | str) -> list[Record]:
         """All that a topic holds, partition by partition, decoded."""
-        name, known = self._topic(topic)
+        name, known = _known(self._app, topic)
         key_of, value_of = known.key_codec.decode, known.value_codec.decode
         return [
             Record(key_of(key), value_of(value), at / 1000, dict(headers or ()), partition, offset)
@@ -244,12 +250,6 @@ class TestDriver:
             raise NotFound(f"no such store: {name}, partition {partition}: no task has it")
         return found
 
-    def _topic(self, topic: Topic | str) -> tuple[str, Topic]:
-        """Its name, and the object whose codecs it has."""
-        if isinstance(topic, Topic):
-            return topic.name, topic
-        return topic, self._app.topics.get(topic) or Topic(self._app, [topic])
-
     # -- time, commits, restarts
 
     def advance(self, duration: object) -> None:
@@ -262,18 +262,24 @@ class TestDriver:
         self._settle()
 
     def commit(self) -> None:
-        """As a worker does after each interval: changelogs, positions, stores."""
-        for id_, task in self._tasks.items():
-            while (sealed := task.seal(SLICE_ROWS)) is None:
-                pass
-            ends = {
-                node.name: self._logs.end(TopicPartition(node.changelog, id_.partition))
-                for node in self._plans[id_].stores
-            }
-            task.committed(sealed, ends)
-            while not task.write_some(SLICE_ROWS):
-                pass
-            self._metadata[id_] = TaskMetadata(sealed.positions, sealed.stream_time)
+        """As a worker does after each interval: changelogs, positions, stores. A value that cannot
+        be encoded fails the record that set it, and no other.
+        """
+        for id_ in self._plans:
+            try:
+                self._metadata[id_] = _committed(self._tasks[id_], self._logs)
+            except ValueRefused:
+                self._again(id_)
+        self._raise_first()
+
+    def _again(self, id_: TaskId) -> None:
+        """From its last commit on, each value encoded as it is set: so its record is known."""
+        old = self._tasks[id_]
+        old.close()
+        self._tasks[id_] = self._loop.call(lambda: self._task(id_, self._plans[id_], old.taken))
+        self._rewind(id_)
+        self._run()
+        self._metadata[id_] = _committed(self._tasks[id_], self._logs)
 
     def restart(self) -> None:
         """Drop what was not committed and go on from the last commit, as after a crash.
@@ -339,13 +345,16 @@ class TestDriver:
 
     def _start(self) -> None:
         self._tasks = {id_: self._task(id_, plan) for id_, plan in self._plans.items()}
-        self._offered = {
-            TopicPartition(topic, id_.partition): position
-            for id_, metadata in self._metadata.items()
-            for topic, position in metadata.positions.items()
-        }
+        for id_ in self._plans:
+            self._rewind(id_)
 
-    def _task(self, id_: TaskId, plan: SubTopology) -> Task:
+    def _rewind(self, id_: TaskId) -> None:
+        for topic, position in self._metadata[id_].positions.items():
+            self._offered[TopicPartition(topic, id_.partition)] = position
+
+    def _task(
+        self, id_: TaskId, plan: SubTopology, checked: Mapping[str, int] | None = None
+    ) -> Task:
         stores: dict[str, CachedStore[Any, Any]] = {}
         for node in plan.stores:
             rows = self._rows[node.name, id_.partition]
@@ -353,7 +362,7 @@ class TestDriver:
             assert isinstance(made, WatchedStore)
             made.watch(self._handed[node.name], id_.partition)
         pump, metadata = LoopPump(SystemClock(), _nothing), self._metadata[id_]
-        return Task(plan, id_.partition, stores, self._logs, pump, self._policy, metadata)
+        return Task(plan, id_.partition, stores, self._logs, pump, self._policy, metadata, checked)
 
     def _stop(self) -> None:
         for task in self._tasks.values():
@@ -428,12 +437,40 @@ class TestDriver:
             raise error
 
 
+def _committed(task: Task, logs: _Logs) -> TaskMetadata:
+    while (sealed := task.seal(SLICE_ROWS)) is None:
+        pass
+    ends = {
+        node.name: logs.end(TopicPartition(node.changelog, task.id.partition))
+        for node in task.plan.stores
+    }
+    task.committed(sealed, ends)
+    while not task.write_some(SLICE_ROWS):
+        pass
+    return TaskMetadata(sealed.positions, sealed.stream_time)
+
+
+def _known(app: App, topic: Topic | str) -> tuple[str, Topic]:
+    """Its name, and the object whose codecs it has."""
+    if isinstance(topic, Topic):
+        return topic.name, topic
+    return topic, app.topics.get(topic) or Topic(app, [topic])
+
+
 def _piped(each: Any) -> tuple[Any, Any, float | None]:
     if not isinstance(each, tuple):
         return None, each, None
     if len(each) not in (2, 3):
         raise TypeError(f"not a record: {each!r}: write (key, value) or (key, value, time)")
     return each[0], each[1], each[2] if len(each) > 2 else None
+
+
+def _builder() -> Builder:
+    return Builder(BATCH_BYTES_MAX)
+
+
+def _nobody(_: Partition) -> None:
+    """Hears of a batch: its one record is in a list already."""
 
 
 def _nothing() -> None:

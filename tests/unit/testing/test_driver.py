@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx import App
-from streamsx.errors import NotFound, PartitionMismatch, TaskStopped, UsageError
+from streamsx.errors import (
+    NotFound,
+    PartitionMismatch,
+    RecordTooLarge,
+    TaskStopped,
+    UsageError,
+    ValueRefused,
+)
 from streamsx.kafka.partitioner import partition_of
 from streamsx.testing import TestDriver
 
@@ -119,6 +126,65 @@ def test_an_app_has_one_driver_at_a_time(drive: Drive) -> None:
 def test_a_partition_that_is_not_there_is_refused(drive: Drive, partition: int) -> None:
     with pytest.raises(UsageError, match=f"no such partition: words-{partition}: it has 8"):
         drive(counting()).pipe("words", ["a"], partition=partition)
+
+
+def setting(values: list[Any]) -> App:
+    app = App("shop")
+    seen = app.Table("seen")
+
+    @app.agent("words")
+    async def put(stream: Any) -> None:
+        async for number in stream:
+            seen[number] = values[number]
+
+    return app
+
+
+def test_a_value_that_cannot_be_encoded_costs_its_record_only(drive: Drive) -> None:
+    driver = drive(setting(["a", 2**70, "c"]), partitions={"words": 1}, raises=False)
+    driver.pipe("words", range(3))
+    assert driver.table("seen") == {0: "a", 2: "c"}
+    (failure,) = driver.failures
+    assert (failure.offset, type(failure.error)) == (1, ValueRefused)
+    driver.restart()
+    assert driver.table("seen") == {0: "a", 2: "c"}
+
+
+def test_a_value_that_cannot_be_encoded_is_raised_where_it_is_put(drive: Drive) -> None:
+    with pytest.raises(ValueRefused, match="store seen, key 1, type int") as caught:
+        drive(setting(["a", 2**70]), partitions={"words": 1}).pipe("words", range(2))
+    assert any("words-0 offset 1" in note for note in caught.value.__notes__)
+    assert "put" in [frame.name for frame in caught.traceback]
+
+
+def test_it_is_raised_by_a_commit_of_the_test_s_own_too(drive: Drive) -> None:
+    driver = drive(setting([2**70]), partitions={"words": 1}, commit=False)
+    driver.pipe("words", [0])
+    with pytest.raises(ValueRefused):
+        driver.commit()
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        ({"value": "x" * 2_000_000}, RecordTooLarge),
+        ({"value": 1, "headers": {"h": 5}}, TypeError),
+        ({"value": 1, "timestamp": 1e30}, OverflowError),
+    ],
+)
+def test_what_no_producer_takes_is_refused(
+    drive: Drive, sent: dict[str, Any], error: type[Exception]
+) -> None:
+    app = App("shop")
+    out = app.topic("out")
+
+    @app.agent("words")
+    async def send(stream: Any) -> None:
+        async for _ in stream:
+            await out.send(**sent)
+
+    with pytest.raises(error):
+        drive(app).pipe("words", [1])
 
 
 def test_partitions_of_a_topic_that_is_not_there_are_refused(drive: Drive) -> None:
