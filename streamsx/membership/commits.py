@@ -57,7 +57,7 @@ class Asked:
     refused: bool = False
 
     def deny(self, codes: Mapping[TopicPartition, int]) -> None:
-        for tp in self.offsets.keys() & codes.keys():
+        for tp in sorted(self.offsets.keys() & codes.keys()):
             del self.offsets[tp]
             self.denied[tp] = codes[tp]
 
@@ -69,7 +69,7 @@ class Asked:
         return self.done() if self.denied else e.CommitFailed(self.id, why)
 
     def drop(self, tps: e.AnyPartitions) -> None:
-        for tp in self.offsets.keys() & tps:
+        for tp in sorted(self.offsets.keys() & tps):
             del self.offsets[tp]
             self.dropped.add(tp)
 
