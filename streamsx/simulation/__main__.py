@@ -17,7 +17,6 @@ def main() -> int:
     parser.add_argument(
         "--trace", type=int, default=0, metavar="N", help="the story's last N lines"
     )
-    parser.add_argument("--twice", action="store_true", help="play each twice, and compare")
     parser.add_argument("--digest", action="store_true", help="print nothing but that")
     options = parser.parse_args()
     results = []
@@ -26,9 +25,6 @@ def main() -> int:
         results.append(result)
         print(result.digest if options.digest else line_of(result), flush=True)
         print(*result.story, sep="\n", end="\n" if result.story else "")
-        if options.twice and play(seed, story=0).digest != result.digest:
-            print(f"seed {seed} is another story the second time")
-            return 1
     if len(results) > 1:
         print(sum_of(results))
     return int(any(result.violation for result in results))

@@ -67,10 +67,6 @@ class Side(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
 
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        protocol: asyncio.BaseProtocol = self.protocol
-        return protocol
-
     def is_closing(self) -> bool:
         return self._closing
 
@@ -84,9 +80,6 @@ class Side(asyncio.Transport):
         if not self._closing:
             self._reading = True
             self.readable()
-
-    def can_write_eof(self) -> bool:
-        return False
 
     def get_write_buffer_size(self) -> int:
         return self._unsent_bytes
@@ -104,9 +97,6 @@ class Side(asyncio.Transport):
         if self._unsent_bytes > self._high and not self._paused:
             self._paused = True
             self.protocol.pause_writing()
-
-    def writelines(self, chunks: Any) -> None:
-        self.write(b"".join(chunks))
 
     def close(self) -> None:
         """What was written is delivered; then FIN."""

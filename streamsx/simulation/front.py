@@ -9,7 +9,7 @@ Not here: what a request means (the broker's own files in `api/`).
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from streamsx.broker.connection import Call
 from streamsx.broker.events import Body, Peer, Request
@@ -18,7 +18,9 @@ from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
-from streamsx.simulation.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from streamsx.simulation.world import World
 
 PORT = 9092
 HOSTS = ("127.0.0.1", "127.0.0.2")
@@ -34,23 +36,16 @@ DAMAGED_AT = -3
 NOBODY = -1
 
 
-class Watch(Protocol):
-    """Sees what reaches the broker, and what it answers."""
-
-    def asked(self, host: str, call: Call) -> None: ...
-    def told(self, host: str, call: Call, body: Body) -> None: ...
-
-
 class Front:
     """`coordinator` and `leader`: node numbers. Faults are set here, and end by themselves.
 
     `leaderless` and `stingy`: of topics, until when they have no leader, or too few replicas for a
-    produce; `refused`: so many requests of a kind are refused, with which code. Clients that are
-    named in `spared` are neither refused nor told damaged records.
+    produce; `refused`: so many requests of a kind are refused, with which code. The client of this
+    name is `spared`: neither refused nor told damaged records.
     """
 
-    def __init__(self, scheduler: Scheduler, watch: Watch, spared: frozenset[str]) -> None:
-        self.scheduler, self.watch, self._spared = scheduler, watch, spared
+    def __init__(self, world: "World", spared: str) -> None:
+        self.scheduler, self.world, self._spared = world.scheduler, world, spared
         self.coordinator = self.leader = 0
         self.uncoordinated_until = 0.0
         self.leaderless: dict[str, float] = {}
@@ -69,7 +64,7 @@ class Front:
 
     def answer(self, service: Service, call: Call) -> Body | None:
         """In place of the broker's own."""
-        self.watch.asked(call.connection.host, call)
+        self.world.hear("asked", call.connection.host, call)
         if (refused := self._refused(service, call)) is not None:
             return refused
         call.respond = partial(self._respond, call.respond)
@@ -90,7 +85,7 @@ class Front:
         """What this request is refused with, although the broker would grant it."""
         host, now = call.connection.host, self.scheduler.now
         left, code = self.refused.get(call.api, (0, ErrorCode.NONE))
-        if host in self._spared:
+        if host == self._spared:
             return ErrorCode.NONE
         if left:
             self.refused[call.api] = left - 1, code
@@ -116,7 +111,7 @@ class Front:
                     self._coordinators(body)
                 case Api.FETCH:
                     self._fetched(call, body)
-            self.watch.told(call.connection.host, call, body)
+            self.world.hear("told", call.connection.host, call, body)
         respond(call, body)
 
     def _metadata(self, body: Body) -> None:
@@ -137,7 +132,7 @@ class Front:
 
     def _fetched(self, call: Call, body: Body) -> None:
         """One bit of one batch; the broker's own bytes stay whole."""
-        if not self._damaged or call.connection.host in self._spared:
+        if not self._damaged or call.connection.host == self._spared:
             return
         wanted = self._damaged[0]
         for topic in body["responses"]:

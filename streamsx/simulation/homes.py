@@ -9,54 +9,45 @@ import signal
 import uuid
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from streamsx.clock import Clock
 from streamsx.engine.assemble import Machinery
 from streamsx.engine.journal import Journal
 from streamsx.engine.worker import Worker
 from streamsx.membership.member import Member
-from streamsx.model import TaskId, TopicPartition
+from streamsx.model import TaskId
 from streamsx.simulation.apps import app_of
 from streamsx.simulation.disk import Disk
-from streamsx.simulation.network import Net
 from streamsx.simulation.nodes import BOOTSTRAP
 from streamsx.simulation.process import Process
-from streamsx.simulation.scene import APP, Scene
+from streamsx.simulation.scene import APP
 from streamsx.state.directory import StateDirectory
 
-
-class Observer(Protocol):
-    """Hears what workers say of themselves."""
-
-    def done(self, home: "Home", agent: str, tp: TopicPartition, offset: int) -> None: ...
-    def journaled(self, home: "Home", event: str, fields: dict[str, object]) -> None: ...
-    def ended(self, home: "Home", outcome: int | Exception) -> None: ...
+if TYPE_CHECKING:
+    from streamsx.simulation.world import World
 
 
 class _Journal(Journal):
     """Nothing of it is written to a file; the world hears it."""
 
-    def __init__(self, home: "Home", clock: Clock, observer: Observer) -> None:
+    def __init__(self, home: "Home", clock: Clock) -> None:
         super().__init__(home.name, clock)
-        self._home, self._observer = home, observer
+        self._home = home
 
     def __call__(self, event: str, **fields: object) -> None:
         super().__call__(event, **fields)
-        self._observer.journaled(self._home, event, fields)
+        self._home.world.journaled(self._home, event, fields)
 
 
 class Home:
     """`name` is the instance; its worker may live several times, one at a time."""
 
-    def __init__(
-        self, network: Net, scene: Scene, number: int, folder: Path, observer: Observer
-    ) -> None:
-        self.scheduler, self.network = network.scheduler, network
-        self.scene, self.number = scene, number
+    def __init__(self, world: "World", number: int, folder: Path) -> None:
+        self.scheduler, self.network, self.world = world.scheduler, world.network, world
+        self.scene, self.number = world.scene, number
         self.name, self.folder = f"w{number + 1}", folder / f"w{number + 1}"
         self.disk, self.lives, self.terminated = Disk(), 0, False
-        self._observer = observer
         self._ids = self.scheduler.stream(f"ids/{self.name}")
         self._directory: StateDirectory | None = None
         self._worker: Worker | None = None
@@ -92,14 +83,14 @@ class Home:
             self._release()
         if self.process.alive:  # else it was killed in the middle of something
             self.say(f"ended: {outcome!r}")
-            self._observer.ended(self, outcome)
+            self.world.ended(self, outcome)
 
     def _made(self) -> Worker:
         """As `streamsx worker` makes it."""
         clock, stream, name = self.process.clock, self.scheduler.stream, self.process.name
         app = app_of(
             self.scene,
-            partial(self._observer.done, self),
+            partial(self.world.hear, "done", self),
             stream(f"app/{name}"),
             broker=BOOTSTRAP,
             state_dir=str(self.folder),
@@ -112,7 +103,7 @@ class Home:
             app.topology(),
             app.conf,
             self._directory,
-            _Journal(self, clock, self._observer),
+            _Journal(self, clock),
             clock,
             services=[(job.name, job.run) for job in app.jobs()],
             hosted=lambda host: setattr(app, "host", host),

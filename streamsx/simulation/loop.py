@@ -128,7 +128,7 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         heappush(self._timers, (when, next(self._ties), timer))
         if self._timers[0][2] is timer:
-            self._arm(when / self.process.clock.rate)
+            self._arm(when)
         return timer
 
     def _timer_handle_cancelled(self, _: asyncio.TimerHandle) -> None:
@@ -260,7 +260,7 @@ class ThreadLoop(asyncio.AbstractEventLoop):
             heappop(self._timers)
             self._cancelled -= 1
         if self._timers:
-            at = min(at, self._timers[0][0] / self.process.clock.rate)
+            at = min(at, self._timers[0][0])
         if self._inbox:
             at = min(at, self._inbox[0][0])
         return max(at, self._busy_until, self.process.frozen_until) if at < inf else inf
@@ -288,8 +288,7 @@ class ThreadLoop(asyncio.AbstractEventLoop):
             while self._inbox and self._inbox[0][0] <= now:
                 _, _, function, arguments = heappop(self._inbox)
                 ready.append(asyncio.Handle(function, arguments, self, self._context))
-            local = now * self.process.clock.rate
-            while self._timers and self._timers[0][0] <= local:
+            while self._timers and self._timers[0][0] <= now:
                 timer = heappop(self._timers)[2]
                 if timer.cancelled():
                     self._cancelled -= 1

@@ -45,8 +45,6 @@ class Net:
         """What a connection holds, per direction, that nobody has read yet."""
         self.slow: dict[str, float] = {}
         """How many times slower a host's segments are."""
-        self.bytes = 0
-        """Read by anybody."""
         self._listeners: dict[Address, tuple[ThreadLoop, Callable[[], Any]]] = {}
         self._aliases: dict[Address, Address] = {}
         self._cuts: dict[tuple[str, str], float] = {}
@@ -118,7 +116,7 @@ class Net:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         self.boot(host)
         self._listeners[address] = (loop, factory)
-        return Listener(self, loop, address)
+        return Listener(self, loop, address)  # type: ignore[abstract]  # as asyncio's
 
     def close(self, loop: "ThreadLoop", address: Address) -> None:
         """Nobody listens there any more."""
@@ -216,18 +214,5 @@ class Listener(asyncio.AbstractServer):
     def getsockname(self) -> Address:
         return self._address
 
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop
-
-    def is_serving(self) -> bool:
-        return self._net._listening(self._address) is not None
-
     def close(self) -> None:
         self._net.close(self._loop, self._address)
-
-    async def start_serving(self) -> None: ...
-
-    async def serve_forever(self) -> None:
-        raise NotImplementedError
-
-    async def wait_closed(self) -> None: ...

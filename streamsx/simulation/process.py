@@ -1,7 +1,6 @@
 """Processes: threads, memory and sockets that freeze and die together."""
 
 import asyncio
-import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -26,15 +25,13 @@ class Process:
     take back says so in `on_kill`.
     """
 
-    def __init__(
-        self, net: "Net", name: str, *, host: str | None = None, clock: SimClock | None = None
-    ) -> None:
+    def __init__(self, net: "Net", name: str, *, host: str | None = None) -> None:
         self.net, self.scheduler = net, net.scheduler
         self.name, self.host = name, host or name
         lives = [other for other in self.scheduler.processes if other.name == name]
         self.life = len(lives) + 1
         """How often there has been one of this name."""
-        self.clock = clock or SimClock(self.scheduler)
+        self.clock = SimClock(self.scheduler)
         self.alive, self.killed = True, False
         self.frozen_until = 0.0
         self.loops: list[ThreadLoop] = []
@@ -82,15 +79,11 @@ class Process:
                 undo()
 
     def signal(self, number: int) -> None:
-        """SIGTERM or SIGINT; without a handler SIGTERM kills, SIGINT cancels the main coroutine."""
-        if not self.alive:
-            return
-        loop, task = self.main.loop, self.main.task
+        """Without a handler it kills."""
+        loop = self.main.loop
         handler = loop.signals.get(number) if loop else None
         if loop is not None and handler is not None:
             loop.post_at(self.scheduler.now, handler)
-        elif loop is not None and task is not None and number == signal.SIGINT:
-            loop.post_at(self.scheduler.now, task.cancel)
         else:
             self.kill()
 

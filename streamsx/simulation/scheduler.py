@@ -174,16 +174,13 @@ class Scheduler:
 
 
 class SimClock:
-    """`Clock` of one machine. `rate`: its seconds per virtual second; `ahead_s`: its wall clock."""
+    """`Clock` of every machine: they all tell the same time."""
 
-    def __init__(self, scheduler: Scheduler, rate: float = 1.0, ahead_s: float = 0.0) -> None:
-        self._scheduler, self.rate, self.ahead_s = scheduler, rate, ahead_s
-
-    def now(self) -> float:
-        return self._scheduler.look() * self.rate
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.now = scheduler.look
 
     def wall(self) -> float:
-        return WALL_0 + self.ahead_s + self.now()
+        return WALL_0 + self.now()
 
 
 def _swap_task(loop: "ThreadLoop", task: Any) -> Any:

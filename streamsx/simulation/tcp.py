@@ -123,7 +123,6 @@ class SimSocket:
                 break
         whole = taken[0] if len(taken) == 1 else b"".join(taken)
         self._received_bytes -= len(whole)
-        self.net.bytes += len(whole)
         if self.peer._full:
             self.net.scheduler.after(self.latency(), self.peer._owner.writable)
         return whole

@@ -29,10 +29,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 from streamsx.broker.classic import ClassicGroup
-from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
 from streamsx.broker.log import Log
 from streamsx.engine import faults as points
 from streamsx.kafka.batch import columns
@@ -84,12 +83,10 @@ class World:
         self.cancelled: set[str] = set()
         self.tools: list[Tool] = []
         self.dies_at, self.healed, self.surplus = "", False, 0
-        self.front = Front(self.scheduler, self, frozenset({CLIENT}))
+        self.front = Front(self, CLIENT)
         self.nodes = Nodes(self.network, self.front, self.scene, folder / "broker")
         self.client = Client(self.network, self.scene)
-        self.homes = [
-            Home(self.network, self.scene, n, folder, self) for n in range(self.scene.workers)
-        ]
+        self.homes = [Home(self, n, folder) for n in range(self.scene.workers)]
         self.numbers, self._topics = subtopologies(self.scene)
         self._hears: dict[str, list[Callable[..., None]]] = {name: [] for name in HEARD}
         for check in CHECKS:
@@ -143,39 +140,29 @@ class World:
 
     # -- what is heard of it
 
-    def asked(self, host: str, call: Call) -> None:
-        self._counted_in = self.group or self._counted_in
-        for hears in self._hears["asked"]:
-            hears(host, call)
-
-    def told(self, host: str, call: Call, body: Body) -> None:
-        for hears in self._hears["told"]:
-            hears(host, call, body)
-
-    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
-        for hears in self._hears["done"]:
-            hears(home, agent, tp, offset)
+    def hear(self, event: str, *told: Any) -> None:
+        """Whoever has a method for it is told."""
+        if event == "asked":
+            self._counted_in = self.group or self._counted_in
+        for hears in self._hears[event]:
+            hears(*told)
 
     def journaled(self, home: Home, event: str, fields: dict[str, object]) -> None:
         if event == "task" and fields["to"] == "running" and self.belongs(home):
             number, _, partition = str(fields["task"]).partition("_")
-            for hears in self._hears["begins"]:
-                hears(home, TaskId(int(number), int(partition)))
-        for says in self._hears["said"]:
-            says(home, event, fields)
+            self.hear("begins", home, TaskId(int(number), int(partition)))
+        self.hear("said", home, event, fields)
         if event not in QUIET:
             told = {name: value for name, value in fields.items() if name != "pid"}
             home.say(f"{event} {told}")
 
     def ended(self, home: Home, outcome: int | Exception) -> None:
-        for hears in self._hears["ended"]:
-            hears(home, outcome)
+        self.hear("ended", home, outcome)
         if self.faults is not None:
             self.faults.over(home)
 
     def _sample(self) -> None:
-        for hears in self._hears["sample"]:
-            hears()
+        self.hear("sample")
         self.after(SAMPLE_S, self._sample)
 
     def violate(self, invariant: str, what: str) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -169,20 +170,8 @@ def either(request: pytest.FixtureRequest, net: Net) -> Iterator[Wire]:
     real.close()
 
 
-def pause(side: Side) -> None:
-    side.pause_reading()
-
-
-def resume(side: Side) -> None:
-    side.resume_reading()
-
-
-def close(side: Side) -> None:
-    side.close()
-
-
-def abort(side: Side) -> None:
-    side.abort()
+pause, resume = methodcaller("pause_reading"), methodcaller("resume_reading")
+close, abort = methodcaller("close"), methodcaller("abort")
 
 
 # -- data
