@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from streamsx.config import Config
 from streamsx.engine.journal import LOG
-from streamsx.errors import BrokerUnreachable, WorldError
+from streamsx.errors import BrokerUnreachable, StreamsxError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
@@ -37,7 +37,7 @@ class LogBounds:
 
     async def _ask(
         self, tps: list[TopicPartition]
-    ) -> tuple[dict[TopicPartition, Bounds], WorldError | None]:
+    ) -> tuple[dict[TopicPartition, Bounds], StreamsxError | None]:
         if self._stale:
             with suppress(BrokerUnreachable):  # the question will say so
                 await self._cluster.refresh()

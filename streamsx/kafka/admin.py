@@ -196,7 +196,7 @@ async def bounds(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicP
 
 async def bounds_now(
     cluster: Cluster, tps: Iterable[TopicPartition]
-) -> tuple[dict[TopicPartition, Bounds], WorldError | None]:
+) -> tuple[dict[TopicPartition, Bounds], StreamsxError | None]:
     """The same in one attempt: of those that can be told, and why not of the others."""
     wanted = sorted(set(tps))
     starts: dict[TopicPartition, int] = {}
@@ -209,11 +209,11 @@ async def bounds_now(
             _list_offsets(connection, some, LATEST, ends, cluster.timeout_s),
         )
 
-    why: WorldError | None = None
+    why: StreamsxError | None = None
     try:
         await cluster.follow({tp.topic for tp in wanted})
         await _at_leaders(cluster, wanted, ask)
-    except WorldError as error:
+    except StreamsxError as error:
         why = error
     return {tp: Bounds(starts[tp], ends[tp]) for tp in wanted if tp in starts and tp in ends}, why
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from streamsx.errors import WorldError
+from streamsx.errors import StreamsxError
 from streamsx.model import TopicPartition
 
 T = TypeVar("T")
@@ -35,16 +35,16 @@ class _Inquiry(Generic[T]):
 
 
 class Inquiries(Generic[T]):
-    """`ask`: what can be told of some partitions, and why not of the others; what it raises beside
-    a WorldError ends the inquiry. `tell` hears each time what keeps answers away.
+    """`ask`: what can be told of some partitions, and why not of the others; what it raises ends
+    the inquiry. `tell` hears each time what keeps answers away.
     """
 
     def __init__(
         self,
         ask: Callable[
-            [list[TopicPartition]], Awaitable[tuple[dict[TopicPartition, T], WorldError | None]]
+            [list[TopicPartition]], Awaitable[tuple[dict[TopicPartition, T], StreamsxError | None]]
         ],
-        tell: Callable[[WorldError], None],
+        tell: Callable[[StreamsxError], None],
     ) -> None:
         self._ask, self._tell = ask, tell
         self._waiting: dict[_Inquiry[T], None] = {}

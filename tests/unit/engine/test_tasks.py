@@ -98,6 +98,36 @@ def test_where_a_log_begins_is_no_news_for_a_task_that_was_away_meanwhile(bench:
     assert bench.read(changelog(0)) == [(b'"d"', b"1")]
 
 
+@pytest.mark.parametrize(
+    "code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR]
+)
+def test_who_may_not_know_where_a_log_begins_waits_and_nobody_else_does(
+    bench: Bench, code: ErrorCode
+) -> None:
+    """It ended the worker, and so each one that was given the task after it."""
+
+    def refuses(service: Service, call: Call) -> Body | None:
+        body = answered(service, call)
+        if call.api is Api.LIST_OFFSETS and body is not None:
+            for topic in body["topics"]:
+                for part in topic["partitions"]:
+                    if refused and topic["name"] == "words" and not part["partition_index"]:
+                        part["error_code"] = code
+        return body
+
+    refused = True
+    bench.answer = refuses
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    bench.feed(1, "b")
+    station.hand.plan(T0, T1)
+    bench.until(lambda: words(1) in bench.committed, 5)
+    bench.run(5)
+    assert words(0) not in bench.committed
+    refused = False
+    bench.until(lambda: words(0) in bench.committed, 5)
+
+
 def test_a_source_that_is_damaged_for_good_says_so_and_the_others_go_on(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
