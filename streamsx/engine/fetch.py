@@ -22,6 +22,7 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import name_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import fetch
+from streamsx.lifecycle.denial import REMEDIES
 from streamsx.lifecycle.fetch import BACKOFF_MAX_S, BACKOFF_S, Asked, Fetching, Limits
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
@@ -218,7 +219,8 @@ class Fetcher:
             case fetch.OutOfRange(offset):
                 self._out_of_range(tp, offset)
             case fetch.Refused(code, again_s):
-                LOG.warning("fetching %s: %s: again in %.1f s", tp, name_of(code), again_s)
+                why = ": ".join(filter(None, (name_of(code), REMEDIES.get(code))))
+                LOG.warning("fetching %s: %s: again in %.1f s", tp, why, again_s)
                 self._stale = True
             case fetch.Damaged():
                 self._damaged(tp, outcome)

@@ -350,4 +350,6 @@ def refusal(tp: TopicPartition, code: int) -> WorldError:
     advice = "see the broker's log"
     if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
         advice = f"raise max.message.bytes of the topic to {BATCH_BYTES_MAX} or more"
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        advice = "let the user of this worker write to the topic"
     return WorldError(f"records refused: {tp}: {name_of(code)}: {advice}")

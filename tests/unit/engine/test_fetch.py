@@ -454,6 +454,25 @@ def looked_up(lane: Lane) -> int:
     return sum(len(node.broker.asked_for(Api.METADATA)) for node in lane.nodes)
 
 
+def test_a_topic_that_may_not_be_read_says_what_to_do_and_is_read_once_it_may(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(lane: Lane) -> None:
+        lane.logs = {A: [written(0)], B: [written(0)]}
+        lane.codes = {A: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        lane.fetcher.add(A, 0)
+        lane.fetcher.add(B, 0)
+        assert await lane.take(B, 10) == list(range(10))
+        lane.codes = {}
+        assert await lane.take(A, 10) == list(range(10))
+
+    play(story)
+    assert (
+        "fetching t-0: TOPIC_AUTHORIZATION_FAILED: let the user of this worker read the topic: "
+        "again in 0.1 s"
+    ) in caplog.messages
+
+
 def test_a_refusal_is_asked_about_once_and_a_good_answer_never() -> None:
     async def story(lane: Lane) -> None:
         lane.logs = {A: [written(n) for n in range(0, 60, 10)]}

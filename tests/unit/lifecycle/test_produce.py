@@ -310,7 +310,8 @@ def test_a_refusal_for_good_stops_its_partition_and_no_other() -> None:
     [
         (ErrorCode.MESSAGE_TOO_LARGE, "raise max.message.bytes of the topic to 1000000 or more"),
         (ErrorCode.RECORD_LIST_TOO_LARGE, "raise max.message.bytes of the topic"),
-        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "see the broker's log"),
+        (ErrorCode.INVALID_RECORD, "see the broker's log"),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "let the user of this worker write to the topic"),
     ],
 )
 def test_a_refusal_says_what_where_and_what_to_do(code: ErrorCode, advice: str) -> None:
