@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.errors import SettingError, TopicGone, WorldError
+from streamsx.errors import SettingError, StreamsxError, TopicGone
 from streamsx.kafka import inquiries as module
 from streamsx.kafka.inquiries import Inquiries
 from streamsx.model import TopicPartition
@@ -25,7 +25,7 @@ class Oracle:
 
     def __init__(self) -> None:
         self.asked: list[list[TopicPartition]] = []
-        self.told: list[WorldError] = []
+        self.told: list[StreamsxError] = []
         self.lost: set[TopicPartition] = set()
         self.refuses: Exception | None = None
         self.more = asyncio.Event()
@@ -35,7 +35,7 @@ class Oracle:
 
     async def _ask(
         self, tps: list[TopicPartition]
-    ) -> tuple[dict[TopicPartition, int], WorldError | None]:
+    ) -> tuple[dict[TopicPartition, int], StreamsxError | None]:
         self.asked.append(tps)
         self.more.set()
         number = len(self.asked)
