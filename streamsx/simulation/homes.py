@@ -147,7 +147,8 @@ class Home:
             loop.hold(seconds)
 
     def say(self, what: str) -> None:
-        self.scheduler.say(self.process.name, what)
+        """Where its folder is, which is elsewhere each time, is no part of a story."""
+        self.scheduler.say(self.process.name, what.replace(str(self.folder.parent), ""))
 
     # -- what no process knows of itself
 

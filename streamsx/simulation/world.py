@@ -56,7 +56,6 @@ READ_BYTES = 1 << 20
 STREAK_MAX = 10
 """So many records in a row that fail stop a task: the setting's default."""
 BROKER_LOG = "streamsx.broker"
-LOGGERS = ("streamsx", BROKER_LOG)
 QUIET = frozenset({"commit", "gap", "calm_gap", "restore_progress"})
 """Of the journal, not in the story."""
 
@@ -333,20 +332,17 @@ def world(seed: int, scene: Scene | None = None, *, logs: bool = False) -> Itera
 @contextlib.contextmanager
 def _told(scheduler: Scheduler, level: int) -> Iterator[None]:
     """What the product logs from `level` on goes into the story, and nowhere else."""
-    handler = _Told(scheduler)
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    before = [(logger.level, logger.propagate) for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(level)
-        logger.propagate = False
-        logger.addHandler(handler)
+    handler, logger = _Told(scheduler), logging.getLogger("streamsx")
+    before = logger.level, logger.propagate
+    logger.setLevel(level)
+    logger.propagate = False
+    logger.addHandler(handler)
     try:
         yield
     finally:
-        for logger, (was, propagate) in zip(loggers, before, strict=True):
-            logger.removeHandler(handler)
-            logger.setLevel(was)
-            logger.propagate = propagate
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 def _end(made: World) -> None:
