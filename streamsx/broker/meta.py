@@ -72,9 +72,10 @@ class Meta:
     def next_producer_id(self) -> int:
         """One that was never given out and never will be again. Raises OSError."""
         if self._producer_id == self._producer_ids_end:
-            self._producer_id = int(self._db.get(PRODUCER_KEY) or 0)
-            self._producer_ids_end = self._producer_id + PRODUCER_IDS_AT_ONCE
-            self._write([(PRODUCER_KEY, b"%d" % self._producer_ids_end)], (), sync=True)
+            first = int(self._db.get(PRODUCER_KEY) or 0)
+            end = first + PRODUCER_IDS_AT_ONCE
+            self._write([(PRODUCER_KEY, b"%d" % end)], (), sync=True)
+            self._producer_id, self._producer_ids_end = first, end
         self._producer_id += 1
         return self._producer_id - 1
 

@@ -43,6 +43,27 @@ def test_a_producer_id_is_given_once_whatever_happens(tmp_path: Path) -> None:
     assert len(set(given)) == len(given)
 
 
+def test_no_producer_id_is_given_that_was_not_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full when the next thousand were to be set aside, and then it was not."""
+    meta = Meta(tmp_path / "meta", sync=False)
+    with monkeypatch.context() as full:
+        full.setattr("streamsx.broker.meta.WriteBatch", failing)
+        with pytest.raises(OSError, match="No space left"):
+            meta.next_producer_id()
+    given = [meta.next_producer_id()]
+    meta.close()
+    again = Meta(tmp_path / "meta", sync=False)
+    given.append(again.next_producer_id())
+    again.close()
+    assert given == [0, PRODUCER_IDS_AT_ONCE]
+
+
+def failing(*_: object, **__: object) -> None:
+    raise OSError("No space left on device")
+
+
 def test_a_directory_of_a_newer_format_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
