@@ -42,6 +42,8 @@ class Traffic:
     connections: "dict[Connection, None]" = field(default_factory=dict)
     """In the order in which they came."""
     in_flight_bytes: int = 0
+    open: bool = True
+    """Whether the broker serves: a connection may be made a turn after it was accepted."""
 
     def largest(self) -> "Connection":
         """Which holds the most; of equals the one that has been silent for the longest time."""
@@ -108,6 +110,9 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = f"{self.host}:{port}"
         self.address = transport.get_extra_info("sockname")[:2]
         transport.set_write_buffer_limits(self._limits.unsent_bytes_max)
+        if not self._traffic.open:
+            transport.abort()
+            return
         self._traffic.connections[self] = None
         if len(self._traffic.connections) > self._limits.connections_max:
             self.close(f"there are {self._limits.connections_max} connections")

@@ -15,7 +15,8 @@ from struct import Struct
 
 from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, Header
 
-DESCRIPTORS_MAX = 512
+DESCRIPTORS_MAX = 256
+"""With as many connections as there may be, below the 1,024 that a process usually has."""
 INDEX_INTERVAL_BYTES = 4096
 
 _head = Struct(">qi11xi8xq")

@@ -132,6 +132,7 @@ class Broker:
         """Hangs up, brings everything to the disk, lets go of the directory. Raises OSError."""
         with self._closing:
             self._server.close()
+            self._traffic.open = False
             self._sweep_timer.cancel()
             for connection in tuple(self._traffic.connections):
                 connection.abort()
@@ -155,9 +156,10 @@ class Broker:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or error
             raise UsageError(
-                f"unknown host: {self.host}: {error.strerror}: give an address of this machine"
+                f"unknown host: {self.host}: {why}: give an address of this machine"
             ) from error
         addresses = sorted({str(address[0]) for *_, address in found})
         if len(addresses) > 1:
@@ -183,12 +185,12 @@ class Broker:
         undo.callback(meta.close)
         topics = TopicStore(folder / "logs", meta, clean=was_clean(folder), sync=sync)
         undo.callback(topics.close)
-        for name, partitions in self._topics.items():
-            if name not in topics.by_name:
-                topics.create(name, self._fresh_id().bytes, partitions, {})
         groups = Groups(self._group_config, meta, self._clock, topics.catalog, self._fresh_id)
         undo.callback(groups.close)
         topics.changed = groups.topics_changed
+        for name, partitions in self._topics.items():  # now that the groups miss what is gone
+            if name not in topics.by_name:
+                topics.create(name, self._fresh_id().bytes, partitions, {})
         versions = {key: served for key, (_, served) in handlers().items()}
         self._service = Service(
             self._options, self._limits, meta, topics, groups, Flusher(), self._fresh_id, versions

@@ -46,7 +46,6 @@ class TopicStore:
         """Opens all logs; after a crash (not `clean`) their tails are verified."""
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
-        self.partitions = 0
         self.changed: Callable[[], None] = lambda: None
         self._folder, self._meta, self._sync = folder, meta, sync
         self._descriptors = Descriptors()
@@ -54,6 +53,11 @@ class TopicStore:
             configs = {config.name: config.value for config in value.configs}
             topic = Topic(key.topic, value.topic_id, configs)
             self._open(topic, value.partitions, clean=clean)
+
+    @property
+    def partitions(self) -> int:
+        """Of all topics together."""
+        return sum(len(topic.logs) for topic in self.by_name.values())
 
     def catalog(self) -> dict[str, tuple[bytes, int]]:
         """Id and number of partitions, by name."""
@@ -92,7 +96,6 @@ class TopicStore:
         """With its records. Raises OSError."""
         self._meta.write(deletes=[TopicKey(topic.name)])
         del self.by_name[topic.name], self.by_id[topic.id]
-        self.partitions -= len(topic.logs)
         self.changed()
         for log in topic.logs:
             log.close()
@@ -117,7 +120,6 @@ class TopicStore:
         self._meta.write([(TopicKey(topic.name), TopicValue(topic.id, partitions, given))])
 
     def _open(self, topic: Topic, partitions: int, *, clean: bool) -> None:
-        self.partitions += partitions - len(topic.logs)
         topic.logs += [
             Log(
                 self._folder / f"{topic.name}-{partition}",

@@ -70,6 +70,7 @@ WRONG = {
     "no partitions": (["--topic", "a:0"], "bad topic: a:0: "),
     "an address that others reach": (["--host", "0.0.0.0"], "0.0.0.0: anybody who reaches it"),
     "a host that is none": (["--host", "no.such.invalid"], "unknown host: no.such.invalid: "),
+    "a host that cannot be": (["--host", "a..b"], "unknown host: a..b: "),
     "a limit of nothing": (["--connections-max", "0"], "not a whole number from 1 on: '0'"),
     "a bad duration": (
         ["--connections-max-idle", "3x"],

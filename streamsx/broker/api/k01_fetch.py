@@ -64,7 +64,8 @@ class Reading:
             return self._error(asked, ErrorCode.OFFSET_OUT_OF_RANGE, log.start)
         self.logs.append(log)
         most = min(asked.partition_max_bytes, self._left)
-        records = log.read(asked.fetch_offset, most) if self._left > 0 else b""
+        room = self._left > 0 or not self.size  # KIP-74: the first batch comes, whatever is asked
+        records = log.read(asked.fetch_offset, most) if room else b""
         self._left -= len(records)
         self.size += len(records)
         return {

@@ -1,0 +1,341 @@
+"""What requests are answered, asked of a broker on the test's own loop."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from streamsx.broker.connection import Limits
+from streamsx.broker.segment import DESCRIPTORS_MAX
+from streamsx.broker.server import Broker
+from streamsx.broker.service import Options
+from streamsx.kafka import wire
+from streamsx.kafka.batch import Builder, scan
+from streamsx.kafka.errors import ErrorCode as E
+from streamsx.kafka.wire import Api
+
+Story = Callable[["Client", "Client"], Coroutine[Any, Any, None]]
+Run = Callable[..., None]
+
+
+class Client:
+    """One connection; `broker` for a look inside."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    async def __aenter__(self) -> Self:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.broker.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+    def send(self, api: Api, version: int, **body: Any) -> None:
+        self.writer.write(wire.request_encoder(api, version)(1, "test", body))
+
+    async def told(self, api: Api, version: int) -> Any:
+        async with asyncio.timeout(10):
+            size = int.from_bytes(await self.reader.readexactly(4))
+            return wire.response_decoder(api, version)(await self.reader.readexactly(size))
+
+    async def ask(self, api: Api, version: int, **body: Any) -> Any:
+        self.send(api, version, **body)
+        return await self.told(api, version)
+
+    async def produce(self, *values: bytes, partition: int = 0, acks: int = 1) -> Any:
+        self.send(Api.PRODUCE, 9, **produced(*values, partition=partition, acks=acks))
+        told = await self.told(Api.PRODUCE, 9)
+        return told.responses[0].partition_responses[0]
+
+
+def batch(*values: bytes) -> bytes:
+    builder = Builder(1 << 20)
+    for value in values:
+        builder.append(1, None, value)
+    return bytes(builder.close())
+
+
+SIZE = len(batch(b"x" * 100))
+
+
+def produced(*values: bytes, partition: int = 0, acks: int = 1, topic: str = "t") -> dict[str, Any]:
+    data = [{"index": partition, "records": batch(*values)}]
+    topics = [{"name": topic, "partition_data": data}]
+    return {"acks": acks, "timeout": 1000, "topic_data": topics}
+
+
+def fetched(
+    *partitions: int, offset: int = 0, max_bytes: int = 1 << 20, partition_max: int = 1 << 20,
+    min_bytes: int = 1, wait_ms: int = 0, topic: str = "t", session: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    asked = [
+        {"partition": p, "fetch_offset": offset, "partition_max_bytes": partition_max}
+        for p in partitions
+    ]
+    return {
+        "max_wait": wait_ms, "min_bytes": min_bytes, "max_bytes": max_bytes, "session_id": session,
+        "topics": [{"topic": topic, "partitions": asked}],
+    }  # fmt: skip
+
+
+def counts(answer: Any) -> list[int]:
+    """Whole batches per partition of a fetch."""
+    return [
+        sum(1 for _ in whole(bytes(p.records or b"")))
+        for topic in answer.responses
+        for p in topic.partitions
+    ]
+
+
+def whole(data: bytes) -> Any:
+    """The last one may be cut."""
+    while len(data) >= 12 and len(data) >= (size := int.from_bytes(data[8:12]) + 12):
+        yield from scan(memoryview(data[:size]), check=True)
+        data = data[size:]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    async def whole(story: Story, about: dict[str, Any]) -> None:
+        topics = about.pop("topics", {"t": 2})
+        async with (
+            Broker(tmp_path / "data", topics=topics, **about) as broker, Client(broker) as client,
+            Client(broker) as other,
+        ):  # fmt: skip
+            await story(client, other)
+
+    return lambda story, **about: asyncio.run(whole(story, about))
+
+
+# Fetch.
+
+
+@pytest.mark.parametrize("most", [-1, 0, 1, SIZE])
+def test_the_first_batch_comes_however_little_was_asked_for_and_no_other(
+    run: Run, most: int
+) -> None:
+    async def story(client: Client, _: Client) -> None:
+        for partition in (0, 0, 1):
+            await client.produce(b"x" * 100, partition=partition)
+        told = await client.ask(Api.FETCH, 11, **fetched(0, 1, max_bytes=most))
+        assert counts(told) == [1, 0]
+        told = await client.ask(Api.FETCH, 11, **fetched(0, 1, partition_max=most))
+        assert counts(told) == [1, 1]
+        told = await client.ask(Api.FETCH, 11, **fetched(0, 1, max_bytes=2 * SIZE + 1))
+        assert counts(told) == [2, 1]
+
+    run(story)
+
+
+def test_a_fetch_waits_for_as_much_as_it_wants_of_all_its_partitions(run: Run) -> None:
+    async def story(client: Client, other: Client) -> None:
+        await other.produce(b"x" * 100)
+        wanted = fetched(0, 1, min_bytes=2 * SIZE + 1, wait_ms=60_000)
+        client.send(Api.FETCH, 11, **wanted)
+        await other.produce(b"x" * 100, partition=1)
+        waiting = asyncio.ensure_future(client.told(Api.FETCH, 11))
+        await other.ask(Api.API_VERSIONS, 0)
+        assert not waiting.done()
+        await other.produce(b"x", partition=1)
+        assert counts(await waiting) == [1, 2]
+        at_once = fetched(0, 1, min_bytes=2 * SIZE, wait_ms=60_000)
+        assert counts(await client.ask(Api.FETCH, 11, **at_once)) == [1, 2]
+
+    run(story)
+
+
+def test_offsets_that_a_log_does_not_have_are_out_of_range_at_once(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        await client.produce(b"a", b"b", b"c")
+        deleted = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 2}]}]
+        await client.ask(Api.DELETE_RECORDS, 2, topics=deleted, timeout=1000)
+        for offset, code in ((1, E.OFFSET_OUT_OF_RANGE), (2, E.NONE), (4, E.OFFSET_OUT_OF_RANGE)):
+            body = fetched(0, offset=offset, wait_ms=60_000)
+            told = (await client.ask(Api.FETCH, 11, **body)).responses[0].partitions[0]
+            assert (told.error_code, told.log_start_offset) == (code, 2)
+        told = (await client.ask(Api.FETCH, 11, **fetched(0, offset=3))).responses[0].partitions[0]
+        assert (told.error_code, told.high_watermark, told.last_stable_offset) == (E.NONE, 3, 3)
+
+    run(story)
+
+
+def test_what_is_wrong_with_a_fetch_is_said_at_once(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        for topic, partition in (("no", 0), ("t", 2), ("t", -1)):
+            body = fetched(partition, topic=topic, wait_ms=60_000)
+            told = (await client.ask(Api.FETCH, 11, **body)).responses[0].partitions[0]
+            assert told.error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+        body = fetched(0, wait_ms=60_000, session=7)
+        told = await client.ask(Api.FETCH, 11, **body)
+        assert told.error_code == E.FETCH_SESSION_ID_NOT_FOUND
+
+    run(story)
+
+
+# Produce.
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_record_is_acknowledged_when_readers_see_it(run: Run, sync: bool) -> None:
+    async def story(client: Client, _: Client) -> None:
+        for acks, offset in ((1, 0), (-1, 1)):
+            told = await client.produce(b"x", acks=acks)
+            assert (told.error_code, told.base_offset) == (E.NONE, offset)
+            assert client.broker.service.topics.by_name["t"].logs[0].high_watermark == offset + 1
+
+    run(story, options=Options(sync=sync))
+
+
+def test_nothing_is_appended_for_what_is_wrong_with_a_produce(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        wrong = [
+            (produced(b"x", acks=2), E.INVALID_REQUIRED_ACKS),
+            (produced(b"x", acks=-2), E.INVALID_REQUIRED_ACKS),
+            (produced(b"x", topic="no"), E.UNKNOWN_TOPIC_OR_PARTITION),
+            (produced(b"x", partition=2), E.UNKNOWN_TOPIC_OR_PARTITION),
+            (produced(b"x" * 1_048_588), E.MESSAGE_TOO_LARGE),
+        ]
+        for body, code in wrong:
+            told = await client.ask(Api.PRODUCE, 9, **body)
+            (partition,) = told.responses[0].partition_responses
+            assert (partition.error_code, partition.base_offset) == (code, -1)
+        assert [log.end for log in client.broker.service.topics.by_name["t"].logs] == [0, 0]
+
+    run(story)
+
+
+# Topics.
+
+
+def test_a_topic_is_made_for_who_asks_if_both_sides_want_it_and_there_is_room(run: Run) -> None:
+    async def codes(client: Client, allowed: bool, *names: str) -> list[int]:
+        topics = [{"name": name} for name in names]
+        body = {"topics": topics, "allow_auto_topic_creation": allowed}
+        return [t.error_code for t in (await client.ask(Api.METADATA, 9, **body)).topics]
+
+    async def story(client: Client, _: Client) -> None:
+        unknown = E.UNKNOWN_TOPIC_OR_PARTITION
+        assert await codes(client, False, "a") == [unknown]
+        assert await codes(client, True, "a b") == [E.INVALID_TOPIC_EXCEPTION]
+        assert await codes(client, True, "a", "b", "c") == [E.NONE, E.NONE, unknown]
+        assert client.broker.service.topics.partitions == 8
+        old = await client.ask(Api.METADATA, 0, topics=[])
+        assert [(t.name, len(t.partitions)) for t in old.topics] == [("a", 3), ("b", 3), ("t", 2)]
+        none = await client.ask(Api.METADATA, 1, topics=[])
+        assert not none.topics
+        deleted = await client.ask(Api.DELETE_TOPICS, 5, topic_names=["a"], timeout=1000)
+        assert deleted.responses[0].error_code == E.NONE
+        assert await codes(client, True, "c") == [E.NONE]
+
+    run(story, options=Options(partitions=3), limits=Limits(partitions_max=8))
+
+
+def test_a_broker_that_makes_no_topics_makes_none(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        body = {"topics": [{"name": "a"}], "allow_auto_topic_creation": True}
+        told = await client.ask(Api.METADATA, 9, **body)
+        assert told.topics[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(story, options=Options(auto_create=False))
+
+
+def test_partitions_are_added_as_far_as_there_is_room(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        for count, code in (
+            (2, E.INVALID_PARTITIONS), (5, E.POLICY_VIOLATION), (4, E.NONE),
+            (3, E.INVALID_PARTITIONS),
+        ):  # fmt: skip
+            body = {"topics": [{"name": "t", "count": count}], "timeout": 1000}
+            told = await client.ask(Api.CREATE_PARTITIONS, 2, **body)
+            assert told.results[0].error_code == code
+        assert len(client.broker.service.topics.by_name["t"].logs) == 4
+
+    run(story, limits=Limits(partitions_max=4))
+
+
+def test_records_are_deleted_up_to_the_end_and_not_beyond(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        await client.produce(b"a", b"b", b"c")
+        wrong = E.OFFSET_OUT_OF_RANGE
+        for offset, told in ((4, (wrong, -1)), (-2, (wrong, -1)), (1, (0, 1)), (-1, (0, 3))):
+            asked = [{"name": "t", "partitions": [{"partition_index": 0, "offset": offset}]}]
+            answer = await client.ask(Api.DELETE_RECORDS, 2, topics=asked, timeout=1000)
+            partition = answer.topics[0].partitions[0]
+            assert (partition.error_code, partition.low_watermark) == told
+        for timestamp, offset in ((-1, 3), (-2, 3), (-3, -1), (0, -1)):
+            asked = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]
+            answer = await client.ask(Api.LIST_OFFSETS, 5, topics=asked)
+            assert answer.topics[0].partitions[0].offset == offset
+
+    run(story)
+
+
+def test_a_topic_that_cannot_be_made_takes_no_room(run: Run, tmp_path: Path) -> None:
+    async def story(client: Client, other: Client) -> None:
+        (tmp_path / "data" / "logs" / "a-0").write_text("in the way")
+        asked = [{"name": "a", "num_partitions": 2, "replication_factor": 1}]
+        client.send(Api.CREATE_TOPICS, 4, topics=asked, timeout=1000)
+        assert await client.reader.read() == b""
+        asked = [{"name": "b", "num_partitions": 2, "replication_factor": 1}]
+        told = await other.ask(Api.CREATE_TOPICS, 4, topics=asked, timeout=1000)
+        assert told.topics[0].error_code == E.NONE
+
+    run(story, limits=Limits(partitions_max=4))
+
+
+# The broker as a whole.
+
+
+def test_what_was_committed_for_a_topic_does_not_greet_the_one_that_the_start_makes(
+    run: Run,
+) -> None:
+    """Its row was deleted, and the broker was killed before those of the offsets were."""
+    partition = {"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}
+    about = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
+
+    async def before(client: Client, _: Client) -> None:
+        body = {**about, "topics": [{"name": "t", "partitions": [partition]}]}
+        told = await client.ask(Api.OFFSET_COMMIT, 3, **body)
+        assert told.topics[0].partitions[0].error_code == E.NONE
+        service = client.broker.service
+        service.topics.changed = lambda: None
+        service.topics.delete(service.topics.by_name["t"])
+
+    async def after(client: Client, _: Client) -> None:
+        told = await client.ask(Api.OFFSET_FETCH, 5, group_id="g", topics=None)
+        assert not told.topics
+
+    run(before)
+    run(after)
+
+
+def test_a_connection_that_comes_while_the_broker_ends_is_not_served(tmp_path: Path) -> None:
+    """It was accepted, and is made a turn later."""
+
+    async def story(turns: int) -> None:
+        loop, broker = asyncio.get_running_loop(), Broker(tmp_path / str(turns), topics={"t": 1})
+        await broker.start()
+        with socket.socket() as late:
+            late.setblocking(False)
+            await loop.sock_connect(late, ("127.0.0.1", broker.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await broker.close()
+            with suppress(ConnectionError):
+                request = wire.request_encoder(Api.PRODUCE, 9)(1, "", produced(b"late"))
+                await loop.sock_sendall(late, request)
+                assert await loop.sock_recv(late, 100) == b""
+
+    for turns in range(5):
+        asyncio.run(story(turns))
+
+
+def test_connections_and_files_fit_into_what_a_process_may_usually_open() -> None:
+    assert Limits().connections_max + DESCRIPTORS_MAX <= 1024 - 128
