@@ -4,6 +4,7 @@ import pytest
 
 from streamsx.broker.classic import COLUMN, TABLE, Cause, GroupConfig, Round, State
 from streamsx.broker.events import Gone
+from streamsx.broker.records import GroupValue
 from streamsx.errors import InvalidTransition
 from streamsx.kafka.errors import ErrorCode
 from tests.support.desk import Desk
@@ -203,6 +204,118 @@ def test_a_member_whose_connection_closed_still_counts_as_joined(desk: Desk) -> 
     assert waiter not in desk.replies
 
 
+def test_who_has_synced_stays_when_the_time_to_sync_is_over(desk: Desk) -> None:
+    leader, follower = joined(desk, session_ms=600_000, rebalance_ms=5000)
+    desk.sync(leader, 2)
+    desk.sleep(4)
+    assert error(desk, desk.sync(follower, 2)) == NONE
+    desk.sleep(1)
+    assert (state(desk), generation(desk)) == (State.STABLE, 2)
+    assert desk.wakes["g"] > desk.now
+
+
+def test_a_sync_that_waited_longer_than_a_session_has_a_whole_one_from_its_answer_on(
+    desk: Desk,
+) -> None:
+    leader, follower = joined(desk, session_ms=4000)
+    parked = desk.sync(follower, 2)
+    for _ in range(2):
+        desk.sleep(3)
+        desk.heartbeat(leader, 2)
+    desk.sync(leader, 2, assignments={follower: b"yours"})
+    assert desk.replies[parked]["assignment"] == b"yours"
+    desk.sleep(3.9)
+    assert desk.heartbeat(leader, 2)["error_code"] == NONE
+    desk.sleep(0.1)
+    assert desk.heartbeat(leader, 2)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_member_whose_connection_closed_while_it_waited_has_a_whole_session_from_then_on(
+    desk: Desk,
+) -> None:
+    leader, follower = stable(desk, session_ms=4000)
+    waiter = desk.join(leader, session_ms=4000)
+    for _ in range(2):
+        desk.sleep(3)
+        desk.heartbeat(follower, 2)
+    desk.step(Gone("g", waiter))
+    desk.sleep(3.9)
+    assert leader in desk.machine.groups["g"].round.members
+    desk.heartbeat(follower, 2)
+    desk.sleep(0.1)
+    assert leader not in desk.machine.groups["g"].round.members
+
+
+def test_who_keeps_beating_while_others_join_again_keeps_its_place(desk: Desk) -> None:
+    leader, follower = stable(desk, session_ms=4000)
+    desk.join(leader, session_ms=4000)
+    for _ in range(4):
+        desk.sleep(3)
+        code = desk.heartbeat(follower, 2)["error_code"]
+        assert code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_full_group_counts_the_ids_that_it_has_promised() -> None:
+    desk = Desk(GroupConfig(members_max=2))
+    first, second = new_id(desk), new_id(desk)
+    assert error(desk, desk.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert error(desk, desk.join(first)) == NONE
+    assert desk.join(second) not in desk.replies
+
+
+def test_as_much_metadata_as_may_be_is_taken(desk: Desk) -> None:
+    (leader,) = stable(desk, 1)
+    most = {"range": bytes(65535), "sticky": b"s"}
+    assert error(desk, desk.join(leader, protocols=most)) == NONE
+
+
+def test_nobody_is_waited_for_less_than_the_least_time(desk: Desk) -> None:
+    """In milliseconds; a client may say 0."""
+    leader, follower = stable(desk, rebalance_ms=0)
+    waiter = desk.join(leader, rebalance_ms=0)
+    desk.sleep(0.009)
+    assert waiter not in desk.replies
+    desk.sleep(0.001)
+    assert [m["member_id"] for m in desk.replies[waiter]["members"]] == [leader]
+    assert follower not in desk.machine.groups["g"].round.members
+
+
+def test_a_client_of_long_ago_is_waited_for_as_long_as_its_session(desk: Desk) -> None:
+    """JoinGroup had no time for the round before version 1."""
+    leader = str(desk.replies[desk.join(version=0, session_ms=5000)]["member_id"])
+    desk.sync(leader, 1)
+    desk.join(version=0, session_ms=5000)
+    (about,) = [m.about for m in desk.machine.groups["g"].round.members.values() if m.id == leader]
+    assert about.rebalance_timeout == 5000
+
+
+def test_a_group_that_was_left_may_become_one_of_another_type(desk: Desk) -> None:
+    (leader,) = stable(desk, 1)
+    desk.leave((leader, None))
+    waiter = desk.join(version=3, kind="connect")
+    assert desk.replies[waiter]["protocol_type"] == "connect"
+
+
+def test_who_joins_again_and_still_does_not_sync_is_removed_in_time(desk: Desk) -> None:
+    leader, follower = joined(desk, session_ms=600_000, rebalance_ms=5000)
+    desk.sync(leader, 2)
+    assert desk.replies[desk.join(follower)]["generation_id"] == 2
+    desk.sleep(5)
+    assert follower not in desk.machine.groups["g"].round.members
+
+
+def test_a_group_says_when_it_came_to_its_state(desk: Desk) -> None:
+    desk.sleep(5)
+    stable(desk, 1)
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        (row,) = desk.disk.values()
+        assert isinstance(row, GroupValue)
+        told.append((row.state_timestamp, len(row.members)))
+        desk.sleep(10)
+    assert told == [(1_005_000, 1), (1_015_000, 0)]  # it was assigned; its session ended
+
+
 def test_a_parked_join_that_is_asked_again_elsewhere_is_answered_there(desk: Desk) -> None:
     leader, follower = stable(desk)
     lost, waiter = desk.join(leader), desk.join(leader)
@@ -285,6 +398,15 @@ def test_the_protocol_is_the_favourite_of_those_that_all_support(desk: Desk) -> 
     follower = next(m for m in desk.machine.groups["g"].round.members if m != old)
     desk.join(follower, protocols={"sticky": b"s", "range": b"r"})
     assert desk.replies[upgraded]["protocol_name"] == "sticky"
+
+
+def test_the_protocol_is_what_most_like_best(desk: Desk) -> None:
+    likes = [("range", "sticky"), ("sticky", "range"), ("sticky", "range")]
+    offers = [dict.fromkeys(names, b"") for names in likes]
+    ids = [new_id(desk, protocols=offer) for offer in offers]
+    waiters = [desk.join(m, protocols=o) for m, o in zip(ids, offers, strict=True)]
+    waiters.append(desk.join(ids[0], protocols=offers[0]))
+    assert desk.replies[waiters[-1]]["protocol_name"] == "sticky"
 
 
 REFUSED = {

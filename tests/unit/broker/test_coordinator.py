@@ -118,6 +118,24 @@ def test_ids_that_were_promised_are_forgotten(desk: Desk) -> None:
     assert desk.replies[desk.join(promised)]["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.parametrize("half", ["joined", "synced"])
+def test_once_a_round_is_over_nothing_is_left_of_the_crash_before_it(desk: Desk, half: str) -> None:
+    """Who joins again as before is told of the round, and does not begin another one."""
+    leader, follower = pair(desk)
+    desk.crash()
+    generation = 2
+    if half == "joined":
+        desk.join(leader)
+        desk.join(follower)
+        generation = 3
+    else:
+        desk.sync(leader, 2)
+    before = round_of(desk)
+    waiter = desk.join(follower)
+    assert desk.replies[waiter]["generation_id"] == generation
+    assert round_of(desk) == before
+
+
 # Groups that are not there, or hold only offsets.
 
 
@@ -128,6 +146,21 @@ def test_an_absent_group_knows_nobody_and_comes_into_being_by_a_join_only(desk: 
     assert desk.leave(("m", None), group="no") == [unknown]
     assert desk.committed("no") == {}
     assert desk.machine.groups == {}
+
+
+def test_a_group_that_holds_only_offsets_keeps_them_whoever_asks(desk: Desk) -> None:
+    desk.commit("", -1, {("t", 0): 7})
+    assert desk.heartbeat("m", 1)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
+    desk.join(session_ms=1000)
+    desk.sleep(1)
+    assert desk.committed() == {("t", 0): 7}
+
+
+def test_a_group_that_had_members_keeps_its_generation(desk: Desk) -> None:
+    leader, follower = stable(desk)
+    desk.leave((leader, None), (follower, None))
+    desk.heartbeat("m", 1)
+    assert round_of(desk) == (State.EMPTY, 3)
 
 
 def test_a_group_of_which_nothing_came_is_dropped(desk: Desk) -> None:
@@ -231,6 +264,24 @@ def test_who_asks_for_the_offsets_of_no_group_is_told_of_none(desk: Desk) -> Non
     assert refused.body == {"error_code": ErrorCode.NOT_COORDINATOR, "groups": []}
 
 
+def test_what_was_committed_is_told_whole(desk: Desk) -> None:
+    at = SimpleNamespace(
+        partition_index=0, committed_offset=5, committed_leader_epoch=3, committed_metadata="note"
+    )
+    desk.ask(
+        8, 8, group_id="g", member_id="", group_instance_id=None, generation_id_or_member_epoch=-1,
+        topics=[SimpleNamespace(name="t", topic_id=bytes(16), partitions=[at])],
+    )  # fmt: skip
+    desk.crash()
+    waiter = desk.ask(9, 8, groups=[SimpleNamespace(group_id="g", topics=None)])
+    assert desk.replies[waiter]["groups"][0]["topics"][0]["partitions"] == [
+        {
+            "partition_index": 0, "committed_offset": 5, "committed_leader_epoch": 3,
+            "metadata": "note", "error_code": NONE,
+        }
+    ]  # fmt: skip
+
+
 def test_topics_go_by_id_since_version_10(desk: Desk) -> None:
     known, unknown = desk.topics["t"][0], b"?" * 16
     at = SimpleNamespace(
@@ -298,7 +349,7 @@ def test_a_group_without_members_is_deleted_with_its_offsets(desk: Desk) -> None
     assert delete() == [ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND]
     desk.leave((leader, None), (follower, None))
     assert delete() == [NONE, ErrorCode.GROUP_ID_NOT_FOUND]
-    assert desk.disk == {}
+    assert (desk.disk, desk.machine.groups) == ({}, {})
 
 
 # Topics come and go.

@@ -222,6 +222,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
         broken.setattr("os.pwrite", full_disk)
         with pytest.raises(OSError, match="were written"):
             append(log, b"b" * 100)
+        assert sum(path.stat().st_size for path in log.folder.glob("*.log")) == len(batch(b"a"))
     assert append(log, b"c") == 1
     log.close()
     again = opens(segment_bytes=segment_bytes)
@@ -252,6 +253,99 @@ def test_who_waits_is_told_of_each_append_and_of_the_end(opens: Opens) -> None:
     log.close()
     assert woken[0] == len(batch(b"a"))
     assert woken[1] > 1 << 60
+
+
+# Files.
+
+
+def test_a_file_takes_what_fits_and_one_batch_that_does_not(opens: Opens) -> None:
+    size = len(batch(b"x"))
+    log = opens(segment_bytes=2 * size)
+    for _ in range(5):
+        append(log, b"x")
+    assert [segment.base for segment in log.segments] == [0, 2, 4]
+    append(log, b"x" * 3 * size)
+    append(log, b"x")
+    assert [segment.base for segment in log.segments] == [0, 2, 4, 5, 6]
+    assert {path.name: path.stat().st_size for path in log.folder.glob("*.log")} == {
+        segment.path.name: segment.size for segment in log.segments
+    }
+
+
+def test_a_file_is_brought_to_the_disk_before_the_next_one_begins(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opens(segment_bytes=1)
+    synced: list[int] = []
+    monkeypatch.setattr("os.fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    append(log, b"a")
+    assert synced == []
+    append(log, b"b")
+    log.flush()
+    assert synced == [segment.path.stat().st_ino for segment in log.segments]
+
+
+def test_files_go_as_soon_as_no_record_of_them_is_left(opens: Opens) -> None:
+    log = opens(segment_bytes=1)
+    for _ in range(4):
+        append(log, b"x")
+    log.delete_before(1)
+    assert [segment.base for segment in log.segments] == [1, 2, 3]
+    log.close()
+    (log.folder / "start").write_text("3")  # and then it was killed
+    again = opens(segment_bytes=1)
+    assert [path.name for path in log.folder.glob("*.log")] == [f"{3:020d}.log"]
+    assert (again.start, values(again, 3)) == (3, [b"x"])
+
+
+def test_the_descriptor_that_was_not_used_for_longest_is_closed(tmp_path: Path) -> None:
+    descriptors, (a, b, c) = Descriptors(limit=2), [tmp_path / name for name in "abc"]
+    for path in (a, b, a, c):
+        descriptors.of(path)
+    assert list(descriptors._open) == [a, c]
+    for path in (a, c):
+        descriptors.close(path)
+
+
+@pytest.mark.parametrize("at", [7, 15], ids=["base offset", "leader epoch"])
+def test_what_the_checksum_does_not_cover_is_looked_at_after_a_crash(opens: Opens, at: int) -> None:
+    log = opens()
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    path, second = log.segments[0].path, len(batch(b"a"))
+    log.close()
+    data = bytearray(path.read_bytes())
+    data[second + at] ^= 4
+    path.write_bytes(data)
+    assert values(opens()) == [b"a"]
+
+
+# Times, and what readers see.
+
+
+def test_records_are_found_by_time_though_clocks_go_back(opens: Opens) -> None:
+    log = opens(segment_bytes=1 << 26)
+    for time in (1000, 5000, 2000, 3000):
+        append(log, b"x" * 5000, time=time)
+    assert log.at_time(1500) == (1, 5000)
+    assert log.at_time(5001) is None
+    assert log.newest() == (1, 5000)
+
+
+def test_what_is_not_flushed_is_found_by_no_time(opens: Opens) -> None:
+    log = opens(sync=True)
+    append(log, b"a", time=1000)
+    log.flushed_to(log.mark())
+    append(log, b"b", time=2000)
+    assert (log.at_time(500), log.at_time(1500), log.newest()) == ((0, 1000), None, None)
+
+
+def test_after_a_start_readers_see_all_that_is_there(opens: Opens) -> None:
+    log = opens(sync=True)
+    append(log, b"a")
+    log.close()
+    again = opens(sync=True)
+    assert (again.high_watermark, values(again)) == (1, [b"a"])
 
 
 # What is refused.
@@ -338,6 +432,23 @@ def test_sequences_begin_again_at_zero_after_the_largest(opens: Opens) -> None:
 
 def test_a_producer_without_sequence_is_refused(opens: Opens) -> None:
     assert refusal(opens(), batch(b"a", pid=7, epoch=0, seq=-1)) == ErrorCode.INVALID_RECORD
+
+
+def test_the_first_producer_of_all_is_one_like_others(opens: Opens) -> None:
+    log = opens()
+    assert [append(log, b"a", pid=0, epoch=0, seq=0) for _ in range(2)] == [0, 0]
+
+
+def test_as_many_producers_as_may_be_are_remembered(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamsx.broker.producer_state.PRODUCERS_MAX", 2)
+    log = opens()
+    for pid in (1, 2):
+        append(log, b"a", pid=pid, epoch=0, seq=0)
+    for pid in (1, 2):
+        gap = batch(b"b", pid=pid, epoch=0, seq=2)
+        assert refusal(log, gap) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_only_so_many_producers_are_remembered(

@@ -1,14 +1,17 @@
 """The shell's answers to what it is started with, and what it says it serves."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from streamsx.broker.connection import Limits
+from streamsx.broker.segment import Segment
 from streamsx.broker.server import Broker, handlers
 from streamsx.errors import UsageError
 from streamsx.kafka import wire
+from streamsx.kafka.batch import Builder
 
 
 @pytest.mark.parametrize("api", handlers(), ids=lambda api: wire.Api(api).name)
@@ -31,3 +34,33 @@ def test_a_topic_that_cannot_be_is_refused_before_anything_is_made(
 
     with pytest.raises(UsageError, match=f"bad topic: {name}:{partitions}: "):
         asyncio.run(started())
+
+
+def test_only_a_broker_that_ended_well_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything was flushed then; what comes next is not until that one has ended."""
+    clean, lock, flushed = tmp_path / "clean", tmp_path / "lock", list[Path]()
+    lock.write_text("12345678901234567890")  # of a broker with a longer name
+    monkeypatch.setattr(Segment, "flush", lambda segment: flushed.append(segment.path))
+
+    async def ends(*, well: bool) -> None:
+        broker = Broker(tmp_path, topics={"t": 2})
+        await broker.start()
+        assert (clean.exists(), lock.read_text()) == (False, str(os.getpid()))
+        log = broker.service.topics.by_name["t"].logs[0]
+        builder = Builder(1000)
+        builder.append(1, None, b"x")
+        log.append(memoryview(builder.close()), 1000)
+        flushed.clear()
+        if well:
+            await broker.close()
+            assert (clean.exists(), flushed) == (True, [log.segments[0].path])
+            return
+        broker._server.close()
+        broker._sweep_timer.cancel()
+        broker.abandon()
+        assert (clean.exists(), flushed) == (False, [])
+
+    asyncio.run(ends(well=True))
+    asyncio.run(ends(well=False))
