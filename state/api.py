@@ -1,4 +1,4 @@
-"""Protocols of stores: what operators and tables use, and what lies under the cache.
+"""What lies under the cache of a store: rows as bytes, and their keys.
 
 Bytes below the cache begin with a tag: META (the store's own: position, format), ROW, INDEX. The
 tag is part of every key of `Rows`, so that worker, snapshots and other drivers see the same
@@ -8,34 +8,13 @@ Not here: implementations (`memory`, `rocks`, `cache`), key layouts of windows.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Protocol, TypeVar
-
-K = TypeVar("K")
-V = TypeVar("V")
+from typing import Final, Protocol
 
 META: Final = b"\x00"
 ROW: Final = b"\x01"
 INDEX: Final = b"\x02"
 POSITION: Final = META + b"offset"
 FORMAT: Final = META + b"format"
-
-
-class KeyValueStore(Protocol[K, V]):
-    """What user code and operators see. A value that was put belongs to the store from then on."""
-
-    name: str
-
-    def get(self, key: K) -> V | None:
-        """None when absent; a value is never None."""
-
-    def put(self, key: K, value: V) -> None:
-        """In place of what was there."""
-
-    def delete(self, key: K) -> None:
-        """Nothing happens when it is absent."""
-
-    def items(self) -> Iterator[tuple[K, V]]:
-        """As of the first step, in the order of the encoded keys."""
 
 
 class Rows(Protocol):

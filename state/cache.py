@@ -25,13 +25,16 @@ Not here: RocksDB (rows are handed in), topics, when a commit is due.
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
-from streamsx.state.api import INDEX, ROW, K, Rows, V, holds_rows
+from streamsx.state.api import INDEX, ROW, Rows, holds_rows
 from streamsx.state.changelog import changelog_key
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 ENTRY_BYTES = 180
 """What a decoded entry costs beside its key and value: two objects and a slot in a dict."""

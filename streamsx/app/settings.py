@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from streamsx.app import compat
-from streamsx.config import SETTINGS, Config, contradictions, takes_none
+from streamsx.config import SETTINGS, Config, contradictions, legal, takes_none
 from streamsx.engine import faults
 from streamsx.errors import NotSupported, SettingError
 
@@ -56,10 +56,19 @@ def settled(
     values.setdefault("revoke_timeout_s", values.get("rebalance_timeout_s", 60.0))
     config = Config(**values)  # type: ignore[arg-type]  # each was parsed by its own field
     if config.version > 1:
-        config = replace(config, id=config.id_format.format(id=config.id, self=config))
+        config = replace(config, id=_of_version(config))
     for what in contradictions(config):
         raise SettingError(f"settings contradict: app {app_id}: {what}: change one of them")
     return Settled(config, tuple(notes))
+
+
+def _of_version(config: Config) -> str:
+    form = config.id_format
+    try:
+        return legal(form.format(id=config.id, self=config))
+    except (AttributeError, LookupError, ValueError) as error:
+        what = f"{form!r} gives no id: {error}: write {{id}}-v{{self.version}}"
+        raise SettingError(f"bad setting: id_format (app {config.id}): {what}") from error
 
 
 def _from_code(code: Mapping[str, Any]) -> Iterator[_Given]:
