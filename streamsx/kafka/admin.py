@@ -56,15 +56,6 @@ class Bounds(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ListedGroup:
-    """One line of all groups."""
-
-    group: str
-    protocol_type: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
 class GroupMember:
     """A member as its coordinator tells it; what the bytes mean is for its protocol to say."""
 
@@ -244,25 +235,6 @@ async def delete_records(
     await cluster.follow({tp.topic for tp in before})
     await _persist(cluster, attempt)
     return starts
-
-
-async def list_groups(cluster: Cluster) -> list[ListedGroup]:
-    """All groups of all coordinators, by name. Raises WorldError."""
-    found: list[ListedGroup] = []
-
-    async def attempt() -> None:
-        found.clear()
-        for node in cluster.nodes():
-            told = await (await cluster.open(node, LANE)).ask(
-                Api.LIST_GROUPS, {}, cluster.timeout_s
-            )
-            _check([(told.error_code, f"groups of broker {node}", "")])
-            found.extend(
-                ListedGroup(g.group_id, g.protocol_type, g.group_state) for g in told.groups
-            )
-
-    await _persist(cluster, attempt)
-    return sorted(found, key=lambda listed: listed.group)
 
 
 async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:

@@ -309,24 +309,6 @@ def records(header: Header, batch: memoryview) -> DefaultRecordBatch:
     return DefaultRecordBatch(batch)
 
 
-def record_at(data: Buffer, timestamp: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at or after a time; None if all are older.
-
-    Raises CorruptRecord. Only the batch that holds it is read.
-    """
-    view = memoryview(data)
-    for at, size, header in scan(view, check=False):
-        if header.max_timestamp < timestamp:
-            continue
-        try:
-            for record in records(header, view[at : at + size]):
-                if (time := record.timestamp) is not None and time >= timestamp:
-                    return record.offset, time
-        except DAMAGES as error:
-            raise _damaged(header, error) from None
-    return None
-
-
 def place(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
     """Write what the broker decides into a batch, in place; its checksum stays true."""
     _base_offset.pack_into(batch, 0, base_offset)

@@ -147,10 +147,6 @@ class Cluster:
         """
         return self._errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def nodes(self) -> list[int]:
-        """The ids of all brokers, sorted."""
-        return sorted(self._brokers)
-
     async def open(self, node: int, lane: str) -> Connection:
         """The connection of this lane to a broker, opened if there is none or it has ended.
 

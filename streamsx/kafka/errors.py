@@ -6,7 +6,6 @@ What a member or a producer does about a code depends on what it is doing, and s
 from enum import IntEnum, unique
 
 from streamsx import errors
-from streamsx.kafka.wire import Api
 
 
 @unique
@@ -119,24 +118,6 @@ RETRIABLE = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-
-FENCED_PRODUCER_SINCE: dict[int, float] = {
-    Api.INIT_PRODUCER_ID: 4,
-    Api.ADD_PARTITIONS_TO_TXN: 2,
-    Api.ADD_OFFSETS_TO_TXN: 2,
-    Api.END_TXN: 2,
-    Api.TXN_OFFSET_COMMIT: float("inf"),
-}
-"""The first version of a request whose clients know PRODUCER_FENCED. With 90 an older one retries
-or reports an unknown error."""
-
-
-def known_to(api: int, version: int, code: ErrorCode) -> ErrorCode:
-    """What to answer so that a client of this version understands it."""
-    if code is ErrorCode.PRODUCER_FENCED and version < FENCED_PRODUCER_SINCE.get(api, 0):
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    return code
-
 
 KINDS: dict[int, type[errors.StreamsxError]] = {
     ErrorCode.CORRUPT_MESSAGE: errors.CorruptRecord,

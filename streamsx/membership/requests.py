@@ -98,14 +98,6 @@ def offsets_wanted(group: str, tps: tuple[TopicPartition, ...]) -> dict[str, Any
     return {"group_id": group, "topics": wanted, "require_stable": True}
 
 
-def offsets_found(reply: Any) -> dict[TopicPartition, tuple[int, str]]:
-    """Committed offset and metadata. Raises WorldError for a refusal, worth another try."""
-    found, why = offsets_known(reply)
-    if why is not None:
-        raise why
-    return found
-
-
 def offsets_known(
     reply: Any,
 ) -> tuple[dict[TopicPartition, tuple[int, str]], WorldError | None]:

@@ -107,7 +107,9 @@ async def left_of(cluster: Cluster, group: str, topics: Sequence[str]) -> int:
     connection = await cluster.open(await cluster.coordinator(group), "offsets")
     body = requests.offsets_wanted(group, tuple(tps))
     reply = await connection.ask(Api.OFFSET_FETCH, body, OFFSETS_TIMEOUT_S)
-    committed = requests.offsets_found(reply)
+    committed, why = requests.offsets_known(reply)
+    if why is not None:
+        raise why
     bounds = await admin.bounds(cluster, tps)
     return sum(bounds[tp].high_watermark - max(0, committed[tp][0]) for tp in tps)
 

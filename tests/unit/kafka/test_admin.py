@@ -312,23 +312,6 @@ def test_records_beyond_the_end_cannot_be_deleted() -> None:
     run(story, {Api.DELETE_RECORDS: refuses}, {"a": 1})
 
 
-def test_groups_are_listed_by_name() -> None:
-    def lists(asked: Asked) -> wire.Body:
-        groups = [("g2", "Stable"), ("g1", "Empty")]
-        listed = [
-            {"group_id": group, "protocol_type": "consumer", "group_state": state}
-            for group, state in groups
-        ]
-        return {"groups": listed}
-
-    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
-        first, second = await admin.list_groups(cluster)
-        assert (first.group, first.state, first.protocol_type) == ("g1", "Empty", "consumer")
-        assert (second.group, second.state) == ("g2", "Stable")
-
-    run(story, {Api.LIST_GROUPS: lists})
-
-
 def test_a_group_is_described_with_the_bytes_its_members_gave_once_its_coordinator_is_ready() -> (
     None
 ):

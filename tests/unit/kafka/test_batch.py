@@ -247,13 +247,6 @@ def test_scan_tells_position_size_and_header() -> None:
     assert (head_1.transactional, head_1.leader_epoch, head_1.producer_id) == (True, 4, 9)
 
 
-def test_a_time_leads_to_the_first_record_at_or_after_it() -> None:
-    data = numbers(0, 3) + numbers(3, 3, "zstd")
-    assert batch.record_at(data, NOW - 5) == (0, NOW)
-    assert batch.record_at(data, NOW + 4) == (4, NOW + 4)
-    assert batch.record_at(data, NOW + 6) is None
-
-
 def test_placing_a_batch_keeps_its_checksum() -> None:
     data = numbers(0, 1)
     batch.place(data, 1 << 40, 17)

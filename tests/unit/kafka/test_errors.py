@@ -1,34 +1,15 @@
-"""Error codes: Kafka's numbers, what older clients know, our exceptions."""
+"""Error codes: Kafka's numbers, and our exceptions."""
 
 import kio.schema.errors
 import pytest
 
 from streamsx import errors
-from streamsx.kafka.errors import ErrorCode, failure, known_to, name_of
-from streamsx.kafka.wire import Api
+from streamsx.kafka.errors import ErrorCode, failure, name_of
 
 
 def test_names_numbers_and_what_is_retriable_are_kafkas() -> None:
     theirs = {(e.name.upper(), e.value, e.retriable) for e in kio.schema.errors.ErrorCode}
     assert {(e.name, e.value, e.retriable) for e in ErrorCode} <= theirs
-
-
-@pytest.mark.parametrize(
-    ("api", "version", "answer"),
-    [
-        (Api.INIT_PRODUCER_ID, 3, ErrorCode.INVALID_PRODUCER_EPOCH),
-        (Api.INIT_PRODUCER_ID, 4, ErrorCode.PRODUCER_FENCED),
-        (Api.END_TXN, 1, ErrorCode.INVALID_PRODUCER_EPOCH),
-        (Api.END_TXN, 2, ErrorCode.PRODUCER_FENCED),
-        (Api.TXN_OFFSET_COMMIT, 5, ErrorCode.INVALID_PRODUCER_EPOCH),
-        (Api.PRODUCE, 3, ErrorCode.PRODUCER_FENCED),
-    ],
-)
-def test_a_fenced_producer_hears_the_code_that_its_version_knows(
-    api: Api, version: int, answer: ErrorCode
-) -> None:
-    assert known_to(api, version, ErrorCode.PRODUCER_FENCED) is answer
-    assert known_to(api, version, ErrorCode.NOT_COORDINATOR) is ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from streamsx.errors import WorldError
 from streamsx.membership import events as e
-from streamsx.membership.requests import committed, offsets_found, offsets_known
+from streamsx.membership.requests import committed, offsets_known
 from streamsx.model import TopicPartition
 
 
@@ -53,9 +50,3 @@ def test_offsets_are_told_of_those_that_have_an_answer() -> None:
     assert offsets_known(reply(0, 0)) == ({A0: (10, ""), A1: (11, "")}, None)
     found, why = offsets_known(reply(0, 0, error_code=16))
     assert (found, str(why)) == ({}, "offsets refused: NOT_COORDINATOR")
-
-
-def test_who_wants_them_all_or_none_hears_why_not() -> None:
-    assert offsets_found(reply(0)) == {A0: (10, "")}
-    with pytest.raises(WorldError, match="UNSTABLE_OFFSET_COMMIT"):
-        offsets_found(reply(0, 88))
