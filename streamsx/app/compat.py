@@ -242,5 +242,6 @@ class FaustNames:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            missing = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise refusal(self, name) or AttributeError(missing)
+            if error := refusal(self, name):
+                raise error
+            return object.__getattribute__(self, name)  # raises, and what a property has raised

@@ -74,6 +74,8 @@ def _of_version(config: Config) -> str:
 def _from_code(code: Mapping[str, Any]) -> Iterator[_Given]:
     where = f"app {code['id']}"
     for name, value in code.items():
+        if name == "config" and not isinstance(value, Mapping):
+            raise SettingError(f"bad setting: config ({where}): {value!r}: give a dict")
         if name == "config":
             yield from (_dotted(dotted, given, where) for dotted, given in value.items())
         elif value is not None or name not in SETTINGS or takes_none(SETTINGS[name]):

@@ -74,6 +74,18 @@ def test_each_attribute_of_faust_s_is_ours_or_refused(ours: dict[str, Any], kind
             getattr(ours[kind], name)
 
 
+def test_what_a_property_raises_is_not_said_to_be_missing(app: App) -> None:
+    class Shop(App):
+        @property
+        def opened(self) -> str:
+            return self.at_last  # type: ignore[no-any-return, attr-defined]
+
+    with pytest.raises(AttributeError, match="'Shop' object has no attribute 'at_last'"):
+        _ = Shop("shop").opened
+    with pytest.raises(AttributeError, match="'App' object has no attribute 'no_such_thing'"):
+        _ = app.no_such_thing  # type: ignore[attr-defined]
+
+
 def test_what_is_said_of_services_is_of_faust_s() -> None:
     assert compat.SERVICE.keys() <= public(faust.Service)
 

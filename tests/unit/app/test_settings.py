@@ -100,6 +100,7 @@ def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
         ({"restore_slice": 0}, "0: give more than 0, and an end"),
         ({"consumer_max_fetch_size": 0}, "0: give more than 0, and an end"),
         ({"produce_buffer": 0}, "0: give more than 0, and an end"),
+        ({"config": 5}, r"bad setting: config \(app shop\): 5: give a dict"),
         ({"config": {"no.such.thing": 1}}, "unknown setting: no_such_thing"),
     ],
 )
