@@ -7,7 +7,7 @@ Not here: how a body is looked into (`discovery`), how bodies get to run (`strea
 """
 
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ from streamsx.app.compat import FaustNames
 from streamsx.app.stream import Derived, Stream, only
 from streamsx.app.table import Table
 from streamsx.errors import TopologyError
-from streamsx.task.stream import Done
+from streamsx.task.stream import Done, Values
 from streamsx.topology.internal_topics import Kind, TopicSpec, agent_topic_name
 from streamsx.topology.nodes import AgentNode, Operator, Source
 from streamsx.topology.subtopologies import Stage
@@ -151,7 +151,7 @@ class Agent(FaustNames):
             topic = derived.topic
         check = only(self.name, reached.derived)
 
-        def body(values: AsyncIterator[Any]) -> Coroutine[Any, Any, None]:
+        def body(values: Values) -> Coroutine[Any, Any, None]:
             return self.body(Stream(self.name, self.channel, values, check))
 
         node = AgentNode(self.name, body)
@@ -169,7 +169,8 @@ class Agent(FaustNames):
 
 
 def _source(topic: Topic, name: str, **what: Any) -> Source:
-    return Source(name, topic.key_codec.decode, topic.value_codec.decode, **what)
+    keys, values = topic.key_codec, topic.value_codec
+    return Source(name, keys.decode, values.decode, quick=(keys.quick, values.quick), **what)
 
 
 def _feeding(topic: Topic, name: str, derived: Derived) -> Source:

@@ -8,7 +8,7 @@ Not here: reading (`stream`), partitions of keys (the driver's).
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -121,11 +121,14 @@ class Topic(FaustNames):
         ValueError for a topic with several names.
         """
         name, keys, values = self._outgoing
+        task = RUNNING.get(None)
+        if task is not None and task.at_work:
+            rare = partial(type(self).send, self)
+            task.bind(self, "send", task.outbox.bound(name, keys, values, task, rare))
         if key_serializer is not None:
             keys = topic_codec(self.key_type, key_serializer, None).encoders.or_none()
         if value_serializer is not None:
             values = topic_codec(self.value_type, value_serializer, None).encoders
-        task = RUNNING.get(None)
         if task is None:
             host = self._app.running_host()
             send, at_ms = host.to(name, partition), host.now_ms()
@@ -141,7 +144,9 @@ class Topic(FaustNames):
         send(keys[type(key)](key), values[type(value)](value), at_ms, extra)
         return DONE
 
-    send_soon = send
+    def send_soon(self, **record: Any) -> Done:
+        """`send`, as Faust has it."""
+        return self.send(**record)
 
     async def declare(self) -> None:
         """Nothing to do: topics are created when a worker starts."""
@@ -172,7 +177,7 @@ class Topic(FaustNames):
         """Another topic that holds the same."""
         made = copy(self)
         made.topics, made.partitions, made.has_prefix = (name,), partitions, has_prefix
-        for cached in ("name", "_outgoing"):
+        for cached in ("name", "_outgoing", "send"):
             vars(made).pop(cached, None)
         return made
 

@@ -15,14 +15,14 @@ import dis
 import functools
 import sys
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Collection,
-    Coroutine,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
 )
+from contextvars import copy_context
 from itertools import pairwise
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -32,12 +32,12 @@ from streamsx.app.channel import Topic
 from streamsx.app.compat import FaustNames, refusal
 from streamsx.app.stream import Derived, Stream
 from streamsx.app.table import Table
-from streamsx.errors import NotSupported, TaskFailed, TopologyError
+from streamsx.errors import NotSupported, TopologyError
 from streamsx.model import Headers, TaskId
 from streamsx.state.memory import MemoryRows
 from streamsx.task.stores import cached
-from streamsx.task.stream import Inbox, Running, Send, SendRows, StepPump, values
-from streamsx.topology.nodes import AgentNode, StoreNode
+from streamsx.task.stream import RUNNING, Inbox, Outbox, Running, Send, SendRows, Values, returned
+from streamsx.topology.nodes import Source, StoreNode
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -83,7 +83,7 @@ def _topics(found: Iterable[Any]) -> tuple[Topic, ...]:
 # -- derived topics
 
 
-class _Nowhere:
+class _Nowhere(Outbox):
     """An outbox that keeps nothing."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
@@ -101,29 +101,38 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> tuple[Derived, ...
     errors: list[Exception] = []
     stores = {name: cached(node, MemoryRows(), THROWN_AWAY_BYTES) for name, node in nodes.items()}
     inbox = Inbox(0, errors.append)
-
-    def body(empty: AsyncIterator[Any]) -> Coroutine[Any, Any, None]:
-        return agent.body(Stream(agent.name, agent.channel, empty, derived.append))
-
-    stream = values(inbox, agent.channel.value_codec.decode)
-    running = Running(TaskId(0, 0), stores, _Nowhere(), inbox)
-    instance = StepPump().start(AgentNode(agent.name, body), stream, running, errors.append)
+    inbox.gate = _Empty()
+    codecs = agent.channel.key_codec, agent.channel.value_codec
+    empty = Values(inbox, Source("", codecs[0].decode, codecs[1].decode))
+    body = agent.body(Stream(agent.name, agent.channel, empty, derived.append))
+    context, hooks = copy_context(), sys.get_asyncgen_hooks()
+    context.run(RUNNING.set, Running(TaskId(0, 0), stores, _Nowhere(), inbox))
+    sys.set_asyncgen_hooks(None, None)  # a running loop must not adopt what is stepped by hand
     try:
-        instance.wake()
-    except TaskFailed as foreign:
-        raise _Waits(agent.name) from foreign
-    finally:
-        instance.close()
-    for error in errors:
-        if isinstance(error, NotSupported):
-            raise error
+        asked = context.run(body.send, None)
+    except NotSupported:
+        raise
+    except Exception as raised:
+        error = returned(agent.name) if isinstance(raised, StopIteration) else raised
         if isinstance(error, RuntimeError) and "event loop" in str(error):
             raise _Waits(agent.name) from error
         raise TopologyError(
             f"agent fails before its first record: {agent.name}: {type(error).__name__}: {error}: "
             "mend it, or move it behind the first record"
         ) from error
+    finally:
+        body.close()
+        sys.set_asyncgen_hooks(*hooks)
+    if asked is not inbox.gate:
+        raise _Waits(agent.name)
     return tuple(derived)
+
+
+class _Empty:
+    """The gate of an inbox that nothing comes into."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield self
 
 
 class _Waits(Exception):

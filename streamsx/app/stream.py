@@ -17,7 +17,7 @@ from streamsx.app.compat import FaustNames
 from streamsx.errors import TopologyError
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
-from streamsx.task.stream import RUNNING
+from streamsx.task.stream import RUNNING, Values
 from streamsx.topology.internal_topics import Kind
 
 V = TypeVar("V")
@@ -87,24 +87,16 @@ class Stream(FaustNames, Generic[V]):
     """One per agent and task. `derive` is told of the topics that the body derives."""
 
     def __init__(
-        self, agent: str, topic: Topic, values: AsyncIterator[V], derive: Callable[[Derived], None]
+        self, agent: str, topic: Topic, values: Values, derive: Callable[[Derived], None]
     ) -> None:
         self._agent, self._topic, self._values, self._derive = agent, topic, values, derive
 
     def __aiter__(self) -> AsyncIterator[V]:
-        return self._values
+        return aiter(self._values)
 
-    async def items(self) -> AsyncIterator[tuple[Any, V]]:
+    def items(self) -> AsyncIterator[tuple[Any, V]]:
         """Keys with values. A key that cannot be decoded counts as such a record does."""
-        decode, inbox = self._topic.key_codec.decode, RUNNING.get().inbox
-        async for value in self._values:
-            assert inbox.batch is not None, "a value without a record"
-            try:
-                key = decode(inbox.batch.keys[inbox.index])
-            except Exception as error:  # any codec's
-                inbox.undecodable(error)
-                continue
-            yield key, value
+        return self._values.items()
 
     async def events(self) -> AsyncIterator[Event]:
         """Values with their keys, and with the records that they came in."""

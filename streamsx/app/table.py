@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 
-_running = RUNNING.get
 STORES: Final = {"rocksdb": True, "memory": False}
 """Scheme of the URL: whether it is on disk."""
 
@@ -65,10 +64,11 @@ class Table(FaustNames, MutableMapping[K, V]):
 
     # -- the record path
 
+    _store: CachedStore[Any, Any] | None = None
+    """Of the task whose body is at work."""
+
     def __getitem__(self, key: K) -> V:
-        try:
-            store = _running().stores[self.name]
-        except LookupError:
+        if (store := self._store or self._here()) is None:
             return self._or_default(key, self._elsewhere(key))
         cached = key if type(key) is store.key_type else store.cache_key(key)
         value = store.hot.get(cached)
@@ -78,13 +78,34 @@ class Table(FaustNames, MutableMapping[K, V]):
             return self._or_default(key, None)
         return value  # type: ignore[no-any-return]  # what was put
 
+    def get(self, key: K, default: Any = None) -> Any:
+        """What `self[key]` gives; `default` where that raises KeyError."""
+        if (store := self._store or self._here()) is None:
+            value = self._elsewhere(key)
+        else:
+            cached = key if type(key) is store.key_type else store.cache_key(key)
+            value = store.hot.get(cached)
+            if value is None:
+                value = store.load(cached)
+        if value is None or value is GONE:
+            return default if self.default is None else self.default()
+        return value
+
     def __setitem__(self, key: K, value: V) -> None:
-        try:
-            store = _running().stores[self.name]
-        except LookupError:
+        if (store := self._store or self._here()) is None:
             self._refuse()
         cached = key if type(key) is store.key_type else store.cache_key(key)
         store.hot[cached] = GONE if value is None else value
+
+    def _here(self) -> CachedStore[Any, Any] | None:
+        """Of the task that runs, remembered while it does; None elsewhere."""
+        task = RUNNING.get(None)
+        if task is None or self.name not in task.stores:
+            return None
+        store: CachedStore[Any, Any] = task.stores[self.name]
+        if task.at_work:
+            task.bind(self, "_store", store)
+        return store
 
     def _or_default(self, key: K, value: V | None) -> V:
         if value is not None:

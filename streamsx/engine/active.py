@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from streamsx.engine.gaps import Gap
-from streamsx.engine.pump import LoopPump
 from streamsx.model import TaskId, TopicPartition
 from streamsx.task.task import Task
 
-FIRST_COST_S = 10e-6
-"""Per record, until the first chunk has been measured."""
+FIRST_RECORDS = 16
+"""Of a task, until it is known what they cost: at 1 ms each, 500 held the loop for 0.5 s."""
+COST_MIN_S = 1e-9
 COST_WEIGHT = 0.3
 """Of the newest measurement in the moving average."""
 
@@ -28,7 +28,6 @@ class Active:
     """One owner: the data loop. `task.dirty`: it has something to commit."""
 
     task: Task
-    pump: LoopPump
     gap: Gap
     stage: Stage = Stage.FREE
     suspended: bool = False
@@ -40,11 +39,10 @@ class Active:
     preloaded: bool = False
     first: bool = True
     """Nothing was processed yet."""
-    cost_s: float = FIRST_COST_S
+    cost_s: float | None = None
+    """Per record; None until the first ones are through."""
     sources: list[TopicPartition] = field(init=False)
     """What it reads."""
-    _given: int = 0
-    _spent_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.sources = [TopicPartition(topic, self.id.partition) for topic in self.task.plan.topics]
@@ -61,13 +59,15 @@ class Active:
         )
         return {name: ends[tp] for name, tp in changelogs if tp in ends}
 
-    def given(self, records: int) -> None:
-        """So many were handed to the bodies; what they cost shows when they ask for more."""
-        self._given += records
+    def took(self, records: int, seconds: float) -> None:
+        """So much for so many, into the average; not what ran beside somebody's foreign await."""
+        cost_s = seconds / records
+        if self.cost_s is None:
+            self.cost_s = cost_s
+        self.cost_s += COST_WEIGHT * (cost_s - self.cost_s)
 
-    def measure(self) -> None:
-        """Take what the bodies spent since the last time into the average."""
-        spent = self.pump.spent_s - self._spent_s
-        if self._given and spent > 0:
-            self.cost_s += COST_WEIGHT * (spent / self._given - self.cost_s)
-            self._spent_s, self._given = self.pump.spent_s, 0
+    def affords(self, seconds: float) -> int:
+        """Records that take about so long; at least one."""
+        if self.cost_s is None:
+            return FIRST_RECORDS
+        return max(1, int(seconds / max(self.cost_s, COST_MIN_S)))

@@ -1,9 +1,9 @@
 """The data loop: one turn runs each task a little, moves commits and restores on, and yields.
 
-The turn has the budget, not the task: it is planned from the moving average of what each task's
-records cost, and the next turn goes on with the task where it ended. With 5 ms for each of eight
-tasks, fetch, produce and commit got one step in 40 ms, and a commit took 0.9 s instead of 0.25. A
-single slow record cannot be cut; that is what the control thread is for.
+The turn has the budget, not the task: chunks are planned from the moving average of what each
+task's records cost, and the next turn goes on with the task where it ended. With 5 ms for each of
+eight tasks, fetch, produce and commit got one step in 40 ms, and a commit took 0.9 s instead of
+0.25. A single slow record cannot be cut; that is what the control thread is for.
 
 A turn: seal slices, tasks round robin, write slices, restore slices, batches out, then
 `sleep(0)`, in which replies arrive and woken bodies run. With nothing to do it waits for data or
@@ -139,29 +139,27 @@ class DataLoop:
             return 0
         if len(self._order) != len(actives) or any(task not in actives for task in self._order):
             self._order = deque(sorted(actives))
-        left_s, done = TURN_S, 0
+        until, done = self._clock.now() + TURN_S, 0
         for _ in range(len(self._order)):
             active = actives[self._order[0]]
             self._order.rotate(-1)
-            records = self._run(active, left_s)
-            done += records
-            left_s -= records * active.cost_s
-            if left_s <= 0:
+            done += self._run(active, until)
+            if self._clock.now() >= until:
                 break
         return done
 
-    def _run(self, active: Active, left_s: float) -> int:
+    def _run(self, active: Active, until: float) -> int:
         task = active.task
         if active.suspended or active.paused or active.stage is Stage.SEALING or task.busy:
             return 0
-        active.measure()
         more = self._feed(active)
         if not active.preloaded:
             self._preload(active)
-        limit = int(min(CHUNK_S, left_s) / active.cost_s)
         caught_up = [tp.topic for tp in active.sources if self._fetcher.caught_up(tp)]
+        began = self._clock.now()
+        limit = min(CHUNK_RECORDS_MAX, active.affords(min(CHUNK_S, until - began)))
         try:
-            records = task.run(max(1, min(CHUNK_RECORDS_MAX, limit)), caught_up)
+            records = task.run(limit, caught_up)
         except TaskStopped as why:
             self._tasks.stopped(active.id, why)
             return 0
@@ -169,8 +167,11 @@ class DataLoop:
             self._tasks.failed(active.id, error)
             return 0
         if records:
+            now = self._clock.now()
+            if not task.busy:
+                active.took(records, now - began)
             more = more or any(task.waiting(tp.topic) for tp in active.sources)
-            self._tasks.processed(active, records, self._clock.now(), more=more)
+            self._tasks.processed(active, now, more=more)
             faults.point("processing")
         return records
 

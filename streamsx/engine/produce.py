@@ -30,7 +30,8 @@ from streamsx.kafka.wire import Api
 from streamsx.lifecycle import produce
 from streamsx.lifecycle.produce import BACKOFF_S, REQUEST_TIMEOUT_S, Partition, Sending, Sent
 from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
-from streamsx.task.stream import Send, SendRows
+from streamsx.serde.codec import Encoders
+from streamsx.task.stream import DONE, Done, Outbox, Running, Send, SendRows, SendValue
 
 LANE: Final = "produce"
 TELL_EVERY_S = 5.0
@@ -47,7 +48,7 @@ def never() -> bool:
     return False
 
 
-class Producer:
+class Producer(Outbox):
     """One per worker: the outbox of its tasks. `failed` is told of what no retry can mend; `held`
     says whether the lease is; `room` is called when it was `full` and is no more.
     """
@@ -129,6 +130,32 @@ class Producer:
                     return
                 self._sending.close(lane)
             lane.open(timestamp, key, value, headers or NO_HEADERS)
+
+        return send
+
+    def bound(
+        self, topic: str, keys: Encoders, values: Encoders, running: Running, rare: SendValue
+    ) -> SendValue:
+        """All in one frame: encoders by type, the partition of a known key, the open batch.
+
+        Somebody may keep what this gives, and call it when another body is at work, or none.
+        """
+        send_bytes, inbox = self.to(topic), running.inbox
+        known = self._known[topic, self._cluster.partitions(topic)]
+
+        def send(*, key: Any = None, value: Any = None, **other: Any) -> Done:
+            batch = inbox.batch
+            if other or batch is None or not running.at_work:
+                return rare(key=key, value=value, **other)
+            raw, data = keys[type(key)](key), values[type(value)](value)
+            at_ms, lane = batch.timestamps[inbox.index], known.get(raw)
+            if lane is not None and (builder := lane.builder) is not None:
+                count = builder.count
+                if builder.add(count, at_ms, raw, data, NO_HEADERS) is not None:
+                    builder.count = count + 1
+                    return DONE
+            send_bytes(raw, data, at_ms, None)
+            return DONE
 
         return send
 

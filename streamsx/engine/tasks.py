@@ -10,11 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.engine.active import Active
+from streamsx.engine.actor import GatedActor
 from streamsx.engine.bounds import LogBounds
 from streamsx.engine.committing import WRITE_ROWS, Committing
 from streamsx.engine.dormant import Dormant, kept
@@ -23,7 +25,6 @@ from streamsx.engine.gaps import Gaps
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.produce import Producer
 from streamsx.engine.promotions import Promotions
-from streamsx.engine.pump import LoopPump
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
 from streamsx.errors import DiskFailed, StreamsxError, TaskStopped, ValueRefused
@@ -171,9 +172,8 @@ class Tasks:
             if task in self.holdings and self.holdings.of(task).role is Role.LEARNER:
                 self._promotions.begin(task, self._restorer.lag(task) or 0, now)
 
-    def processed(self, active: Active, records: int, now: float, *, more: bool) -> None:
+    def processed(self, active: Active, now: float, *, more: bool) -> None:
         """The loop has handed records of a task on."""
-        active.given(records)
         active.gap.processed(now, more=more)
         if active.first:
             active.first = False
@@ -320,12 +320,12 @@ class Tasks:
         stores = {node.name: cached(node, rows[node.name], 0) for node in plan.stores}
         times = [commit.stream_time(text) for _, text in found.values()]
         metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
-        pump = LoopPump(parts.clock, parts.arrived.set)
+        start = partial(GatedActor, parts.arrived.set)
         until, why = self._anew.pop(task, ({}, None))
         made = Task(
-            plan, task.partition, stores, parts.producer, pump, parts.policy, metadata, until
+            plan, task.partition, stores, parts.producer, start, parts.policy, metadata, until
         )
-        active = self.actives[task] = Active(made, pump, self._gaps.add(task, parts.clock.now()))
+        active = self.actives[task] = Active(made, self._gaps.add(task, parts.clock.now()))
         for tp in active.sources:
             self._fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()

@@ -13,7 +13,7 @@ from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.task.batch import Batch, Chunk
 from streamsx.task.compile import Branch, RecordFailed, compiled
 from streamsx.task.policy import Failure, Streak
-from streamsx.task.stream import Inbox, Running, values
+from streamsx.task.stream import Inbox, Running, Values
 from streamsx.topology.nodes import AgentNode, Source
 
 if TYPE_CHECKING:
@@ -21,20 +21,14 @@ if TYPE_CHECKING:
 
 
 class AgentRun:
-    """One agent of one task: its inbox and its living instance."""
+    """One agent of one task: its inbox and its actor."""
 
     def __init__(self, agent: AgentNode, source: Source, task: "Task") -> None:
-        self._agent, self._source, self._task = agent, source, task
+        self._agent, self._task = agent, task
         self._inbox = Inbox(task.taken[source.topic], self._undecodable)
         self._streak = Streak(task.policy.consecutive_failures_max)
         self._running = Running(task.id, task.stores, task.outbox, self._inbox)
-        self._waking = False
-        self._start()
-
-    def _start(self) -> None:
-        stream = values(self._inbox, self._source.decode_value)
-        pump, running = self._task.pump, self._running
-        self.instance = pump.start(self._agent, stream, running, self._failed)
+        self.actor = task.start(agent, Values(self._inbox, source), self._running, self._failed)
 
     @property
     def position(self) -> int:
@@ -43,7 +37,7 @@ class AgentRun:
 
     def run(self, chunk: Chunk) -> None:
         self._inbox.chunks.append(chunk)
-        self._wake()
+        self.actor.wake()
 
     def reset(self, position: int) -> None:
         """Go on there; what is queued is dropped."""
@@ -54,32 +48,22 @@ class AgentRun:
         """Nothing behind the record at hand."""
         self._inbox.cut()
 
-    def _wake(self) -> None:
-        """Where one fails while it is being woken, by hand, the next one goes on."""
-        self._waking, woken = True, None
-        while woken is not self.instance:
-            woken = self.instance
-            woken.wake()
-        self._waking = False
-
     def _undecodable(self, error: Exception) -> None:
         self._tell(error, decode=True)
 
-    def _failed(self, error: Exception) -> None:
-        """The body is over: its record counts as failed, the rest goes to a new instance."""
+    def _failed(self, error: Exception) -> bool:
+        """The body is over: its record counts as failed, the rest goes to the next one, if any."""
         where = f"agent {self._agent.name}"
         if self._task.ended or isinstance(error, TaskFailed) or self._inbox.batch is None:
             self._task.end(error, where)
-            return
+            return False
         try:
             self._tell(error, decode=False)
         except StreamsxError as fatal:
             self._task.end(fatal, where)
-            return
+            return False
         self._inbox.skip()
-        self._start()
-        if not self._waking:
-            self._wake()
+        return True
 
     def _tell(self, error: Exception, *, decode: bool) -> None:
         batch, index = self._inbox.batch, self._inbox.index

@@ -1,29 +1,41 @@
-"""The inbox of an agent, what its `async for` iterates over, and the pump that steps bodies by
-hand.
+"""The inbox of an agent, what its `async for` iterates over, and what user code in a task reaches.
 
-A body awaits things that are already complete (`topic.send`) or its next input; then nothing ever
-suspends inside a chunk, and `StepPump` needs no event loop. Whatever else a body awaits is refused
-here; `streamsx.engine.pump` allows it.
+A body awaits things that are already complete (`topic.send`), its next input, or something foreign.
+Within a chunk only the last of these suspends it.
 
-Not here: which records a task runs next, what becomes of one that fails (`task`).
+Not here: how bodies get to run (`streamsx.engine.actor`), which records a task runs next, what
+becomes of one that fails (`task`).
 """
 
 import contextvars
-import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from streamsx.errors import TaskFailed
+from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.model import Headers, TaskId
+from streamsx.serde.codec import BLESSED, Encoders
 from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
-from streamsx.topology.nodes import AgentNode, Decode
+from streamsx.topology.nodes import AgentNode, Decode, Source
 
 Send = Callable[[bytes | None, bytes | None, int, Headers | None], None]
 """Key, value, timestamp in ms, headers; never awaits. Raises RecordTooLarge."""
 SendRows = Callable[[Sequence[bytes], Sequence[bytes | None], int], None]
 """Keys and values as columns, one timestamp for all of them."""
+
+
+SendValue = Callable[..., "Done"]
+"""Of a topic: keywords `key`, `value` and more."""
 
 
 class Outbox(Protocol):
@@ -34,6 +46,15 @@ class Outbox(Protocol):
 
     def rows(self, topic: str, partition: int) -> SendRows:
         """For changelogs."""
+
+    def bound(
+        self, topic: str, keys: Encoders, values: Encoders, running: "Running", rare: SendValue
+    ) -> SendValue:
+        """`rare`, for a body at work, in as few frames as there can be; it does what is left over.
+
+        Without an own one of these, an outbox does not mind.
+        """
+        return rare
 
 
 class Host(Protocol):
@@ -55,18 +76,6 @@ class Host(Protocol):
         """Of the group."""
 
 
-class NeedInput:
-    """What a body waits for when it has used up its inbox."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        yield self
-
-
-NEED_INPUT: Final = NeedInput()
-
-
 class Done:
     """What an engine call inside a body returns: already complete.
 
@@ -86,17 +95,16 @@ class Done:
 DONE: Final = Done()
 
 
-def need_input() -> Awaitable[None]:
-    """How an inbox waits unless its pump says otherwise."""
-    return NEED_INPUT
+SKIPPED: Final = object()
+"""Instead of a value that cannot be decoded."""
 
 
 class Inbox:
     """Chunks for one agent instance. `position`: next offset that is safe to commit."""
 
     __slots__ = (
-        "_done", "_passed", "_raws", "_start", "_stop", "batch", "chunks", "index", "undecodable",
-        "wait",
+        "_chunk", "_done", "_passed", "_raws", "_start", "_stop", "batch", "chunks", "gate",
+        "index", "undecodable",
     )  # fmt: skip
 
     def __init__(self, position: int, undecodable: Callable[[Exception], None]) -> None:
@@ -105,7 +113,9 @@ class Inbox:
         """Of the record at hand; None between two chunks."""
         self.index = 0
         self.undecodable = undecodable
-        self.wait: Callable[[], Awaitable[None]] = need_input
+        self.gate: Awaitable[None]
+        """Where its reader waits for the next chunk; set by whoever opens it."""
+        self._chunk: Chunk
         self._raws: list[bytes | None] = []
         self._start, self._stop, self._done, self._passed = 0, 0, position, 0
 
@@ -124,17 +134,44 @@ class Inbox:
         """Of the record at hand, in ms; -1 without one."""
         return -1 if self.batch is None else self.batch.timestamps[self.index]
 
-    def begin(self) -> tuple[Batch, int, list[bytes | None]]:
-        """The next chunk: its batch, where in it it begins, and its values."""
-        batch, self._start, self._stop = self.chunks.popleft()
-        if self._start < self._stop:
-            self.batch, self.index = batch, self._start
-        self._raws = list(batch.values[self._start : self._stop])
-        return batch, self._start, self._raws
+    def begin(self) -> list[bytes | None]:
+        """The next chunk: its values. The list is emptied when nothing more of it may be read."""
+        chunk = self._chunk = self.chunks.popleft()
+        self._start, self._stop, self.index = chunk.start, chunk.stop, chunk.start - 1
+        if chunk.start < chunk.stop:
+            self.batch = chunk.batch
+        self._raws = list(chunk.batch.values[chunk.start : chunk.stop])
+        return self._raws
 
-    def finish(self, batch: Batch) -> None:
+    def keys(self) -> list[bytes | None]:
+        """Of the chunk that was begun."""
+        return list(self._chunk.batch.keys[self._start : self._stop])
+
+    def slowly(self, decode: Decode, decode_key: Decode | None = None) -> Any:
+        """What the decoder proper makes of the value at hand, with its key where that is asked for;
+        SKIPPED, and told, if nothing.
+        """
+        batch = self._chunk.batch
+        try:
+            key = decode_key and decode_key(batch.keys[self.index])
+            value = decode(batch.values[self.index])
+            return (key, value) if decode_key else value
+        except Exception as error:  # any codec's
+            self.undecodable(error)
+            return SKIPPED
+
+    def finish(self, raws: list[bytes | None]) -> None:
+        """What `begin` gave is read; if another loop has gone on with it, so is its last record."""
+        if raws is not self._raws:
+            self.leave()
+            return
         self._passed += self._stop - self._start
-        self.batch, self._done = None, batch.following(self._stop)
+        self.batch, self._done = None, self._chunk.batch.following(self._stop)
+
+    def leave(self) -> None:
+        """A loop was left at a record, and another one begins."""
+        if self.batch is not None:
+            self.skip()
 
     def cut(self) -> None:
         """Hand out nothing behind the record at hand."""
@@ -152,38 +189,134 @@ class Inbox:
         """Leave the record at hand behind; the rest of its chunk is the next one."""
         assert self.batch is not None, "nothing at hand to skip"
         batch, after = self.batch, self.index + 1
+        self._raws.clear()  # whoever iterates over it is at its end
+        self._raws = []
         self._passed += after - self._start
         self.batch, self._done = None, batch.following(after)
         if after < self._stop:
             self.chunks.appendleft(Chunk(batch, after, self._stop))
 
 
-async def values(inbox: Inbox, decode: Decode) -> AsyncIterator[Any]:
-    """The decoded values of an inbox, for as long as its agent lives."""
+class Values:
+    """The decoded values of an inbox: what a body's stream gives. Each loop over it goes on behind
+    the record where the one before was left, or cancelled.
+
+    Decoded one by one, lazily, by functions without a frame of ours: a value that is dropped before
+    the next one is made leaves its memory to it. By the chunk it is 30-90 % dearer.
+    """
+
+    __slots__ = ("_inbox", "_source")
+
+    def __init__(self, inbox: Inbox, source: Source) -> None:
+        self._inbox, self._source = inbox, source
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return _values(self._inbox, self._source)
+
+    def items(self) -> AsyncIterator[tuple[Any, Any]]:
+        """Keys with values. A key that cannot be decoded counts as such a record does."""
+        source = self._source
+        quick_key, blessed_key = source.quick_key
+        quick, blessed = source.quick_value
+        decode_key = source.decode_key if blessed_key or quick_key is None else quick_key
+        return _items(self._inbox, source, (decode_key, quick or source.decode_value), blessed)
+
+
+async def _values(inbox: Inbox, source: Source) -> AsyncIterator[Any]:
+    (loads, blessed), decode = source.quick_value, source.decode_value
+    inbox.leave()
     while True:
         while not inbox.chunks:
-            await inbox.wait()
-        batch, start, raws = inbox.begin()
-        for inbox.index, raw in enumerate(raws, start):  # its slot, no new name
+            await inbox.gate
+        raws = inbox.begin()
+        left = iter(raws)
+        values: Iterator[Any] = left if loads is None else map(loads, left)
+        while True:
+            first = inbox.index + 1
             try:
-                value = decode(raw)
-            except Exception as error:  # any codec's
-                inbox.undecodable(error)
-                continue
-            yield value
-        inbox.finish(batch)
+                for inbox.index, value in enumerate(values, first):  # its slot, no new name
+                    if not blessed or type(value) is not dict or BLESSED not in value:
+                        yield value
+                    elif (model := inbox.slowly(decode)) is not SKIPPED:
+                        yield model
+                break
+            except StreamsxError:  # one failure too many
+                raise
+            except Exception:  # any codec's, over the next one
+                inbox.index += 1
+            if (value := inbox.slowly(decode)) is not SKIPPED:
+                yield value
+        inbox.finish(raws)
+
+
+async def _items(
+    inbox: Inbox, source: Source, quick: tuple[Decode, Decode], blessed: bool
+) -> AsyncIterator[tuple[Any, Any]]:
+    slow = source.decode_value, source.decode_key
+    inbox.leave()
+    while True:
+        while not inbox.chunks:
+            await inbox.gate
+        raws = inbox.begin()
+        keys, left = iter(inbox.keys()), iter(raws)
+        pairs = zip(map(quick[0], keys), map(quick[1], left), strict=False)
+        while True:
+            first = inbox.index + 1
+            try:
+                for inbox.index, pair in enumerate(pairs, first):
+                    if not blessed or type(pair[1]) is not dict or BLESSED not in pair[1]:
+                        yield pair
+                    elif (both := inbox.slowly(*slow)) is not SKIPPED:
+                        yield both
+                break
+            except StreamsxError:
+                raise
+            except Exception:
+                inbox.index += 1
+            _align(keys, left)
+            if (both := inbox.slowly(*slow)) is not SKIPPED:
+                yield both
+        inbox.finish(raws)
+
+
+def _align(keys: Iterator[Any], values: Iterator[Any]) -> None:
+    """A key that could not be decoded is gone from its column, and its value is still there."""
+    if length_hint(keys) < length_hint(values):
+        next(values)
 
 
 class Running:
-    """What user code in a task reaches: its stores, its outbox, the record at hand."""
+    """What user code in a task reaches: its stores, its outbox, the record at hand.
 
-    __slots__ = ("inbox", "outbox", "sends", "stores", "task")
+    While a body is in our turn (`resumed` until `paused`), nobody else runs. So what it uses may
+    keep what it found here in an attribute of its own (`bind`), until the pause: a look-up of the
+    context and two of dicts less each time.
+    """
+
+    __slots__ = ("_bound", "at_work", "inbox", "outbox", "sends", "stores", "task")
 
     def __init__(
         self, task: TaskId, stores: Mapping[str, Any], outbox: Outbox, inbox: Inbox
     ) -> None:
         self.task, self.stores, self.outbox, self.inbox = task, stores, outbox, inbox
         self.sends: dict[str, Send] = {}
+        self.at_work = False
+        self._bound: dict[tuple[Any, str], Any] = {}
+
+    def resumed(self) -> None:
+        self.at_work = True
+        for (thing, name), value in self._bound.items():
+            setattr(thing, name, value)
+
+    def paused(self) -> None:
+        self.at_work = False
+        for thing, name in self._bound:
+            delattr(thing, name)
+
+    def bind(self, thing: Any, name: str, value: Any) -> None:
+        """`thing.name` is `value`, at work; else what its class says."""
+        self._bound[thing, name] = value
+        setattr(thing, name, value)
 
     def to(self, topic: str) -> Send:
         """The bound sender of a topic."""
@@ -197,83 +330,25 @@ RUNNING: Final[contextvars.ContextVar[Running]] = contextvars.ContextVar("stream
 """Set once per agent instance."""
 
 
-class Instance(Protocol):
-    """A living body."""
+class Actor(Protocol):
+    """A living agent, in its body."""
 
     idle: bool
     """It waits for input. False: it is at work, or waits for something foreign."""
 
     def wake(self) -> None:
-        """There is input. By hand: used up on return. In a loop: `idle` says when."""
+        """There is input."""
 
     def close(self) -> None:
         """Ends the body where it waits."""
 
 
-class Pump(Protocol):
-    """How bodies get to run; one per task."""
-
-    def start(
-        self,
-        agent: AgentNode,
-        stream: AsyncIterator[Any],
-        running: Running,
-        failed: Callable[[Exception], None],
-    ) -> Instance:
-        """A body that is not yet woken. `failed` is called once, with what ended it."""
-
-
-class StepInstance:
-    """A body that `coroutine.send` moves on, in a context of its own."""
-
-    def __init__(
-        self,
-        agent: AgentNode,
-        stream: AsyncIterator[Any],
-        running: Running,
-        failed: Callable[[Exception], None],
-    ) -> None:
-        self.idle = True
-        self._name, self._failed = agent.name, failed
-        self._context = contextvars.copy_context()
-        self._context.run(RUNNING.set, running)
-        self._coroutine = agent.body(stream)
-
-    def wake(self) -> None:
-        hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(None, None)  # a running loop must not adopt what is stepped by hand
-        try:
-            asked = self._context.run(self._coroutine.send, None)
-        except StopIteration:
-            self._failed(returned(self._name))
-        except Exception as error:  # the body's own
-            self._failed(error)
-        else:
-            if asked is not NEED_INPUT:
-                raise TaskFailed(
-                    f"agent waits for something foreign: {self._name}: {asked!r}: "
-                    "it needs the event loop of a worker"
-                )
-        finally:
-            sys.set_asyncgen_hooks(*hooks)
-
-    def close(self) -> None:
-        self._coroutine.close()
+Failed = Callable[[Exception], bool]
+"""Told of what ended a body; whether another one follows."""
+Start = Callable[[AgentNode, Values, Running, Failed], Actor]
+"""Given by the driver; it gives the inbox its gate."""
 
 
 def returned(agent: str) -> TaskFailed:
     """For a body that ends by itself."""
     return TaskFailed(f"agent ended: {agent}: its body returned: let it loop over its stream")
-
-
-class StepPump:
-    """Bodies stepped by hand: tests, Spark, the discovery of derived topics."""
-
-    def start(
-        self,
-        agent: AgentNode,
-        stream: AsyncIterator[Any],
-        running: Running,
-        failed: Callable[[Exception], None],
-    ) -> StepInstance:
-        return StepInstance(agent, stream, running, failed)

@@ -32,7 +32,7 @@ from streamsx.task.batch import Batch, Chunk
 from streamsx.task.merge import Merge
 from streamsx.task.policy import Failure, Policy, Streak, Word
 from streamsx.task.reader import AgentRun, LoopRun
-from streamsx.task.stream import Outbox, Pump
+from streamsx.task.stream import Outbox, Start
 from streamsx.topology.nodes import SubTopology
 
 STORE_FAULTS = (DiskFailed, StoreCorrupt, StoreLocked)
@@ -100,13 +100,13 @@ class Task:
         partition: int,
         stores: Mapping[str, CachedStore[Any, Any]],
         outbox: Outbox,
-        pump: Pump,
+        start: Start,
         policy: Policy,
         metadata: TaskMetadata,
         checked: Mapping[str, int] | None = None,
     ) -> None:
         self.id = TaskId(plan.number, partition)
-        self.plan, self.stores, self.outbox, self.pump = plan, stores, outbox, pump
+        self.plan, self.stores, self.outbox, self.start = plan, stores, outbox, start
         self.policy, self.stream_time = policy, metadata.stream_time
         self.taken = dict(metadata.positions)
         """Topic -> next offset that is not handed to anybody yet."""
@@ -178,7 +178,7 @@ class Task:
         """An agent has not used up its input: it is given no more."""
         if self._closed or self._ended is not None:
             return False  # nobody is at work any more
-        return not all(run.instance.idle for runs in self._agents.values() for run in runs)
+        return not all(run.actor.idle for runs in self._agents.values() for run in runs)
 
     @property
     def ended(self) -> bool:
@@ -346,4 +346,4 @@ class Task:
         self._closed = True
         for runs in self._agents.values():
             for run in runs:
-                run.instance.close()
+                run.actor.close()

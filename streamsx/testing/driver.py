@@ -38,9 +38,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from streamsx.app.app import App
 from streamsx.app.channel import Topic
-from streamsx.clock import SystemClock
 from streamsx.config import seconds
-from streamsx.engine.pump import LoopPump
+from streamsx.engine.actor import GatedActor
 from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
 from streamsx.kafka.batch import NO_HEADERS, Builder
 from streamsx.kafka.partitioner import check_place, partition_of
@@ -51,7 +50,7 @@ from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Policy, Word
 from streamsx.task.stores import cached
-from streamsx.task.stream import Send, SendRows
+from streamsx.task.stream import Outbox, Send, SendRows
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing.driver_loop import INSTANT_S, DriverLoop
 from streamsx.testing.watched import Handed, WatchedStore
@@ -82,7 +81,7 @@ _Row = tuple[bytes | None, bytes | None, int, Headers | None]
 """Key, value, timestamp in ms, headers; the offset is its place in the list."""
 
 
-class _Logs:
+class _Logs(Outbox):
     """The topics: a list for each partition. `counts`: how many partitions each has."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
@@ -361,8 +360,8 @@ class TestDriver:
             stores[node.name] = made = cached(node, rows, CACHE_BYTES, WatchedStore)
             assert isinstance(made, WatchedStore)
             made.watch(self._handed[node.name], id_.partition)
-        pump, metadata = LoopPump(SystemClock(), _nothing), self._metadata[id_]
-        return Task(plan, id_.partition, stores, self._logs, pump, self._policy, metadata, checked)
+        start, metadata = partial(GatedActor, _nothing), self._metadata[id_]
+        return Task(plan, id_.partition, stores, self._logs, start, self._policy, metadata, checked)
 
     def _stop(self) -> None:
         for task in self._tasks.values():
@@ -387,15 +386,16 @@ class TestDriver:
     def _run(self) -> None:
         for _ in range(ROUNDS_MAX):
             self._loop.run_ready()
-            if not sum(self._step(id_, task) for id_, task in self._tasks.items()):
+            if not self._loop.call(lambda: sum(map(self._step, self._tasks))):
                 return
         raise UsageError(
             f"never settles: {self._app!r}: its agents feed each other without end, or need "
             f"more than {ROUNDS_MAX} rounds: pipe fewer records"
         )
 
-    def _step(self, id_: TaskId, task: Task) -> bool:
+    def _step(self, id_: TaskId) -> bool:
         """Hand one task what is new; whether there was any."""
+        task = self._tasks[id_]
         for topic in task.plan.topics:
             tp = TopicPartition(topic, id_.partition)
             if batch := self._logs.batch(tp, self._offered[tp]):
@@ -474,4 +474,4 @@ def _nobody(_: Partition) -> None:
 
 
 def _nothing() -> None:
-    """For a pump that nobody waits for."""
+    """For actors that nobody waits for."""

@@ -6,13 +6,16 @@ Not here: how the graph is cut (`subtopologies`), what an operator does (`stream
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamsx.serde.codec import Quick
+
 Encode = Callable[[Any], bytes | None]
 Decode = Callable[[bytes | None], Any]
-Body = Callable[[AsyncIterator[Any]], Coroutine[Any, Any, None]]
+Body = Callable[[Any], Coroutine[Any, Any, None]]
+"""Of what it reads."""
 
 LAYOUT_VERSION = 1
 
@@ -42,7 +45,8 @@ class AgentNode:
 class Source:
     """A topic that a task reads: branches first, then agents, each on its own.
 
-    A branch is a straight line of operators, of one agent: its key, its failures.
+    A branch is a straight line of operators, of one agent: its key, its failures. `quick`: of keys
+    and of values, where there is such a thing.
     """
 
     topic: str
@@ -50,6 +54,15 @@ class Source:
     decode_value: Decode
     branches: tuple[tuple[Operator, ...], ...] = ()
     agents: tuple[AgentNode, ...] = ()
+    quick: tuple[Quick, Quick] | None = None
+
+    @property
+    def quick_key(self) -> Quick:
+        return self.quick[0] if self.quick else Quick(self.decode_key)
+
+    @property
+    def quick_value(self) -> Quick:
+        return self.quick[1] if self.quick else Quick(self.decode_value)
 
     @property
     def operators(self) -> tuple[Operator, ...]:

@@ -7,6 +7,7 @@ may use the machine, and the broker's thread is another one.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import orjson
 
 from streamsx.clock import SystemClock
 from streamsx.engine.active import Active
+from streamsx.engine.actor import GatedActor
 from streamsx.engine.committing import Committing
 from streamsx.engine.gaps import Gap
 from streamsx.engine.journal import Journal
 from streamsx.engine.produce import Producer
-from streamsx.engine.pump import LoopPump
 from streamsx.kafka.cluster import Cluster
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.rocks import RocksMemory, RocksRows
@@ -95,10 +96,10 @@ async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tupl
             linger_s=0.005, buffer_bytes=32 * MB, compression="none",
         )  # fmt: skip
         await producer.start()
-        pump = LoopPump(clock, lambda: None)
+        start = partial(GatedActor, lambda: None)
         stores = {"words": cached(NODE, rows, 200 * MB)}
-        task = Task(PLAN, 0, stores, producer, pump, Policy(), TaskMetadata({"src": 0}))
-        active = Active(task, pump, Gap())
+        task = Task(PLAN, 0, stores, producer, start, Policy(), TaskMetadata({"src": 0}))
+        active = Active(task, Gap())
         for commit in range(COMMITS):
             await fill(task, commit)
             found.append(await commit_of(active, producer, clock, jobs))

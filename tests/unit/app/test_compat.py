@@ -1,7 +1,7 @@
 """app/compat.py against Faust itself: nothing of its surface is an AttributeError or ignored."""
 
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from inspect import signature
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,9 @@ from streamsx.app.lookup import app_named
 from streamsx.config import SETTINGS
 from streamsx.errors import NotSupported, SettingError
 from streamsx.task.batch import Batch
+from streamsx.task.stream import Inbox, Values
 from streamsx.testing import TestDriver
+from streamsx.topology.nodes import Source
 
 FROM_FAUST = {
     "ChannelT", "Codec", "EventT", "GSSAPICredentials", "ModelOptions", "OAuthCredentials",
@@ -27,9 +29,7 @@ FROM_FAUST = {
 """Names that are Faust's own here too: values, types, and what App refuses to take."""
 
 
-async def nothing() -> AsyncIterator[Any]:
-    return
-    yield
+SOURCE = Source("t", repr, repr)
 
 
 async def reading(stream: Any) -> None:
@@ -46,7 +46,7 @@ def ours(app: App) -> dict[str, Any]:
         "Agent": app.agent(topic, name="a")(reading),
         "Table": app.Table("t"),
         "Topic": topic,
-        "Stream": Stream("a", topic, nothing(), print),
+        "Stream": Stream("a", topic, Values(Inbox(0, print), SOURCE), print),
         "Event": Event(1, 2, Batch("t", 0, [], [], [], [], None, 0), 0),
     }
 

@@ -15,7 +15,10 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.partitioner import partition_of
 from streamsx.kafka.wire import Api
-from streamsx.model import TopicPartition
+from streamsx.model import TaskId, TopicPartition
+from streamsx.serde.codec import topic_codec
+from streamsx.task.batch import Batch, Chunk
+from streamsx.task.stream import DONE, Done, Inbox, Running
 from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -38,6 +41,7 @@ class Log:
     def __init__(self) -> None:
         self.arrived: list[Sent] = []
         self.kept: list[Sent] = []
+        self.times: list[int] = []
         self.ends: dict[TopicPartition, int] = {}
         self.codes: list[int | None] = []
         self.gate = asyncio.Event()
@@ -59,7 +63,9 @@ class Log:
         (_, _, header), *others = scan(data, check=True)
         assert not others
         assert header.producer_id == PRODUCER_ID
-        values = columns(data, 0).values
+        rows = columns(data, 0)
+        self.times += rows.timestamps
+        values = rows.values
         sent = Sent(tp, header.producer_epoch, header.base_sequence, values)
         base = self.ends.get(tp, 0)
         if not code and sent not in self.kept:  # hung up on, it is there all the same
@@ -136,6 +142,41 @@ def test_batches_arrive_in_order_with_numbers_that_follow_each_other() -> None:
         assert await play.producer.flush() == {P: 3, Q: 1}
         assert play.log.of(P) == [Sent(P, 0, 0, [b"a", b"b"]), Sent(P, 0, 2, [b"c"])]
         assert play.log.of(Q) == [Sent(Q, 0, 0, [b"x"])]
+
+    play(story)
+
+
+def test_a_body_at_work_sends_in_one_call_and_whoever_keeps_that_call_is_served_too() -> None:
+    async def story(play: Play) -> None:
+        long_way: list[dict[str, Any]] = []
+
+        def rare(**record: Any) -> Done:
+            long_way.append(record)
+            return DONE
+
+        raw = topic_codec(str, "raw", None).encoders
+        inbox = Inbox(0, print)
+        running = Running(TaskId(0, 0), {}, play.producer, inbox)
+        send = play.producer.bound("t", raw.or_none(), raw, running, rare)
+        times = (5, 6)
+        inbox.chunks.append(Chunk(Batch("in", 0, (), (b"", b""), times, (0, 1), None, 2), 0, 2))
+        running.resumed()
+        await send(value="before its first record")
+        inbox.begin()
+        inbox.index = 1
+        for value in ("one", "two"):
+            await send(key="k", value=value)
+        await send(key="k", value="later", timestamp=7.0)
+        running.paused()
+        await send(key="k", value="not at work")
+        assert [record["value"] for record in long_way] == [
+            "before its first record", "later", "not at work"
+        ]  # fmt: skip
+        assert long_way[1] == {"key": "k", "value": "later", "timestamp": 7.0}
+        await play.producer.flush()
+        tp = TopicPartition("t", partition_of(b"k", 2))
+        assert [sent.values for sent in play.log.of(tp)] == [[b"one", b"two"]]
+        assert play.log.times == [6, 6]
 
     play(story)
 

@@ -1,5 +1,6 @@
-"""A task by hand: lists for topics, memory for stores, no broker and no event loop."""
+"""A task by hand: lists for topics, memory for stores, no broker; a loop that a test lets turn."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -7,18 +8,20 @@ from typing import Any
 import orjson
 import pytest
 
+from streamsx.engine.actor import GatedActor
 from streamsx.model import Headers
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.policy import Policy
-from streamsx.task.stream import Send, SendRows, StepPump
+from streamsx.task.stream import Actor, Outbox, Send, SendRows
 from streamsx.task.task import Sealed, Task, TaskMetadata
+from streamsx.testing.driver_loop import DriverLoop
 from streamsx.topology.nodes import StoreNode, SubTopology
 
 Row = tuple[bytes | None, bytes | None]
 
 
-class Sent:
+class Sent(Outbox):
     """An outbox that keeps what it is given, per topic."""
 
     def __init__(self) -> None:
@@ -47,14 +50,23 @@ COUNTS = StoreNode(
 
 
 class Bench:
-    """One task over memory; `again` makes it anew from what was committed."""
+    """One task over memory; `again` makes it anew from what was committed.
 
-    def __init__(self, plan: SubTopology, policy: Policy) -> None:
+    A test stands within a turn of the loop; with `turn` the loop does what is ready.
+    """
+
+    def __init__(self, plan: SubTopology, policy: Policy, loop: DriverLoop) -> None:
+        self.loop, self.turn = loop, loop.run_ready
         self.plan, self.policy, self.sent = plan, policy, Sent()
         self.rows = {node.name: MemoryRows() for node in plan.stores}
         self.metadata = TaskMetadata(dict.fromkeys(plan.topics, 0))
         self.made: list[Task] = []
+        self.asked: list[bool] = []
+        """Each time that somebody asked for input outside of a turn: whether others are at work."""
         self.task = self.again()
+
+    def start(self, *about: Any) -> Actor:
+        return GatedActor(lambda: self.asked.append(self.task.busy), *about)
 
     def again(self, checked: Mapping[str, int] | None = None) -> Task:
         stores: dict[str, CachedStore[Any, Any]] = {
@@ -70,9 +82,10 @@ class Bench:
             for node in self.plan.stores
         }
         self.task = Task(
-            self.plan, 0, stores, self.sent, StepPump(), self.policy, self.metadata, checked
+            self.plan, 0, stores, self.sent, self.start, self.policy, self.metadata, checked
         )
         self.made.append(self.task)
+        self.turn()
         return self.task
 
     def commit(self, rows: int = 1000) -> Sealed:
@@ -93,9 +106,15 @@ def bench() -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def make(*sources: Any, stores: tuple[StoreNode, ...] = (COUNTS,), **policy: Any) -> Bench:
-        made.append(Bench(SubTopology(1, sources, stores), Policy(**policy)))
+        made.append(Bench(SubTopology(1, sources, stores), Policy(**policy), loop))
         return made[-1]
 
-    yield make
-    for task in (task for bench in made for task in bench.made):
-        task.close()
+    loop = DriverLoop(0.0, lambda: False)
+    asyncio._set_running_loop(loop)
+    try:
+        yield make
+        for task in (task for bench in made for task in bench.made):
+            task.close()
+    finally:
+        asyncio._set_running_loop(None)
+        loop.end()

@@ -1,10 +1,13 @@
 """task/stream.py: what an inbox hands out, and what of it is done."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 from streamsx.task.batch import Batch, Chunk
-from streamsx.task.stream import Inbox, values
+from streamsx.task.stream import Inbox, Values
+from streamsx.topology.nodes import Source
+
+SOURCE = Source("t", lambda raw: raw, lambda raw: raw)
 
 
 def refuse(error: Exception) -> None:
@@ -16,10 +19,18 @@ def batch(first: int, *words: bytes) -> Batch:
     return Batch("t", 0, words, words, offsets, offsets, None, first + len(words))
 
 
+class Empty:
+    """A gate that nobody opens."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
 def inbox_of(*chunks: Chunk) -> tuple[Inbox, AsyncIterator[Any]]:
     inbox = Inbox(chunks[0].batch.offsets[chunks[0].start], refuse)
     inbox.chunks.extend(chunks)
-    return inbox, values(inbox, lambda raw: raw)
+    inbox.gate = Empty()
+    return inbox, aiter(Values(inbox, SOURCE))
 
 
 def step(stream: AsyncIterator[Any]) -> object:
@@ -58,7 +69,7 @@ def test_what_is_skipped_counts_as_handed_out() -> None:
     step(stream)
     inbox.skip()
     assert (inbox.position, inbox.ordinal) == (2, 2)
-    again = values(inbox, lambda raw: raw)
+    again = aiter(Values(inbox, SOURCE))
     assert (step(again), inbox.position, inbox.ordinal) == (b"c", 2, 2)
     inbox.skip()
     assert (inbox.position, inbox.ordinal, list(inbox.chunks)) == (3, 3, [])

@@ -524,3 +524,31 @@ def test_it_works_within_the_loop_of_an_async_test() -> None:
         assert asyncio.current_task() is not None
 
     asyncio.run(story())
+
+
+def test_what_a_body_reaches_is_its_own_task_s_whoever_ran_before(drive: Any) -> None:
+    """Bodies of two tasks, woken in turn, and again from outside while the other one works."""
+    app = App("shop")
+    words = app.topic("words", value_type=str, key_type=str, value_serializer="raw")
+    echoed = app.topic("echoed", value_type=str, value_serializer="raw")
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(words)
+    async def count(stream: Any) -> None:
+        async for word in stream:
+            counts[word] += 1
+            await echoed.send(value=f"{word} before")
+            if word.endswith("slow"):
+                await asyncio.sleep(1)
+            counts[word] = (counts.get(word) or 0) + 10
+            await echoed.send(value=f"{word} after")
+
+    driver = drive(app, partitions={"words": 2}, raises=True)
+    for partition, some in ((0, ["a slow", "a"]), (1, ["b", "b slow"])):
+        driver.pipe("words", [("k", word) for word in some], partition=partition)
+    driver.advance("5s")
+    found = [dict(driver.store("counts", partition).items()) for partition in (0, 1)]
+    assert found == [{"a slow": 11, "a": 11}, {"b": 11, "b slow": 11}]
+    assert Counter(record.value for record in driver.read("echoed")) == Counter(
+        f"{word} {when}" for word in ("a", "a slow", "b", "b slow") for when in ("before", "after")
+    )
