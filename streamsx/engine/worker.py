@@ -38,6 +38,9 @@ from streamsx.topology.internal_topics import Kind
 from streamsx.topology.partitions import partitioned
 
 START_TIMEOUT_S = 30.0
+"""For brokers that come up together with their workers: to answer, and then, to each question of a
+start, that they are still loading.
+"""
 STOP_NOW_S = 5.0
 """A second signal, or a failure: one last commit may take this long."""
 CLOSING_MAX_S = 30.0
@@ -192,6 +195,7 @@ class Worker:
             security,
             timeout_s=min(TIMEOUT_S, share_s),
             user_timeout_ms=int(share_s * 1000),
+            tries_for_s=START_TIMEOUT_S,
             rng=self._rng,
         )
 

@@ -1,6 +1,6 @@
 """What is asked of a cluster beside records: topics, configs, bounds, groups.
 
-Functions over a Cluster, each with its own limit in time. Nothing is altered but by
+Functions over a Cluster, which says for how long each tries. Nothing is altered but by
 `create_topics`, `delete_topics` and `delete_records`; committed offsets are the member's.
 """
 
@@ -19,10 +19,9 @@ from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
 
-ADMIN_TIMEOUT_S = 10.0
-"""How long a call goes on trying what is worth another try."""
-CHANGE_TIMEOUT_MS = 10_000
+CHANGE_TIMEOUT_S = 10.0
 """How long a broker may take for a change of topics or records."""
+CHANGE_TIMEOUT_MS = int(CHANGE_TIMEOUT_S * 1000)
 KNOWN_TRIES = 20
 """2 s. CreateTopics returns before Metadata knows the topic: often, by tens of ms."""
 LANE = "admin"
@@ -89,12 +88,17 @@ async def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> None:
     names = sorted(left)
 
     async def attempt() -> None:
+        if left:
+            await create()
+        await _until_known(cluster, names)
+
+    async def create() -> None:
         connection = await cluster.controller(LANE)
         if connection.version(Api.CREATE_TOPICS) < DEFAULTS_SINCE:
             _demand_counts(left.values())
         wanted = [_new_topic(topic) for topic in left.values()]
         told = await connection.ask(
-            Api.CREATE_TOPICS, {"topics": wanted, "timeout": CHANGE_TIMEOUT_MS}, ADMIN_TIMEOUT_S
+            Api.CREATE_TOPICS, {"topics": wanted, "timeout": CHANGE_TIMEOUT_MS}, CHANGE_TIMEOUT_S
         )
         for topic in told.topics:
             if topic.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -105,9 +109,8 @@ async def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> None:
             if t.name in left
         )
 
-    if left:
+    if names:
         await _persist(cluster, attempt)
-        await _until_known(cluster, names)
 
 
 async def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
@@ -120,7 +123,7 @@ async def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
     async def attempt() -> None:
         connection = await cluster.controller(LANE)
         body = {"topic_names": sorted(left), "timeout": CHANGE_TIMEOUT_MS}
-        told = await connection.ask(Api.DELETE_TOPICS, body, ADMIN_TIMEOUT_S)
+        told = await connection.ask(Api.DELETE_TOPICS, body, CHANGE_TIMEOUT_S)
         for topic in told.responses:
             if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 left.discard(topic.name)
@@ -136,10 +139,17 @@ async def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
 
 async def partition_counts(cluster: Cluster, topics: Iterable[str]) -> dict[str, int]:
     """Of the topics that exist. Raises SettingError for one that must not be read, WorldError."""
-    told = await cluster.metadata(topics)
-    there = [t for t in told.topics if t.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    _check((topic.error_code, f"topic {topic.name}", "") for topic in there)
-    return {topic.name: len(topic.partitions) for topic in there}
+    found: dict[str, int] = {}
+    wanted = set(topics)
+
+    async def attempt() -> None:
+        told = await cluster.metadata(wanted)
+        there = [t for t in told.topics if t.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        _check((topic.error_code, f"topic {topic.name}", "") for topic in there)
+        found.update({topic.name: len(topic.partitions) for topic in there})
+
+    await _persist(cluster, attempt)
+    return found
 
 
 async def topic_configs(
@@ -223,7 +233,7 @@ async def delete_records(
         connection = await cluster.open(node, LANE)
         topics = _by_topic(some, lambda tp: {"partition_index": tp.partition, "offset": before[tp]})
         told = await connection.ask(
-            Api.DELETE_RECORDS, {"topics": topics, "timeout": CHANGE_TIMEOUT_MS}, ADMIN_TIMEOUT_S
+            Api.DELETE_RECORDS, {"topics": topics, "timeout": CHANGE_TIMEOUT_MS}, CHANGE_TIMEOUT_S
         )
         answers = list(_answers(told))
         starts.update({tp: p.low_watermark for tp, p in answers if p.error_code == ErrorCode.NONE})
@@ -271,10 +281,10 @@ async def committed_topics(cluster: Cluster, group: str) -> set[str]:
 
 
 async def _persist(cluster: Cluster, attempt: Callable[[], Awaitable[None]]) -> None:
-    """Again and again while it raises WorldError, at most for ADMIN_TIMEOUT_S: then that."""
+    """Again and again while it raises WorldError, at most for `cluster.tries_for_s`: then that."""
     last: WorldError = BrokerUnreachable("no answer")
     try:
-        async with asyncio.timeout(ADMIN_TIMEOUT_S):
+        async with asyncio.timeout(cluster.tries_for_s):
             while True:
                 try:
                     return await attempt()
@@ -284,7 +294,10 @@ async def _persist(cluster: Cluster, attempt: Callable[[], Awaitable[None]]) -> 
                 with suppress(BrokerUnreachable):  # the next attempt will say so
                     await cluster.refresh()
     except TimeoutError:
-        raise last from None
+        raise type(last)(
+            f"{last}: tried for {cluster.tries_for_s:g} s: try again when the brokers are up, or "
+            "see their logs"
+        ) from None
 
 
 def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:

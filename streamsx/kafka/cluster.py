@@ -22,6 +22,7 @@ from streamsx.model import TopicPartition
 T = TypeVar("T")
 
 START_TIMEOUT_S = 10.0
+TRIES_FOR_S = 10.0
 TIMEOUT_S = 5.0
 PATIENCE_S = 0.5
 """Then another broker is asked too: a node that has vanished takes all of a time-out."""
@@ -47,17 +48,19 @@ class Cluster:
         *,
         timeout_s: float = TIMEOUT_S,
         user_timeout_ms: int | None = None,
+        tries_for_s: float = TRIES_FOR_S,
         rng: random.Random | None = None,
     ) -> None:
         """`bootstrap`: HOST:PORT[,HOST:PORT]. `timeout_s`: for a connection, and for an answer to
-        what a broker knows by heart. `user_timeout_ms`: see `connection.connect`. `rng` draws whom
-        to ask first.
+        what a broker knows by heart. `user_timeout_ms`: see `connection.connect`. `tries_for_s`:
+        so long `admin` asks again what is worth another try. `rng` draws whom to ask first.
 
         Raises SettingError for an address that is none.
         """
         self._bootstrap = [Address.parse(text) for text in bootstrap.split(",")]
         self._security, self._user_timeout_ms = security, user_timeout_ms
         self.timeout_s, self.records_timeout_s = timeout_s, RECORDS_TIMEOUTS * timeout_s
+        self.tries_for_s = tries_for_s
         self._rng = rng or random.Random()  # noqa: S311  # no secret
         self._followed: set[str] = set()
         self._brokers: dict[int, Address] = {}

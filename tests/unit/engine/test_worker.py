@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError
+from streamsx.broker.server import answered
+from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError, WorldError
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
 from streamsx.model import TaskId, TopicPartition
 from tests.unit.engine.conftest import app_of, counting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from streamsx import App, Stream
+    from streamsx.broker.connection import Call
+    from streamsx.broker.events import Body
+    from streamsx.broker.service import Service
     from tests.unit.engine.conftest import Bench, Station
 
 
@@ -144,6 +152,47 @@ def test_without_a_broker_it_ends_after_its_time_out_and_says_where_it_looked(
     assert bench.scheduler.now == pytest.approx(30, abs=1)
     assert isinstance(station.main.error, BrokerUnreachable)
     assert "127.0.0.1:1" in str(station.main.error)
+
+
+def loading_until(bench: Bench, end: float) -> Callable[[Service, Call], Body | None]:
+    """The coordinator reads its log until that second."""
+
+    def answer(service: Service, call: Call) -> Body | None:
+        if call.api is Api.OFFSET_FETCH and bench.scheduler.now < end:
+            return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "topics": []}
+        return answered(service, call)
+
+    return answer
+
+
+def grouping() -> App:
+    app = app_of()
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for _ in stream.group_by(len, name="length"):
+            pass
+
+    return app
+
+
+def test_a_worker_that_starts_while_the_broker_comes_up_waits_for_it(bench: Bench) -> None:
+    """It ended after 10 s, where one that found no broker waited for 30."""
+    bench.answer = loading_until(bench, 25)
+    station = start(bench, grouping())
+    bench.until(lambda: works(station, tasks=6))
+
+
+def test_a_broker_that_does_not_come_up_is_told_with_how_long_it_was_tried(bench: Bench) -> None:
+    bench.answer = loading_until(bench, 1000)
+    station = start(bench, grouping())
+    bench.until(lambda: not station.process.alive)
+    assert bench.scheduler.now == pytest.approx(30, abs=1)
+    assert isinstance(station.main.error, WorldError)
+    assert str(station.main.error) == (
+        "COORDINATOR_LOAD_IN_PROGRESS: offsets of group t: tried for 30 s: try again when the "
+        "brokers are up, or see their logs"
+    )
 
 
 def test_a_changelog_that_is_not_compacted_is_refused_with_its_remedy(bench: Bench) -> None:
