@@ -38,6 +38,11 @@ class Rows(Protocol):
     def wipe(self) -> None:
         """No row and no position is left."""
 
+    def set_aside(self, to: str) -> bool:
+        """The same; but what was there lies in the folder `to` afterwards. False: it is on no disk,
+        and was wiped.
+        """
+
     def close(self) -> None:
         """Everything written is on its way to the disk; may take long."""
 

@@ -4,6 +4,8 @@
                       process.json     ids that survive a restart
                       member.json      the member id that this process uses in the group
                       stores/{store}/{partition}/
+                      stores/{store}/changelog.json   which topic they are made from
+                      kept/            stores that their changelog does not fit any more
                       trash/           renamed before it is deleted
 
 Who holds LOCK knows that whoever wrote member.json is dead, and may end its membership.
@@ -25,6 +27,8 @@ from streamsx.state.disk import told
 
 SLOTS_MAX = 256
 FORMAT_VERSION = 1
+CHANGELOG_FILE = "changelog.json"
+KEPT_DIGITS = 8
 
 
 class StateDirectory:
@@ -98,6 +102,25 @@ class StateDirectory:
         for path in sorted(self.path.glob("stores/*/*")):
             if path.name.isdigit():
                 yield path.parent.name, int(path.name)
+
+    def changelog_id(self, name: str) -> bytes | None:
+        """Of the topic that this table's stores are made from; None when nobody has said so."""
+        known = _read(self.path / "stores" / name / CHANGELOG_FILE)
+        return bytes.fromhex(known["id"]) if known else None
+
+    def remember_changelog(self, name: str, topic: str, topic_id: bytes) -> None:
+        folder = self.path / "stores" / name
+        with told(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        _write(
+            folder / CHANGELOG_FILE,
+            {"format": FORMAT_VERSION, "topic": topic, "id": topic_id.hex()},
+        )
+
+    def kept(self, name: str, partition: int) -> str:
+        """A new folder for a store that may be the last copy: nothing of ours deletes it."""
+        digits = self._fresh_id().hex[:KEPT_DIGITS]
+        return str(self.path / "kept" / f"{name}-{partition}-{digits}")
 
     def discard(self, path: Path) -> Path:
         """Out of the way at once; `empty_trash` deletes it."""

@@ -36,5 +36,9 @@ class MemoryRows:
         self._rows.clear()
         self._position = None
 
+    def set_aside(self, to: str) -> bool:
+        self.wipe()
+        return False
+
     def close(self) -> None:
         self.wipe()

@@ -80,11 +80,14 @@ class RocksRows:
     """
 
     def __init__(self, path: Path, memory: RocksMemory, layout: str) -> None:
-        self.path, self._layout = path, layout
-        with disk.told(path):
-            path.mkdir(parents=True, exist_ok=True)
-        with told(path):
-            self._db = Rdict(str(path), options(memory))
+        self.path, self._layout, self._memory = path, layout, memory
+        self._open()
+
+    def _open(self) -> None:
+        with disk.told(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with told(self.path):
+            self._db = Rdict(str(self.path), options(self._memory))
             self._check_layout()
 
     def _check_layout(self) -> None:
@@ -139,6 +142,15 @@ class RocksRows:
             self._db.delete_range(META, LAST_KEY)
             self._db.put(FORMAT, self._layout.encode())
         assert not holds_rows(self), f"{self.path}: rows after a wipe"
+
+    def set_aside(self, to: str) -> bool:
+        """As slow as `close` and opening together."""
+        self.close()
+        with disk.told(to):
+            Path(to).parent.mkdir(exist_ok=True)
+            self.path.rename(to)
+        self._open()
+        return True
 
     def close(self) -> None:
         """Flush and close; slow, and it releases the GIL. What could not be flushed is read from

@@ -128,7 +128,8 @@ def assemble(given: Given) -> Machinery:
     damaged = damage(given.journal)
     fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut, damaged)
     changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut, damaged)
-    restorer = Restorer(clock, changelogs, given.journal, tasks, limit=given.limit)
+    kept = given.directory.kept
+    restorer = Restorer(clock, changelogs, given.journal, tasks, kept, limit=given.limit)
     purging = purging_of(given)
     patience_s = config.revoke_timeout_s * PATIENCE_SHARE
     committing = Committing(

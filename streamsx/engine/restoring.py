@@ -7,7 +7,7 @@ no later; those that only follow at the end. Strict order is measured better tha
 less down time).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
@@ -77,13 +77,22 @@ class Restoring:
 
 
 class Restorer:
-    """All tasks of a worker that are not running. `limit`: records, when a learner is near."""
+    """All tasks of a worker that are not running. `kept`: where a store is set aside, by name and
+    partition; `limit`: records, when a learner is near.
+    """
 
     def __init__(
-        self, clock: Clock, fetcher: Fetcher, journal: Journal, tasks: Outcome, *, limit: int
+        self,
+        clock: Clock,
+        fetcher: Fetcher,
+        journal: Journal,
+        tasks: Outcome,
+        kept: Callable[[str, int], str],
+        *,
+        limit: int,
     ) -> None:
         self._clock, self._fetcher, self._journal = clock, fetcher, journal
-        self._outcome, self._limit = tasks, limit
+        self._outcome, self._kept, self._limit = tasks, kept, limit
         self._tasks: dict[TaskId, Restoring] = {}
         self._by_changelog: dict[TopicPartition, tuple[Restoring, Store]] = {}
 
@@ -201,8 +210,8 @@ class Restorer:
     def _step(self, restoring: Restoring, store: Store, event: restore.Event) -> None:
         for effect in store.machine.step(self._clock.now(), event):
             match effect:
-                case restore.Wipe(why):
-                    self._wipe(restoring, store, why)
+                case restore.Wipe() | restore.SetAside():
+                    self._empty(restoring, store, effect)
                 case restore.Read(offset):
                     self._fetcher.add(store.changelog, offset)
                 case restore.Write(rows, position):
@@ -212,12 +221,20 @@ class Restorer:
                         self._tell(restoring)
                     self._outcome.restored(restoring.task, restoring.role, done=restoring.done)
 
-    def _wipe(self, restoring: Restoring, store: Store, why: str) -> None:
+    def _empty(
+        self, restoring: Restoring, store: Store, effect: restore.Wipe | restore.SetAside
+    ) -> None:
         store.writes = None
-        store.rows.wipe()
+        what = f"{effect.why}: restoring it from the start; nothing to do"
+        if isinstance(effect, restore.Wipe):
+            store.rows.wipe()
+        elif store.rows.set_aside(kept := self._kept(store.name, store.changelog.partition)):
+            what = (
+                f"{effect.why}: the brokers have lost records of it: restoring it from those they "
+                f"have: what it held is kept in {kept}: remove that when nothing of it is missed"
+            )
         faults.point("during_wipe")
         where = f"store {store.name} of task {restoring.task}, {store.changelog}"
-        what = f"{why}: restoring it from the start; nothing to do"
         self._journal("error", what=what, where=where)
 
     def _tell(self, restoring: Restoring) -> None:

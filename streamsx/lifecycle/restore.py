@@ -8,6 +8,10 @@ TAILING   A learner that is near enough; it goes on reading for as long as it li
 DONE      An active at its end. The end was read after the previous owner had let go, so nothing can
           come behind it that this store lacks.
 
+A store that says where it is, and is not within its changelog, was made from records that no broker
+has any more: a log was cut, and this may be the last copy. It is set aside and restored from what
+there is. Rows without a position are of a restore that was interrupted, and in the changelog still.
+
 Position means written, never only fetched: a restore is at its end when its writes are done. The
 end is an offset, not a count of records: transaction markers and compaction leave holes.
 
@@ -93,6 +97,13 @@ class Wipe:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """The same, but keep what was there."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """From this offset on, until told otherwise."""
 
@@ -119,7 +130,7 @@ class FellBehind:
     lag: int
 
 
-Effect = Wipe | Read | Write | ReachedEnd | FellBehind
+Effect = Wipe | SetAside | Read | Write | ReachedEnd | FellBehind
 
 
 class Step(NamedTuple):
@@ -171,7 +182,7 @@ class Restore:
                 self.end = max(self.end, end) if self.follows else self.end
                 return self._settled()
             case OutOfRange(start, end) if self.state in READS:
-                return self._restart(cut(self.position, start, end), start, end)
+                return self._restart(SetAside(cut(self.position, start, end)), start, end)
             case Promoted(end) if self.state in READS:
                 self.follows, self.end = False, end
                 self.state = State.READING
@@ -180,21 +191,20 @@ class Restore:
 
     def _opened(self, event: Opened) -> list[Effect]:
         self.state, self.end = State.READING, event.end
-        if event.position is None:
-            why = "the store has rows but no position" if event.rows else ""
-        else:
-            why = cut(event.position, event.start, event.end)
-        if why:
-            return self._restart(why, event.start, event.end)
+        if event.position is None and event.rows:
+            wipe = Wipe("the store has rows but no position")
+            return self._restart(wipe, event.start, event.end)
+        if event.position is not None and (why := cut(event.position, event.start, event.end)):
+            return self._restart(SetAside(why), event.start, event.end)
         self.position = self.began = event.start if event.position is None else event.position
         return [Read(self.position), *self._settled()]
 
-    def _restart(self, why: str, start: int, end: int) -> list[Effect]:
-        """Deletes in the gap are unknown, so nothing that is there can be kept."""
+    def _restart(self, first: Wipe | SetAside, start: int, end: int) -> list[Effect]:
+        """Deletes in the gap are unknown, so nothing that is there can be used."""
         self.state = State.READING
         self.position = self.began = start
         self.end, self._writing = (max(self.end, end) if self.follows else end), None
-        return [Wipe(why), Read(start), *self._settled()]
+        return [first, Read(start), *self._settled()]
 
     def _fetched(self, event: Fetched) -> list[Effect]:
         newest = dict(zip(event.keys, event.values, strict=True))

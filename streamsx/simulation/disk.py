@@ -60,6 +60,10 @@ class DiskRows:
         self._writable()
         self._rows.wipe()
 
+    def set_aside(self, to: str) -> bool:
+        self._writable()
+        return self._rows.set_aside(to)
+
     def close(self) -> None:
         """Nothing is left to flush."""
 

@@ -1,7 +1,10 @@
 """engine/restoring.py: what becomes of a task whose role changes while its stores are opened."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from streamsx.clock import SystemClock
 from streamsx.engine.journal import Journal
@@ -9,7 +12,10 @@ from streamsx.engine.restoring import Restorer
 from streamsx.errors import DiskFailed
 from streamsx.kafka.admin import Bounds
 from streamsx.model import Role, TaskId, TopicPartition
+from streamsx.state.api import ROW, holds_rows
+from streamsx.state.directory import StateDirectory
 from streamsx.state.memory import MemoryRows
+from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.batch import Batch
 
 TASK, CHANGELOG = TaskId(0, 2), TopicPartition("app-counts-changelog", 2)
@@ -42,6 +48,10 @@ def batch_of(start: int, stop: int) -> Batch:
     return Batch(CHANGELOG.topic, CHANGELOG.partition, keys, keys, times, offsets, None, stop)
 
 
+def nowhere(_: str, __: int) -> str:
+    raise AssertionError("nothing is to be set aside")
+
+
 class Told:
     def __init__(self) -> None:
         self.done: list[tuple[Role, bool]] = []
@@ -59,7 +69,7 @@ def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end
     """It went on following for ever, and the task ran nowhere."""
     clock, reading, told = SystemClock(), Reading(), Told()
     fetcher: Any = reading
-    restorer = Restorer(clock, fetcher, Journal("w1", clock), told, limit=20)
+    restorer = Restorer(clock, fetcher, Journal("w1", clock), told, nowhere, limit=20)
     rows = MemoryRows()
     rows.write({b"a": b"1"}, 211)
     restorer.add(TASK, Role.LEARNER, "counts", CHANGELOG, rows)
@@ -78,7 +88,7 @@ class FullDisk(MemoryRows):
 def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more() -> None:
     clock, reading, told = SystemClock(), Reading(), Told()
     fetcher: Any = reading
-    restorer = Restorer(clock, fetcher, Journal("w1", clock), told, limit=20)
+    restorer = Restorer(clock, fetcher, Journal("w1", clock), told, nowhere, limit=20)
     restorer.add(TASK, Role.ACTIVE, "counts", CHANGELOG, FullDisk())
     restorer.ends(TASK, Role.ACTIVE, {CHANGELOG: Bounds(0, 1000)})
     reading.batches = [batch_of(0, 600), batch_of(600, 1000)]
@@ -88,3 +98,30 @@ def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more() -> None:
 
     assert [type(error) for error in told.errors] == [DiskFailed]
     assert (len(restorer), reading.reads, len(reading.batches)) == (0, {}, 1)
+
+
+def test_a_store_that_its_changelog_no_longer_holds_is_kept_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic was deleted and made anew, or a broker lost its end: it was wiped, and the message
+    said that there was nothing to do."""
+    clock, reading, directory = SystemClock(), Reading(), StateDirectory(tmp_path, "app")
+    memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=1 << 20)
+    rows = RocksRows(directory.store("counts", 2), memory, "layout")
+    rows.write({ROW + b"a": b"291"}, 291)
+    fetcher: Any = reading
+    restorer = Restorer(clock, fetcher, Journal("w1", clock), Told(), directory.kept, limit=20)
+    restorer.add(TASK, Role.ACTIVE, "counts", CHANGELOG, rows)
+
+    assert restorer.ends(TASK, Role.ACTIVE, {CHANGELOG: Bounds(0, 6)})
+
+    assert (rows.position(), holds_rows(rows), reading.reads) == (None, False, {CHANGELOG: 0})
+    rows.write({}, 6)
+    rows.close()
+    (kept,) = (directory.path / "kept").iterdir()
+    assert "the changelog ends at 6, the store says 291: the brokers have lost" in caplog.text
+    assert f"what it held is kept in {kept}: remove that when" in caplog.text
+    copy = RocksRows(kept, memory, "layout")
+    assert (copy.get(ROW + b"a"), copy.position()) == (b"291", 291)
+    copy.close()
+    directory.release()

@@ -13,6 +13,7 @@ from streamsx.lifecycle.restore import (
     ReachedEnd,
     Read,
     Restore,
+    SetAside,
     State,
     Wipe,
     Write,
@@ -68,25 +69,31 @@ def test_an_empty_store_starts_where_the_changelog_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "rows", "why"),
+    ("position", "why"),
     [
-        (None, True, "the store has rows but no position"),
-        (640, True, "the changelog begins at 812, the store says 640"),
-        (950, True, "the changelog ends at 900, the store says 950"),
+        (640, "the changelog begins at 812, the store says 640"),
+        (950, "the changelog ends at 900, the store says 950"),
     ],
 )
-def test_a_store_that_does_not_fit_its_changelog_starts_anew(
-    position: int | None, rows: bool, why: str
+def test_a_store_that_does_not_fit_its_changelog_is_kept_aside_and_starts_anew(
+    position: int, why: str
 ) -> None:
+    """It was wiped: the brokers have lost those records, and it may be the last copy."""
     machine = Restore(follows=False, limit=0)
-    assert machine.step(0.0, Opened(position, rows, 812, 900)) == [Wipe(why), Read(812)]
+    assert machine.step(0.0, Opened(position, True, 812, 900)) == [SetAside(why), Read(812)]
+
+
+def test_rows_of_an_interrupted_restore_are_in_the_changelog_still() -> None:
+    machine = Restore(follows=False, limit=0)
+    wipe = Wipe("the store has rows but no position")
+    assert machine.step(0.0, Opened(None, True, 812, 900)) == [wipe, Read(812)]
 
 
 def test_a_changelog_that_is_cut_while_it_is_read_starts_the_store_anew() -> None:
     machine = active(end=10)
     machine.step(1.0, fetched(b"a", to=2))
     effects = machine.step(2.0, OutOfRange(5, 10))
-    assert effects == [Wipe("the changelog begins at 5, the store says 0"), Read(5)]
+    assert effects == [SetAside("the changelog begins at 5, the store says 0"), Read(5)]
     machine.step(3.0, fetched(b"b", to=10))
     assert machine.step(4.0, Written()) == [ReachedEnd(0)]
 
