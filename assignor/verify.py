@@ -197,7 +197,7 @@ def _decision(view: View, choice: Choice, name: str, words: Mapping[str, object]
 
 def _words(view: View, choice: Choice, held: Held, learning: Learning) -> Mapping[str, object]:
     task, rules = choice.task, view.rules
-    owner, to = view.name(task.owner), view.name(choice.target)
+    owner, to = view.label(task.owner), view.label(choice.target)
     learns = len(learning.learner.get(choice.target, ()))
     full = f"{to} already learns {learns} (max_learners_per_member)"
     if rules.max_learners_per_member is None or learns < rules.max_learners_per_member:
@@ -219,13 +219,13 @@ def _left(view: View, task: Facts) -> str:
     if task.owner is None:
         return "nobody runs it"
     if task.owner in view.expired:
-        return f"the time of {view.name(task.owner)} is up"
+        return f"the time of {view.label(task.owner)} is up"
     return f"{_far(view, task, task.owner)} and restores"
 
 
 def _far(view: View, task: Facts, seat: int | None) -> str:
     copy = None if seat is None else task.copies.get(seat)
-    name = view.name(seat)
+    name = view.label(seat)
     if copy is None:
         return f"{name} has no copy"
     if copy.lag is None:

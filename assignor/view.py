@@ -20,6 +20,7 @@ from streamsx.assignor.model import (
     Rules,
     Task,
 )
+from streamsx.assignor.names import Bearer, labels
 from streamsx.model import TaskId
 
 
@@ -61,6 +62,11 @@ class View:
     tasks: tuple[Facts, ...]
     rules: Rules
     memory: Memory
+    labels: Mapping[str, str]
+    """What people call each member, by its id."""
+
+    def label(self, seat: int | None) -> str | None:
+        return None if seat is None else self.labels[self.members[seat].id]
 
     def name(self, seat: int | None) -> str | None:
         return None if seat is None else self.members[seat].id
@@ -100,6 +106,7 @@ def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, Lea
         tasks=(),
         rules=rules,
         memory=memory,
+        labels=labels(Bearer(m.id, m.instance, m.process) for m in members),
     )
     return replace(view, tasks=_facts(view, sorted(group.tasks, key=lambda task: task.id)))
 

@@ -15,7 +15,7 @@ def test_an_heir_with_a_copy_goes_on_learning_with_a_promise(group: Build, tell:
     plan = assign(group("0_0", a="owns 0_0 leaving", b="learner 0_0=0"), Rules())
 
     assert tell(plan) == {"a": "", "b": "^0_0"}
-    assert plan.withheld == {T: Withheld("id-a", "id-b", "still owned by id-a")}
+    assert plan.withheld == {T: Withheld("id-a", "id-b", "still owned by a")}
     assert (plan.revoke["id-a"], plan.follow_up) == ((T,), True)
 
 
@@ -23,7 +23,7 @@ def test_an_heir_without_a_copy_has_nothing_to_be_promised(group: Build, tell: T
     plan = assign(group("| 0_0", a="owns 0_0 leaving", b=""), Rules())
 
     assert tell(plan) == {"a": "", "b": ""}
-    assert plan.withheld == {T: Withheld("id-a", "id-b", "still owned by id-a")}
+    assert plan.withheld == {T: Withheld("id-a", "id-b", "still owned by a")}
 
 
 def test_what_two_members_claim_runs_nowhere_until_both_have_let_go(
@@ -32,7 +32,7 @@ def test_what_two_members_claim_runs_nowhere_until_both_have_let_go(
     plan = assign(group("0_0", a="owns 0_0", b="owns 0_0"), Rules())
 
     assert tell(plan) == {"a": "^0_0", "b": ""}
-    assert plan.withheld == {T: Withheld("id-a", "id-a", "claimed by id-a and id-b")}
+    assert plan.withheld == {T: Withheld("id-a", "id-a", "claimed by a and b")}
     assert plan.revoke == {"id-a": (T,), "id-b": (T,)}
 
 

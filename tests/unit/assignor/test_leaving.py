@@ -67,7 +67,7 @@ def test_when_nobody_stays_owners_go_on_and_are_told_not_to_wait(group: Build, t
     assert tell(plan) == {"a": "0_0", "b": "0_2"}
     assert plan.no_takers
     assert {task: w.reason for task, w in plan.withheld.items()} == {
-        TaskId(0, 1): "claimed by id-a and id-b",
+        TaskId(0, 1): "claimed by a and b",
         TaskId(0, 3): "nobody stays",
     }
     assert {w.heir for w in plan.withheld.values()} == {None}

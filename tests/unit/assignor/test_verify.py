@@ -69,68 +69,68 @@ def test_each_invariant_is_broken_above() -> None:
 
 EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
     (
-        "stage: id-b is 11 records behind (limit 10); id-a keeps running",
+        "stage: b is 11 records behind (limit 10); a keeps running",
         "0_0",
         {"a": "owns 0_0 leaving", "b": "learner 0_0=11"},
     ),
     (
-        "stage: id-b has no copy (limit 10); id-a keeps running",
+        "stage: b has no copy (limit 10); a keeps running",
         "0_0",
         {"a": "owns 0_0 leaving", "b": ""},
     ),
     (
         (
-            "parked: id-b already learns 1 (max_learners_per_member); "
-            "id-a is 0 records behind and keeps running"
+            "parked: b already learns 1 (max_learners_per_member); "
+            "a is 0 records behind and keeps running"
         ),
         "0_0 0_1",
         {"a": "owns 0_0 0_1 leaving", "b": "learner 0_1=99"},
     ),
     (
-        "withheld: still owned by id-a; id-b is next",
+        "withheld: still owned by a; b is next",
         "0_0",
         {"a": "owns 0_0 leaving", "b": "learner 0_0=0"},
     ),
     (
-        "hand-over: id-b is 5 records behind (limit 10) and takes over from id-a",
+        "hand-over: b is 5 records behind (limit 10) and takes over from a",
         "0_0",
         {"a": "ran 0_0 leaving", "b": "learner 0_0=5"},
     ),
     (
-        "promote: nobody runs it; id-b is 5 records behind on its disk (limit 10) and takes over",
+        "promote: nobody runs it; b is 5 records behind on its disk (limit 10) and takes over",
         "0_0",
         {"b": "disk 0_0=5"},
     ),
     (
-        "cold: nobody runs it and nobody has a copy; id-b restores it",
+        "cold: nobody runs it and nobody has a copy; b restores it",
         "0_0",
         {"b": ""},
     ),
     (
-        "least-lag: nobody runs it and nobody is nearer: id-b does not know how far behind it is",
+        "least-lag: nobody runs it and nobody is nearer: b does not know how far behind it is",
         "0_0",
         {"b": "disk 0_0=?"},
     ),
     (
         (
-            "failover: nobody runs it; id-c is 5 records behind on its disk and takes over; "
-            "target id-b is 99 records behind"
+            "failover: nobody runs it; c is 5 records behind on its disk and takes over; "
+            "target b is 99 records behind"
         ),
         "0_0 0_1",
         {"b": "learner 0_0=99", "c": "owns 0_1 disk 0_0=5"},
     ),
     (
-        "keep-restoring: id-a is 99 records behind and restores; id-b is 98 records behind",
+        "keep-restoring: a is 99 records behind and restores; b is 98 records behind",
         "0_0",
         {"a": "restoring 0_0=99 leaving", "b": "learner 0_0=98"},
     ),
     (
-        "stateless: no state to wait for; id-b runs it",
+        "stateless: no state to wait for; b runs it",
         "| 0_0",
         {"b": ""},
     ),
     (
-        "wait: a tool is asking, nothing is handed over in this round; id-a keeps running",
+        "wait: a tool is asking, nothing is handed over in this round; a keeps running",
         "0_0",
         {"a": "owns 0_0 leaving", "b": "learner 0_0=0", "t": "observer"},
     ),
@@ -149,7 +149,7 @@ def test_a_decision_is_told_with_its_numbers(
 def test_who_holds_a_task_past_its_deadline_is_named(group: Build) -> None:
     shape = group("0_0", a="ran 0_1 owns 0_0 leaving=0", b="learner 0_0=5")
 
-    assert assign(shape, RULES).withheld[T0].reason == "still owned by id-a"
+    assert assign(shape, RULES).withheld[T0].reason == "still owned by a"
 
 
 def test_the_group_limit_is_named_when_it_is_the_reason(group: Build) -> None:
