@@ -17,6 +17,8 @@ from streamsx.model import TopicPartition
 from streamsx.task.policy import Failure
 
 TELL_EVERY_S = 1.0
+LATER = "skipped when a later one is processed"
+"""A row of failures that lasts is held, and is read again by mended code."""
 KINDS_MAX = 100
 """So many tracebacks; then those who fail in ever new ways are told of in one line each."""
 
@@ -31,17 +33,17 @@ class Failures:
         self._kinds: set[object] = set()
 
     def report(self, failure: Failure) -> None:
-        """A record was skipped."""
+        """A record has failed, and its policy is not to stop."""
         now, operator = self._clock.now(), failure.operator
         if self._is_new(failure):
             self._told_at[operator] = now
-            LOG.warning("record_failed %s: skipped", failure, exc_info=failure.error)
+            LOG.warning("record_failed %s: %s", failure, LATER, exc_info=failure.error)
             return
         if now - self._told_at.get(operator, -TELL_EVERY_S) < TELL_EVERY_S:
             self._silent[operator] += 1
             return
         self._told_at[operator] = now
-        LOG.warning("record_failed %s: skipped", failure)
+        LOG.warning("record_failed %s: %s", failure, LATER)
 
     def _is_new(self, failure: Failure) -> bool:
         """Nobody has seen where in the code this comes from."""
@@ -65,7 +67,7 @@ class Failures:
     def _tell(self) -> None:
         for operator, more in self._silent.items():
             self._told_at[operator] = self._clock.now()
-            LOG.warning("record_failed %s: %s more: skipped", operator, more)
+            LOG.warning("record_failed %s: %s more: %s", operator, more, LATER)
         self._silent.clear()
 
 

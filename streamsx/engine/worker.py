@@ -23,7 +23,7 @@ from streamsx.config import Config
 from streamsx.engine.assemble import Given, Machinery, RowsOf, assemble, rocks_rows, security_of
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
-from streamsx.errors import TopologyError, first_of
+from streamsx.errors import TaskFailed, TopologyError, first_of
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
@@ -46,6 +46,10 @@ STOP_NOW_S = 5.0
 CLOSING_MAX_S = 30.0
 LAST_FLUSH_S = 5.0
 CLEANUP_EVERY_S = 60.0
+ONLY_NOW = (
+    "source topic was not there: %s: created with %d partitions, there is nothing to read until "
+    "somebody writes to it: check its name"
+)
 TIMEOUT_SHARE = 1 / 3
 """Of the session: a broker that has neither taken a connection nor answered by then has vanished,
 and what it has not acknowledged by then is dropped by the kernel."""
@@ -99,7 +103,15 @@ class Worker:
 
         Raises BrokerUnreachable, UsageError and others before anything has begun.
         """
-        self._journal("worker_started", pid=os.getpid(), version=__version__)
+        self._journal(
+            "worker_started",
+            pid=os.getpid(),
+            version=__version__,
+            app=self._topology.app_id,
+            instance=self._journal.instance,
+            broker=",".join(self._config.bootstrap),
+            directory=str(self._directory.path),
+        )
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
@@ -152,6 +164,8 @@ class Worker:
             return
         self._error, self._stopping = error, True
         self._journal("error", what=f"{type(error).__name__}: {error}", where="worker")
+        if isinstance(error, TaskFailed) and error.__cause__ is not None:
+            LOG.error("the record's failure", exc_info=error.__cause__)
         if self._made.session.alive:
             self._made.session.post(e.Stop(self._clock.now() + STOP_NOW_S))
         else:
@@ -231,6 +245,8 @@ class Worker:
         await admin.create_topics(cluster, made)
         for topic in made:
             LOG.info("topic_created topic=%s partitions=%d", topic.name, topic.partitions)
+            if specs[topic.name].kind is Kind.SOURCE:
+                LOG.warning(ONLY_NOW, topic.name, topic.partitions)
         await self._check_changelogs(cluster)
         await cluster.follow(specs)
         return layout.counts

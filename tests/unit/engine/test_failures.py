@@ -31,7 +31,10 @@ def failure(operator: str, offset: int) -> Failure:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [re.sub(r"^record_failed ", "", message) for message in caplog.messages]
+    """None is said to be skipped: a row that lasts is held, and mended code finds it again."""
+    later = ": skipped when a later one is processed"
+    assert all(message.endswith(later) for message in caplog.messages)
+    return [re.sub(r"^record_failed ", "", message)[: -len(later)] for message in caplog.messages]
 
 
 def test_the_first_of_each_operator_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
@@ -39,8 +42,8 @@ def test_the_first_of_each_operator_is_told_whole(caplog: pytest.LogCaptureFixtu
     for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
         some.report(failure(operator, offset))
     assert told(caplog) == [
-        "record cannot be decoded: lines-1 offset 7, task 0_1, split: ValueError: no text: skipped",
-        "record cannot be decoded: lines-1 offset 9, task 0_1, count: ValueError: no text: skipped",
+        "record cannot be decoded: lines-1 offset 7, task 0_1, split: ValueError: no text",
+        "record cannot be decoded: lines-1 offset 9, task 0_1, count: ValueError: no text",
     ]
 
 
@@ -59,7 +62,7 @@ def test_how_many_more_there_were_is_told_once_a_second_and_at_the_end(
         await asyncio.wait([running])
 
     asyncio.run(fail(Failures(Still())))
-    assert told(caplog)[1:] == ["split: 4 more: skipped", "split: 1 more: skipped"]
+    assert told(caplog)[1:] == ["split: 4 more", "split: 1 more"]
 
 
 def raised(kind: type[Exception], again: bool = False) -> Exception:

@@ -88,7 +88,9 @@ def test_who_is_killed_is_replaced_when_its_session_is_over(bench: Bench) -> Non
     assert bench.counted() == {"a": 2}
 
 
-def test_policy_stop_ends_the_worker_and_the_other_tasks_commit(bench: Bench) -> None:
+def test_policy_stop_ends_the_worker_and_the_other_tasks_commit(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     station = start(bench, counting(on_error="stop", commit_interval=60))
     bench.until(lambda: works(station))
     bench.feed(1, "a", "b")
@@ -97,6 +99,8 @@ def test_policy_stop_ends_the_worker_and_the_other_tasks_commit(bench: Bench) ->
     bench.until(lambda: not station.process.alive)
     assert isinstance(station.main.error, TaskFailed)
     assert "offset 1" in str(station.main.error)
+    shown = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert shown == [station.main.error.__cause__], "where in the code it failed"
     assert bench.counted() == {"a": 1, "b": 1}
     successor = start(bench, counting(), "w1")
     bench.until(lambda: works(successor))
@@ -204,6 +208,28 @@ def test_a_changelog_that_is_not_compacted_is_refused_with_its_remedy(bench: Ben
     bench.until(lambda: not station.process.alive)
     assert isinstance(station.main.error, TopologyError)
     assert "--add-config cleanup.policy=compact" in str(station.main.error)
+
+
+def test_a_source_that_was_not_there_is_warned_of_and_what_the_app_makes_is_not(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A misspelled name made the topic, in a line as of any other, and nothing was ever read."""
+    app = app_of()
+
+    @app.agent(app.topic("wrods", partitions=2))
+    async def read(stream: Stream[Any]) -> None:
+        async for _ in stream.group_by(lambda word: word, name="word"):
+            pass
+
+    station = start(bench, app)
+    bench.until(lambda: station.begun)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 1
+    assert warned[0].startswith("source topic was not there: wrods: created with 2 partitions")
+    [started] = station.told("worker_started")
+    assert (started["app"], started["instance"]) == ("t", "w1")
+    assert started["broker"]
+    assert str(started["directory"]).endswith("t")
 
 
 def test_an_app_of_timers_only_needs_no_group(bench: Bench) -> None:
