@@ -146,7 +146,7 @@ class Agent(FaustNames):
                 "round for ever: derive each topic once, and under a name of its own"
             )
         for derived in reached.derived:
-            sources = tuple(_feeding(topic, name, derived) for name in topic.topics)
+            sources = tuple(_feeding(self.name, topic, name, derived) for name in topic.topics)
             stages.append(Stage(self.name, sources, outputs=frozenset(derived.topic.topics)))
             topic = derived.topic
         check = only(self.name, reached.derived)
@@ -173,12 +173,13 @@ def _source(topic: Topic, name: str, **what: Any) -> Source:
     return Source(name, keys.decode, values.decode, quick=(keys.quick, values.quick), **what)
 
 
-def _feeding(topic: Topic, name: str, derived: Derived) -> Source:
+def _feeding(agent: str, topic: Topic, name: str, derived: Derived) -> Source:
     """Key and forward: the bytes of the value and the headers pass as they came."""
-    encode = derived.topic.encode_key if derived.key_of else _as_it_is
-    forward = Operator("forward", {"encode_key": encode}, derived.topic.name)
     if derived.key_of is None:
+        forward = Operator("forward", {"encode_key": _as_it_is}, derived.topic.name)
         return _source(topic, name, branches=((forward,),))
+    keys = derived.topic.key_codec.encoders.grouping(f"agent {agent}, topic {name}")
+    forward = Operator("forward", {"encode_key": keys.encode}, derived.topic.name)
     rekey = Operator("rekey", {"key_of": derived.key_of})
     return _source(topic, name, branches=((rekey, forward),))
 

@@ -116,6 +116,10 @@ class Encoders(dict[type, Encode]):
         made[type(None)] = _as_it_is
         return made
 
+    def grouping(self, where: str) -> "Encoders":
+        """The same for keys of `group_by`, of which there must be one."""
+        return GroupKeys(self._serializer, self._dumps, where)
+
     def __missing__(self, kind: type) -> Encode:
         self[kind] = chosen = self._choose(kind)
         return chosen
@@ -130,6 +134,25 @@ class Encoders(dict[type, Encode]):
         own = serializer_of(kind)
         dumps = _serializer(own)[0] if own else self._dumps
         return lambda model: dumps(model.to_representation())
+
+
+class GroupKeys(Encoders):
+    """A record without a key goes to any partition: its group would lie in several tasks."""
+
+    def __init__(self, serializer: Any, dumps: Encode, where: str) -> None:
+        super().__init__(serializer, dumps)
+        self._where = where
+
+    def _choose(self, kind: type) -> Encode:
+        chosen = super()._choose(kind)
+        if kind is type(None):
+            raise TypeError(f"group_by gave no key: {self._where}: give each record one")
+        if chosen is to_raw and kind not in (int, float) and not issubclass(kind, str):
+            raise TypeError(
+                f"group_by gave a {kind.__name__} as key: {self._where}: it must be str, bytes or "
+                "a number"
+            )
+        return chosen
 
 
 def to_json(value: Any) -> bytes:

@@ -108,6 +108,33 @@ def test_a_record_whose_key_cannot_be_made_is_reported_and_skipped(app: App, dri
     assert [each.offset for each in driver.failures] == [1]
 
 
+@pytest.mark.parametrize(
+    ("user", "says"),
+    [
+        (None, "no key: agent a, topic orders: give each record one"),
+        (True, "a bool as key: agent a, topic orders: it must be str, bytes or a number"),
+        ({"a": 1}, "a dict as key: agent a, topic orders: it must be str, bytes or a number"),
+    ],
+)
+def test_a_record_that_group_by_gives_no_key_fails(
+    user: object, says: str, app: App, drive: Drive
+) -> None:
+    """Without a key it went to any partition: one group was counted by several tasks."""
+
+    @app.agent(app.topic("orders", partitions=1), name="a")
+    async def body(stream: Any) -> None:
+        async for _ in stream.group_by(lambda order: order["user"], name="user"):
+            pass
+
+    driver = drive(app, raises=False)
+    driver.pipe("orders", [{"user": user}, {"user": 7}, {"user": 1.5}])
+    assert [(each.offset, str(each.error)) for each in driver.failures] == [
+        (0, f"group_by gave {says}")
+    ]
+    keys = [record.key for record in driver.read("shop-a-orders-user-repartition")]
+    assert keys == [b"7", b"1.5"]
+
+
 def test_a_stream_can_be_grouped_twice(app: App, drive: Drive) -> None:
     heard: list[Any] = []
 
