@@ -70,10 +70,19 @@ async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" 
     from streamsx.tools.cli.progress import progress
 
     people = sys.stderr if options.json else sys.stdout
+    first: list[Progress] = []
     async with (
         connected(options, rng) as cluster,
         progress(people, f"looking at the group of {options.app}") as say,
     ):
+
+        def told(seen: "Progress") -> None:
+            if not first:
+                first.append(seen)
+                if not options.cancel and (warning := nobody_stays(seen)):
+                    print(f"warning: {warning}", file=sys.stderr)
+            say(line_of(seen))
+
         try:
             departures = await leave(
                 cluster,
@@ -83,7 +92,7 @@ async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" 
                 timeout_s=options.timeout,
                 wait=not options.no_wait,
                 cancel=options.cancel,
-                told=lambda seen: say(line_of(seen)),
+                told=told,
             )
         except asyncio.CancelledError:
             print(
@@ -98,6 +107,8 @@ async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" 
                 f"streamsx status --app {options.app} shows who is",
                 file=sys.stderr,
             )
+        elif options.cancel and first[0].departures[name].ended:
+            print(f"{name}: nothing to cancel: it was not told to leave", file=people)
         else:
             print(result_of(name, departure), file=people)
     if options.json:
@@ -133,7 +144,7 @@ def exit_code(departures: "Mapping[str, Departure]", *, cancel: bool) -> int:
 def line_of(seen: "Progress") -> str:
     """Who is on the way with how many tasks, and who learns them by now (records behind)."""
     waits = [departure for departure in seen.departures.values() if not departure.ended]
-    going = [f"{d.instance}: {len(d.left)} of {len(d.tasks)} tasks left" for d in waits]
+    going = [f"{d.instance}: {len(d.left)} of {len(d.tasks)} tasks still to move" for d in waits]
     wanted = frozenset[object]().union(*(departure.left for departure in waits))
     learns = [
         f"{here.instance} learns {task} ({'?' if lag is None else lag} behind)"
@@ -145,9 +156,16 @@ def line_of(seen: "Progress") -> str:
     return "; ".join([*going, *learns, *state])
 
 
+def nobody_stays(seen: "Progress") -> str:
+    """What there is to warn of: none of the group's workers is to stay. Empty: nothing."""
+    tasks = [task for here in seen.report.instances for task in here.active]
+    here = seen.report.instances
+    if not tasks or any(not (i.leaving or i.instance in seen.departures) for i in here):
+        return ""
+    return f"nobody is left to run {len(tasks)} tasks: they stand still until a worker is started"
+
+
 def result_of(name: str, departure: "Departure") -> str:
     """For people."""
-    return (
-        f"{name}: {departure.state.value}: {departure.tasks_moved} tasks moved, "
-        f"{len(departure.left)} left, {departure.ms / 1000:.1f} s"
-    )
+    moved = f"{departure.tasks_moved} of {len(departure.tasks)} tasks moved"
+    return f"{name}: {departure.state.value}: {moved}, {departure.ms / 1000:.1f} s"

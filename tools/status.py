@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SETTLE_S = 10.0
 """How long to ask again while the group rebalances."""
 WATCH_EVERY_S = 2.0
+NOBODY = "no worker runs, and the app's tasks stand still: streamsx worker MODULE starts one"
 
 
 def main() -> None:
@@ -113,6 +114,7 @@ def as_data(app: str, seen: "Look") -> dict[str, Any]:
         "instances": dict(sorted(instances.items())),
         "tasks": tasks,
         "unassigned": [str(task) for task in report.withheld],
+        "note": "" if instances else NOBODY,
     }
 
 
@@ -137,6 +139,12 @@ def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
             f"{len(bearers)} workers have the name {here.instance}: start all but one of them "
             "again, each with an --instance-id of its own"
         )
+    if here.stopped:
+        tasks_stopped = brief(map(str, here.stopped))
+        return (
+            f"{tasks_stopped} stopped at a record that fails: the log of this worker says which "
+            "and why: mend the code, then start the worker again"
+        )
     if here.active or here.learners or here.leaving or not here.readable:
         return ""
     if not here.alike:
@@ -149,6 +157,8 @@ def drawn(data: dict[str, Any]) -> "Group":
     from rich.console import Group
     from rich.table import Table
 
+    if data["note"]:
+        return Group(f"{data['app']}: {data['state']}: {data['note']}")
     where = f"generation {data['generation']}, leader {data['leader'] or 'not known'}"
     tasks = f"{data['tasks']} tasks, unassigned: {brief(data['unassigned']) or 'none'}"
     table = Table(box=None)

@@ -85,13 +85,23 @@ def test_people_hear_what_is_left_and_who_learns_it() -> None:
     seen = Progress({"b": GOING, "z": replace(GONE, instance="z")}, report)
 
     assert leave.line_of(seen) == (
-        "b: 1 of 2 tasks left; a learns 1_4 (1200 behind); d learns 1_4 (? behind)"
+        "b: 1 of 2 tasks still to move; a learns 1_4 (1200 behind); d learns 1_4 (? behind)"
     )
     blank = GroupReport(-1, None, (learner("m1", T0, None),), (), {})
     assert leave.line_of(replace(seen, report=blank)) == (
-        "b: 1 of 2 tasks left; the group is rebalancing"
+        "b: 1 of 2 tasks still to move; the group is rebalancing"
     )
-    assert leave.result_of("b", GONE) == "b: left: 2 tasks moved, 0 left, 3.2 s"
+    assert leave.result_of("b", GONE) == "b: left: 2 of 2 tasks moved, 3.2 s"
+
+
+def test_who_lets_all_workers_leave_is_warned_that_nobody_runs_their_tasks() -> None:
+    last = Instance("m2", "b", "0.1.0", True, None, (), (T0, T1), {})
+    alone = Progress({"b": GOING}, GroupReport(4, "m2", (last,), (), {}))
+    assert leave.nobody_stays(alone) == (
+        "nobody is left to run 2 tasks: they stand still until a worker is started"
+    )
+    report = GroupReport(4, "m2", (last, learner("a", T1, 7)), (), {})
+    assert not leave.nobody_stays(Progress({"b": GOING}, report))
 
 
 class Paper(io.StringIO):

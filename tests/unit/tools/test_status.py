@@ -68,7 +68,10 @@ DATA = {
             "version": "0.1.0",
             "member": "m1",
             "process": "p1",
-            "note": "",
+            "note": (
+                "1_0 stopped at a record that fails: the log of this worker says which and why: "
+                "mend the code, then start the worker again"
+            ),
         },
         "m3": {
             "state": "unknown",
@@ -84,6 +87,7 @@ DATA = {
     },
     "tasks": 5,
     "unassigned": ["1_1", "1_2"],
+    "note": "",
 }
 
 
@@ -167,7 +171,23 @@ def test_people_get_a_table_without_control_characters() -> None:
         "a running 0_1 1_0 (120), 1_2 (?) 0.1.0",
         "b leaving, stopped: 1_0 0_0 1_0 0.1.0",
         "m3 unknown",
+        "b: 1_0 stopped at a record that fails: the log of this worker says which and",
+        "why: mend the code, then start the worker again",
     ]
+
+
+def test_an_app_that_nobody_runs_is_said_to_stand_still() -> None:
+    """`Empty, generation -1, leader not known, 0 tasks` looked as if all was well."""
+    data = status.as_data("shop", Look("Empty", GroupReport(-1, None, (), (), {})))
+
+    assert data["note"] == status.NOBODY
+    out = io.StringIO()
+    with status.painter(out, live=False) as paint:
+        paint(status.drawn(data))
+    assert " ".join(out.getvalue().split()) == (
+        "shop: Empty: no worker runs, and the app's tasks stand still: streamsx worker MODULE "
+        "starts one"
+    )
 
 
 def test_neighbours_among_tasks_stand_together() -> None:
