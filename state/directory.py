@@ -103,6 +103,10 @@ class StateDirectory:
             if path.name.isdigit():
                 yield path.parent.name, int(path.name)
 
+    def stores_of(self, name: str) -> str:
+        """The folder of all partitions of a table."""
+        return str(self.path / "stores" / name)
+
     def changelog_id(self, name: str) -> bytes | None:
         """Of the topic that this table's stores are made from; None when nobody has said so."""
         known = _read(self.path / "stores" / name / CHANGELOG_FILE)

@@ -5,7 +5,7 @@ StreamsxError
     SettingError
     TopologyError
       PartitionMismatch TableNotInTask NameClash
-    NotSupported PartitionCountChanged IncompatibleStore
+    NotSupported PartitionCountChanged ChangelogLost IncompatibleStore
   NotFound     (exit 3)  app id, instance, store or topic
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
     BrokerUnreachable StoreLocked DiskFailed TopicGone
@@ -60,6 +60,10 @@ class NotSupported(UsageError):
 
 class PartitionCountChanged(UsageError):
     """A topic has another partition count than the app's state was made for."""
+
+
+class ChangelogLost(UsageError):
+    """A changelog is gone, or made anew, and a store on disk may be the last copy of its table."""
 
 
 class IncompatibleStore(UsageError):

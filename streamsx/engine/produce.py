@@ -24,7 +24,7 @@ from streamsx.errors import BrokerUnreachable
 from streamsx.kafka.batch import NO_HEADERS, Builder
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
-from streamsx.kafka.errors import name_of
+from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import produce
@@ -244,7 +244,8 @@ class Producer(Outbox):
             return
         by_node, leaderless = self._sending.due(self._clock.now(), self._cluster.leader)
         for lane in leaderless:
-            self._later(str(lane.tp), "no leader")
+            gone = self._cluster.error(lane.tp.topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._later(str(lane.tp), "" if gone else "no leader")
         for node, lanes in by_node.items():
             connection = self._connections.get(node)
             if connection is None or connection.closed:
@@ -284,11 +285,14 @@ class Producer(Outbox):
     # -- later
 
     def _later(self, where: str, why: str) -> None:
-        """The same again after a pause, with fresh metadata; without a lease some other time."""
+        """The same again after a pause, with fresh metadata; without a lease some other time. `why`
+        is empty where others tell it: of topics that are gone.
+        """
         if not self._leased:
             return
         now = self._clock.now()
-        self._tell(f"sending again: {where}", why)
+        if why:
+            self._tell(f"sending again: {where}", why)
         if now - self._refreshed_at >= BACKOFF_S:
             self._refreshed_at = now
             self._spawn(self._refresh(), name="refresh for produce")

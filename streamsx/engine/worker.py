@@ -13,7 +13,7 @@ import math
 import os
 import random
 import signal
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,9 +23,8 @@ from streamsx.config import Config
 from streamsx.engine.assemble import Given, Machinery, RowsOf, assemble, rocks_rows, security_of
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
-from streamsx.errors import TaskFailed, TopologyError, first_of
-from streamsx.kafka import admin
-from streamsx.kafka.admin import NewTopic
+from streamsx.engine.topics import AppTopics
+from streamsx.errors import TaskFailed, first_of
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.lifecycle.reconcile import Ended
 from streamsx.loops import guarded
@@ -33,9 +32,9 @@ from streamsx.membership import events as e
 from streamsx.membership.messages import Message
 from streamsx.membership.thread import SystemThread, Threads
 from streamsx.state.directory import StateDirectory
-from streamsx.topology.build import Topology, check_names
-from streamsx.topology.internal_topics import Kind
-from streamsx.topology.partitions import partitioned
+from streamsx.topology.build import Topology
+from streamsx.topology.partitions import Partitions
+from streamsx.topology.presence import Presence
 
 START_TIMEOUT_S = 30.0
 """For brokers that come up together with their workers: to answer, and then, to each question of a
@@ -46,10 +45,6 @@ STOP_NOW_S = 5.0
 CLOSING_MAX_S = 30.0
 LAST_FLUSH_S = 5.0
 CLEANUP_EVERY_S = 60.0
-ONLY_NOW = (
-    "source topic was not there: %s: created with %d partitions, there is nothing to read until "
-    "somebody writes to it: check its name"
-)
 TIMEOUT_SHARE = 1 / 3
 """Of the session: a broker that has neither taken a connection nor answered by then has vanished,
 and what it has not acknowledged by then is dropped by the kernel."""
@@ -132,14 +127,18 @@ class Worker:
         cluster = self.connect()
         try:
             await cluster.start(START_TIMEOUT_S)
-            partitions = await self._declare(cluster)
+            topics = AppTopics(
+                cluster, self._topology, self._config, self._directory, self._journal, self._clock
+            )
+            layout = await topics.layout()
             async with asyncio.TaskGroup() as self._group:
                 given = Given(
                     self, self._topology, self._config, self._directory, self._journal,
-                    self._clock, cluster, partitions, self._threads, self._rows,
+                    self._clock, cluster, layout.counts, self._threads, self._rows,
                 )  # fmt: skip
-                self._made = assemble(given)
-                await self._work(self._made)
+                made = assemble(given)
+                presence = await self._begin(made, topics, layout)
+                await self._work(made, topics.watch(presence, self.fail))
         finally:
             await cluster.stop()
 
@@ -223,55 +222,24 @@ class Worker:
             self._made.link.hear(message)
             self._made.arrived.set()
 
-    # -- before
-
-    async def _declare(self, cluster: Cluster) -> Mapping[str, int]:
-        """Create the topics that are missing, refuse what does not fit."""
-        if self._topology.otherwise:
-            begun = await admin.committed_topics(cluster, self._topology.app_id)
-            check_names(self._topology, begun, self._config.repartition_names)
-        specs = {spec.name: spec for spec in self._topology.topics}
-        found = await admin.partition_counts(cluster, specs)
-        layout = partitioned(
-            self._topology,
-            {name: count for name, count in found.items() if count},
-            default=self._config.topic_partitions,
-            declare=self._config.topic_allow_declare,
-        )
-        made = [
-            NewTopic(spec.name, spec.partitions or 0, spec.replication, spec.config)
-            for spec in layout.create
-        ]
-        await admin.create_topics(cluster, made)
-        for topic in made:
-            LOG.info("topic_created topic=%s partitions=%d", topic.name, topic.partitions)
-            if specs[topic.name].kind is Kind.SOURCE:
-                LOG.warning(ONLY_NOW, topic.name, topic.partitions)
-        await self._check_changelogs(cluster)
-        await cluster.follow(specs)
-        return layout.counts
-
-    async def _check_changelogs(self, cluster: Cluster) -> None:
-        """A changelog that is not compacted loses state, sooner or later."""
-        names = [spec.name for spec in self._topology.topics if spec.kind is Kind.CHANGELOG]
-        for name, configs in (await admin.topic_configs(cluster, names)).items():
-            policy = configs.get("cleanup.policy")
-            if policy != "compact":
-                raise TopologyError(
-                    f"changelog is not compacted: {name}: its cleanup.policy is {policy}: "
-                    f"kafka-configs --alter --entity-type topics --entity-name {name} "
-                    "--add-config cleanup.policy=compact"
-                )
-
     # -- at work
 
-    async def _work(self, made: Machinery) -> None:
-        await made.producer.start()
+    async def _begin(self, made: Machinery, topics: AppTopics, layout: Partitions) -> Presence:
+        """The disk is looked at before a topic is made of which it may have the last copy."""
         await self._loop.run_in_executor(made.executor, self._directory.empty_trash)
         plans = {plan.number: plan for plan in self._topology.subtopologies}
-        await made.tasks.dormant.begin(made.stores.leftovers(plans), plans)
+        leftovers = list(made.stores.leftovers(plans))
+        await topics.make(layout, leftovers)
+        presence = await topics.noted()
+        self._made = made
+        await made.producer.start()
+        await made.tasks.dormant.begin(leftovers, plans)
         made.link.publish()
+        return presence
+
+    async def _work(self, made: Machinery, watch: Coroutine[Any, Any, None]) -> None:
         background = {
+            "watch the topics": watch,
             "fetch data": made.fetcher.run(),
             "fetch changelogs": made.changelogs.run(),
             "ask for bounds": made.tasks.bounds.run(),

@@ -16,6 +16,7 @@ from streamsx.errors import BrokerUnreachable, SettingError, StreamsxError, Worl
 from streamsx.kafka.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure
+from streamsx.kafka.schema import UUID_ZERO
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
 
@@ -147,6 +148,24 @@ async def partition_counts(cluster: Cluster, topics: Iterable[str]) -> dict[str,
         there = [t for t in told.topics if t.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         _check((topic.error_code, f"topic {topic.name}", "") for topic in there)
         found.update({topic.name: len(topic.partitions) for topic in there})
+
+    await _persist(cluster, attempt)
+    return found
+
+
+async def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, bytes | None]:
+    """Their 16 bytes; zeros from a broker that knows no ids, None for a topic that is not there.
+    Topics of which a broker says neither are left out. Raises WorldError.
+    """
+    found: dict[str, bytes | None] = {}
+    wanted = set(topics)
+
+    async def attempt() -> None:
+        for topic in (await cluster.metadata(wanted)).topics:
+            if topic.error_code == ErrorCode.NONE:
+                found[topic.name] = getattr(topic, "topic_id", UUID_ZERO)
+            elif topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                found[topic.name] = None
 
     await _persist(cluster, attempt)
     return found

@@ -41,7 +41,7 @@ NEWEST: dict[int, int] = {
     Api.PRODUCE: 8,
     Api.FETCH: 11,
     Api.LIST_OFFSETS: 5,
-    Api.METADATA: 8,
+    Api.METADATA: 10,
     Api.OFFSET_COMMIT: 7,
     Api.OFFSET_FETCH: 7,
     Api.FIND_COORDINATOR: 1,
@@ -62,7 +62,9 @@ NEWEST: dict[int, int] = {
     Api.TXN_OFFSET_COMMIT: 3,
     Api.DESCRIBE_CONFIGS: 2,
 }
-"""The newest version of each request that we speak: topics by name, one group per request."""
+"""The newest version of each request that we speak: topics by name, one group per request. Ids of
+topics are in Metadata since 10.
+"""
 
 Answered = Callable[[Any], None]
 """Gets the decoded reply, or the BrokerUnreachable."""

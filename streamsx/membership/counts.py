@@ -10,9 +10,8 @@ Not here: asking, what a plan makes of it.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
-GONE_AFTER_S: Final = 10.0
+from streamsx.topology.presence import GONE_AFTER_S
 
 
 class Counts:

@@ -1,4 +1,7 @@
-"""Source topics grow while an app runs. That they vanish: tests/unit/engine/test_trouble."""
+"""Source topics grow while an app runs, and changelogs are deleted.
+
+That sources vanish: tests/unit/engine/test_trouble.
+"""
 
 import uuid
 from collections.abc import Iterator
@@ -100,3 +103,30 @@ def test_state_ends_when_its_topic_grows(workers: Workers, topics: Topics) -> No
     workers.start("w")
     assert workers.code("w") == 2
     assert workers.error("w").startswith(says)
+
+
+def test_a_changelog_that_is_deleted_takes_no_state_with_it(
+    workers: Workers, topics: Topics
+) -> None:
+    """It was made anew without a word, and the state on the disk replaced by what it held."""
+    client, log = topics.client, f"{topics.name}-counts-changelog"
+    workers.start("w", commit_interval="200ms")
+    topics.send("c", 0, 1)
+    workers.until_event("commit", of="w", records=2)
+    assert workers.stop("w") == [0]
+    client.delete(log)
+    workers.start("w")
+    assert workers.code("w") == 2
+    assert workers.error("w").startswith(f"error: changelog is gone: topic {log}: the state of ")
+    assert client.partitions(log) == 0
+    client.create(log, 2, {"cleanup.policy": "compact"})
+    says = f"error: changelog was deleted and made anew: topic {log}: the state of table counts in"
+    workers.start("v", "w")
+    assert workers.code("w") == 2
+    assert workers.error("w").startswith(says)
+    workers.until_event("task", of="v", to="running", count=4)
+    client.delete(log)
+    client.create(log, 2, {"cleanup.policy": "compact"})
+    assert workers.code("v") == 2
+    assert workers.error("v").startswith(says)
+    assert not list(workers.all["w"].state.glob("*/kept/*"))

@@ -92,6 +92,17 @@ class Client:
         self._persist(attempt, f"grow {name}")
         self.ends(TopicPartition(name, partition) for partition in range(partitions))
 
+    def delete(self, name: str) -> None:
+        """And wait until nobody knows it."""
+
+        def attempt() -> bool:
+            body = {"topic_names": [name], "timeout": 5000}
+            told = self._ask(Api.DELETE_TOPICS, 4, body)
+            good(told.responses[0].error_code, also=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return not self.partitions(name)
+
+        self._persist(attempt, f"delete {name}")
+
     def partitions(self, topic: str) -> int:
         """How many; 0 when it is not there."""
 

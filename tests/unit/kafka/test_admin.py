@@ -361,3 +361,33 @@ def test_topics_that_a_group_has_committed_in_are_asked_until_its_coordinator_is
         assert await admin.committed_topics(cluster, "g") == {"a"}
 
     run(story, {Api.OFFSET_FETCH: fetches})
+
+
+def test_ids_of_topics_are_told_and_which_are_not_there() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        told = {
+            "topics": [
+                {"name": "a", "topic_id": b"i" * 16},
+                {"name": "b", "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+                {"name": "c", "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED},
+            ]
+        }
+        broker.answers[Api.METADATA] = lambda _: told
+        assert await admin.topic_ids(cluster, "abc") == {"a": b"i" * 16, "b": None}
+
+    run(story)
+
+
+def test_a_broker_that_knows_no_ids_tells_none() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        assert await admin.topic_ids(cluster, ["a", "b"]) == {"a": bytes(16), "b": None}
+
+    async def told() -> None:
+        async with ScriptedBroker({}, {"a": 1}) as broker:
+            broker.ranges[Api.METADATA] = (0, 8)
+            cluster = Cluster(broker.bootstrap)
+            await cluster.start()
+            await story(broker, cluster)
+            await cluster.stop()
+
+    asyncio.run(told())

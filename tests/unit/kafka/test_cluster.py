@@ -238,7 +238,7 @@ def test_a_broker_that_starts_and_knows_no_broker_yet_does_not_make_us_forget_th
 def test_a_broker_that_does_not_answer_is_given_up() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.answers[Api.METADATA] = never
-        with pytest.raises(BrokerUnreachable, match=r"METADATA v8: .*: no answer in 0.2 s"):
+        with pytest.raises(BrokerUnreachable, match=r"METADATA v10: .*: no answer in 0.2 s"):
             await cluster.refresh()
 
     run(story, timeout_s=0.2)

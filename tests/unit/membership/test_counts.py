@@ -1,6 +1,7 @@
 """membership/counts.py: growth at once, less only when nothing else is heard for a while."""
 
-from streamsx.membership.counts import GONE_AFTER_S, Counts
+from streamsx.membership.counts import Counts
+from streamsx.topology.presence import GONE_AFTER_S
 
 
 def heard(counts: Counts, now: float, **found: int) -> dict[str, int]:

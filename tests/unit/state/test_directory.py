@@ -87,3 +87,12 @@ def test_stores_are_listed_until_they_are_discarded(tmp_path: Path) -> None:
     directory.empty_trash()
     assert not (directory.path / "trash").exists()
     directory.release()
+
+
+def test_the_topic_that_a_tables_stores_are_made_from_is_no_store(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path, "shop")
+    assert directory.changelog_id("totals") is None
+    directory.remember_changelog("totals", "shop-totals-changelog", b"i" * 16)
+    assert directory.changelog_id("totals") == b"i" * 16
+    assert list(directory.stores()) == []
+    directory.release()

@@ -1,0 +1,181 @@
+"""The topics of an app: what is there when a worker starts, what it makes, and what vanishes.
+
+What may be made, and what a topic that is not there means, is decided in `topology/partitions` and
+`topology/presence`. Sources that vanish are the member's affair too (`membership/counts`).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from streamsx.clock import Clock
+from streamsx.config import Config
+from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.stores import Leftover
+from streamsx.errors import StreamsxError, TopologyError, WorldError
+from streamsx.kafka import admin
+from streamsx.kafka.admin import NewTopic
+from streamsx.kafka.cluster import Cluster
+from streamsx.state.directory import StateDirectory
+from streamsx.topology.build import Topology, check_names
+from streamsx.topology.internal_topics import Kind
+from streamsx.topology.nodes import StoreNode
+from streamsx.topology.partitions import Partitions, partitioned
+from streamsx.topology.presence import (
+    GONE_AFTER_S,
+    NO_ID,
+    Anew,
+    Found,
+    Gone,
+    Made,
+    Presence,
+    made_anew,
+    refuse_lost,
+)
+
+LOOK_AGAIN_S = 1.0
+LOOK_EVERY_S = 5.0
+ONLY_NOW = (
+    "source topic was not there: %s: created with %d partitions, there is nothing to read until "
+    "somebody writes to it: check its name"
+)
+
+
+class AppTopics(NamedTuple):
+    """Of one worker."""
+
+    cluster: Cluster
+    topology: Topology
+    config: Config
+    directory: StateDirectory
+    journal: Journal
+    clock: Clock
+
+    # -- before anything has begun
+
+    async def layout(self) -> Partitions:
+        """How many partitions each has or is to get. Raises what does not fit."""
+        if self.topology.otherwise:
+            begun = await admin.committed_topics(self.cluster, self.topology.app_id)
+            check_names(self.topology, begun, self.config.repartition_names)
+        found = await admin.partition_counts(self.cluster, self._names())
+        return partitioned(
+            self.topology,
+            {name: count for name, count in found.items() if count},
+            default=self.config.topic_partitions,
+            declare=self.config.topic_allow_declare,
+        )
+
+    async def make(self, layout: Partitions, leftovers: Iterable[Leftover]) -> None:
+        """What is missing; `leftovers`: the stores on this disk. Raises ChangelogLost before."""
+        await self._refuse_lost({left.changelog.topic for left in leftovers if left.position})
+        await self._tell_of_empty_tables({spec.name for spec in layout.create})
+        kinds = {spec.name: spec.kind for spec in layout.create}
+        made = [
+            NewTopic(spec.name, spec.partitions or 0, spec.replication, spec.config)
+            for spec in layout.create
+        ]
+        await admin.create_topics(self.cluster, made)
+        for topic in made:
+            LOG.info("topic_created topic=%s partitions=%d", topic.name, topic.partitions)
+            if kinds[topic.name] is Kind.SOURCE:
+                LOG.warning(ONLY_NOW, topic.name, topic.partitions)
+        await self._check_changelogs()
+        await self.cluster.follow(self._names())
+
+    async def _refuse_lost(self, changelogs: set[str]) -> None:
+        """`changelogs`: of which there is state on this disk."""
+        tables = [
+            Made(
+                node.name,
+                node.changelog,
+                self.directory.changelog_id(node.name) or NO_ID,
+                self.directory.stores_of(node.name),
+            )
+            for node in self._tables()
+            if node.changelog in changelogs
+        ]
+        give_up_at = self.clock.now() + GONE_AFTER_S
+        while changelogs:
+            found = await admin.topic_ids(self.cluster, changelogs)
+            missing = sorted(topic for topic, topic_id in found.items() if topic_id is None)
+            if not missing or self.clock.now() >= give_up_at:
+                refuse_lost(tables, found)
+                return
+            LOG.warning("not there, asking again: changelogs %s", ", ".join(missing))
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _tell_of_empty_tables(self, missing: set[str]) -> None:
+        """New, or lost with every copy: nobody here can tell."""
+        lost = [
+            (node, plan.topics)
+            for plan in self.topology.subtopologies
+            for node in plan.stores
+            if node.changelog in missing
+        ]
+        begun = await admin.committed_topics(self.cluster, self.topology.app_id) if lost else set()
+        for node, sources in lost:
+            if read := sorted(begun.intersection(sources)):
+                LOG.warning(
+                    "table %s begins empty: its changelog %s was not there, and %s was read already"
+                    ": nothing to do if the table is new; else raise the app's version to make it "
+                    "again from the start of its topics",
+                    *(node.name, node.changelog, ", ".join(read)),
+                )
+
+    async def _check_changelogs(self) -> None:
+        """A changelog that is not compacted loses state, sooner or later."""
+        names = [spec.name for spec in self.topology.topics if spec.kind is Kind.CHANGELOG]
+        for name, configs in (await admin.topic_configs(self.cluster, names)).items():
+            policy = configs.get("cleanup.policy")
+            if policy != "compact":
+                raise TopologyError(
+                    f"changelog is not compacted: {name}: its cleanup.policy is {policy}: "
+                    f"kafka-configs --alter --entity-type topics --entity-name {name} "
+                    "--add-config cleanup.policy=compact"
+                )
+
+    # -- at work
+
+    async def noted(self) -> Presence:
+        """What is there now; and of which topics the stores on this disk are made."""
+        found = await admin.topic_ids(self.cluster, self._names())
+        for node in self._tables():
+            if node.persistent:
+                topic_id = found.get(node.changelog) or NO_ID
+                self.directory.remember_changelog(node.name, node.changelog, topic_id)
+        return Presence(found)
+
+    async def watch(self, presence: Presence, fail: Callable[[StreamsxError], None]) -> None:
+        """Until cancelled; `fail` is told of a changelog that was made anew."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                found: Found = await admin.topic_ids(self.cluster, self._names())
+            except WorldError as error:
+                LOG.debug("topics of the app: %s", error)
+                continue
+            for effect in presence.heard(self.clock.now(), found):
+                self._heard(effect, fail)
+
+    def _heard(self, effect: Gone | Anew, fail: Callable[[StreamsxError], None]) -> None:
+        topic = effect.topic
+        nodes = [node for node in self._tables() if node.changelog == topic]
+        where = self.directory.stores_of(nodes[0].name) if nodes else ""
+        if isinstance(effect, Gone):
+            what = "what is sent to it waits: make it again, with as many partitions as it had"
+            if nodes:
+                what = (
+                    f"table {nodes[0].name} is committed no more, and its tasks wait: what is in "
+                    f"{where} may be its last copy, keep it: stop the workers, and raise the app's "
+                    "version to begin without state and from the start of its topics"
+                )
+            self.journal("error", what=f"topic {topic} is not there any more: {what}", where=topic)
+        elif nodes:
+            fail(made_anew(topic, nodes[0].name, where))
+
+    def _names(self) -> list[str]:
+        return [spec.name for spec in self.topology.topics]
+
+    def _tables(self) -> list[StoreNode]:
+        return [node for plan in self.topology.subtopologies for node in plan.stores]

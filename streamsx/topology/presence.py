@@ -1,0 +1,116 @@
+"""Whether an app's topics are there, and still the ones that its state was made from. Pure.
+
+A store and its changelog belong together: a changelog that is gone, or was deleted and made anew
+under its name, leaves the stores on the workers' disks as the last copies of a table. Nothing of
+what a new and empty topic says may then be taken for what the table is. A topic's id (KIP-516)
+tells the two topics of one name apart; brokers before Kafka 2.8 have none, and then only a store
+that is beyond the new topic's end is seen (`lifecycle/restore`).
+
+That a changelog is not there, and committed offsets are, is no fault by itself: a table that is new
+in a running app begins so. What counts is a store on this disk that says it has read from it.
+
+Not here: asking, partition counts.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from streamsx.errors import ChangelogLost
+from streamsx.kafka.schema import UUID_ZERO
+
+GONE_AFTER_S: Final = 10.0
+"""A broker that has just started, or just heard of a topic, may know nothing of it for a moment."""
+TELL_EVERY_S: Final = 30.0
+NO_ID: Final = UUID_ZERO
+"""Nobody has said which it is: as brokers answer that know no ids."""
+
+
+class Made(NamedTuple):
+    """A table with state on this disk, in `folder`. `topic_id`: of the changelog that it was made
+    from.
+    """
+
+    table: str
+    changelog: str
+    topic_id: bytes
+    folder: str
+
+
+Found = Mapping[str, bytes | None]
+"""Ids of topics as brokers say; None for one that they do not know. Others were not asked for."""
+
+
+def refuse_lost(tables: Iterable[Made], found: Found) -> None:
+    """Raises ChangelogLost where the state on this disk may be the last copy."""
+    for table in tables:
+        now = found.get(table.changelog, NO_ID)
+        if now is None:
+            raise ChangelogLost(
+                f"changelog is gone: topic {table.changelog}: the state of table {table.table} in "
+                f"{table.folder} may be its last copy, keep it: give the address of the brokers "
+                "that have the topic; or raise the app's version to begin without state and from "
+                "the start of its topics; or move that folder away, on each machine, to let this "
+                "table alone begin empty"
+            )
+        if anew(table.topic_id, now):
+            raise made_anew(table.changelog, table.table, table.folder)
+
+
+def anew(before: bytes, now: bytes) -> bool:
+    """Two topics of one name."""
+    return NO_ID not in (before, now) and before != now
+
+
+def made_anew(topic: str, table: str, folder: str) -> ChangelogLost:
+    return ChangelogLost(
+        f"changelog was deleted and made anew: topic {topic}: the state of table {table} in "
+        f"{folder} may be its last copy, keep it: raise the app's version to begin without state "
+        "and from the start of its topics; or move that folder away, on each machine, to go on "
+        "with what the new topic holds"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """It is not there any more: told once, and then now and again."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Anew:
+    """Another topic has its name."""
+
+    topic: str
+
+
+class Presence:
+    """Of topics that were all there when it begins. Time is in seconds of a monotonic clock."""
+
+    def __init__(self, found: Found) -> None:
+        self._ids = {topic: topic_id or NO_ID for topic, topic_id in found.items()}
+        self._since: dict[str, float] = {}
+        self._told_at: dict[str, float] = {}
+
+    def heard(self, now: float, found: Found) -> list[Gone | Anew]:
+        """What the newest answer of brokers means."""
+        effects = list[Gone | Anew]()
+        for topic, topic_id in found.items():
+            if topic_id is None:
+                effects += self._missed(now, topic)
+                continue
+            self._since.pop(topic, None)
+            self._told_at.pop(topic, None)
+            if anew(self._ids.get(topic, NO_ID), topic_id):
+                effects.append(Anew(topic))
+            self._ids[topic] = topic_id
+        return effects
+
+    def _missed(self, now: float, topic: str) -> list[Gone | Anew]:
+        if now - self._since.setdefault(topic, now) < GONE_AFTER_S:
+            return []
+        if now - self._told_at.get(topic, -TELL_EVERY_S) < TELL_EVERY_S:
+            return []
+        self._told_at[topic] = now
+        return [Gone(topic)]
