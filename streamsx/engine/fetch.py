@@ -32,6 +32,8 @@ HURRY_S = 10.0
 """After an assignment: what is added while a poll waits, waits for its end."""
 LEADERLESS_MAX_S = 1.0
 """Between two looks for a leader: it may be away for long, and nobody reads meanwhile."""
+UNREACHABLE_EVERY_S = 30.0
+"""So often it is told that a broker cannot be reached."""
 READ_COMMITTED = 1
 DAMAGED_MAX = 3
 """So often a batch may come damaged before it is said to be; it is asked for all the same."""
@@ -144,7 +146,7 @@ class Fetcher:
                 await self._changed.wait()
 
     async def _serve(self, node: int) -> None:
-        wake, backoff_s = self._nodes[node], BACKOFF_S
+        wake, backoff_s, tell_at = self._nodes[node], BACKOFF_S, 0.0
 
         def leads(tp: TopicPartition) -> bool:
             return self._cluster.leader(tp) == node
@@ -160,7 +162,9 @@ class Fetcher:
                 timeout_s = self._limits.wait_ms / 1000 + self._cluster.records_timeout_s
                 reply = await conn.ask(Api.FETCH, self._request(wanted), timeout_s)
             except BrokerUnreachable as error:
-                LOG.warning("fetching from broker %d: %s", node, error)
+                if (now := self._clock.now()) >= tell_at:
+                    tell_at = now + UNREACHABLE_EVERY_S
+                    LOG.warning("fetching from broker %d: %s", node, error)
                 await self._refresh(backoff_s)
                 backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
                 continue

@@ -208,7 +208,7 @@ class GroupLink:
     @hear.register
     def _(self, message: e.Lost) -> None:
         lost = self._owned.lost(message.tps)
-        self._journal("lost", tasks=sorted_text(lost.tasks))
+        self._journal("lost", tasks=sorted_text(lost.tasks), reason=message.why)
         self.lost_leaving = self.lost_leaving or self.leaving
         self._tasks.feed(lost)
         self.losses += 1

@@ -349,9 +349,10 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Not ours any more: let go without a commit."""
+    """Not ours any more: let go without a commit. `why`: for people."""
 
     tps: Partitions
+    why: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Holding:
 
     def lose_all(self, why: e.Refusal) -> None:
         self.claims.forget()
-        self._drop(self.claims.owned)
+        self._drop(self.claims.owned, why.value)
         self._box.emit(*self.commits.fail(why))
 
     def released(self, event: e.Released) -> str | None:
@@ -49,7 +49,7 @@ class Holding:
         return "released all partitions asked for" if gone else None
 
     def expired(self, _: e.Tick) -> str | None:
-        late = self._drop(self.claims.late(self._box.now))
+        late = self._drop(self.claims.late(self._box.now), "not released within revoke_timeout")
         return "some partitions were not released in time" if late else None
 
     @property
@@ -86,8 +86,8 @@ class Holding:
         if asked:
             self._box.emit(e.Revoke(asked, number))
 
-    def _drop(self, tps: e.AnyPartitions) -> e.Partitions:
+    def _drop(self, tps: e.AnyPartitions, why: str) -> e.Partitions:
         gone = self.claims.drop(tps)
         if gone:
-            self._box.emit(e.Lost(gone))
+            self._box.emit(e.Lost(gone, why))
         return gone

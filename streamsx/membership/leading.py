@@ -5,6 +5,7 @@ assignor's), when one or a removal is due (the member's).
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from streamsx.membership import events as e
 from streamsx.membership import requests
 from streamsx.membership.counts import Counts
 
+LOG = logging.getLogger("streamsx")
 METADATA_RETRY_S = 0.1
 METADATA_WAIT_S = 2.0
 """CreateTopics returns before Metadata knows the topic: a plan without it stands for minutes."""
@@ -88,7 +90,7 @@ class Leading:
             return False  # what is known stands
         changed = self._counts.heard(self._clock.now(), self._found())
         for topic in (topic for topic, count in changed.items() if not count):
-            self._log(f"source topic gone: {topic}: what reads it waits until it is there again")
+            LOG.warning("source topic gone: %s: what reads it waits until it is there again", topic)
         if changed:
             self._changed(changed)
         return bool(changed)

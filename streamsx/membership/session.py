@@ -12,6 +12,7 @@ like (`requests`).
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -43,9 +44,11 @@ from streamsx.membership.messages import (
     Published,
     Stays,
 )
+from streamsx.membership.outage import Outage
 from streamsx.membership.thread import SystemThread, Threads
 from streamsx.model import TopicPartition
 
+LOG = logging.getLogger("streamsx")
 OFFSETS_LANE = "offsets"
 FIND_RETRY_S = 0.1
 DELIVERED = (e.Assigned, e.Revoke, e.Lost, e.CommitDone, e.CommitFailed, e.Fatal, e.Left)
@@ -88,6 +91,7 @@ class Session:
         self._assignor, self._published, self._deliver = assignor, published, deliver
         self._file, self._predecessor, self._log = file, predecessor, log
         self._member = Member(config)
+        self._outage = Outage(clock.now, config.session_timeout_s, LOG.warning)
         self._thread = threads("control", self._run)
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._metadata: tuple[int, bytes] | None = None
@@ -179,9 +183,11 @@ class Session:
         return Lane(self._cluster, lane.value, lambda: self._feed(e.Disconnected(lane)))
 
     def _feed(self, event: e.Event) -> None:
-        for effect in self._member.step(self._clock.now(), event):
+        now = self._clock.now()
+        for effect in self._member.step(now, event):
             self._perform(effect)
         self._tell_leaving()
+        self._outage.leased(now, self.lease)
 
     def _tell_leaving(self) -> None:
         leaving = self._member.leaving
@@ -235,8 +241,9 @@ class Session:
     async def _find(self) -> None:
         try:
             node: int | None = await self._cluster.coordinator(self._group)
+            self._outage.found()
         except WorldError as error:
-            self._log(str(error))
+            self._outage.failed(str(error))
             await asyncio.sleep(FIND_RETRY_S)
             node = None
         self._feed(e.Found(node))

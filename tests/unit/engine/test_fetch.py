@@ -491,7 +491,9 @@ def test_a_refusal_is_asked_about_once_and_a_good_answer_never() -> None:
     play(story)
 
 
-def test_a_broker_that_hangs_up_is_asked_again_after_pauses_that_grow() -> None:
+def test_a_broker_that_hangs_up_is_asked_again_after_pauses_that_grow(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(lane: Lane) -> None:
         lane.logs, lane.hangs_up, before = {A: [written(0)]}, 3, looked_up(lane)
         began = SystemClock().now()
@@ -499,6 +501,7 @@ def test_a_broker_that_hangs_up_is_asked_again_after_pauses_that_grow() -> None:
         assert await lane.take(A, 10) == list(range(10))
         assert SystemClock().now() - began >= 0.7  # 0.1, 0.2 and 0.4
         assert looked_up(lane) == before + 3
+        assert [line for line in caplog.messages if "fetching from" in line] == caplog.messages[:1]
 
     play(story)
 

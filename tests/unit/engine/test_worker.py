@@ -262,7 +262,7 @@ def test_the_apps_own_tasks_begin_when_the_first_tasks_are_restored(bench: Bench
 
 
 def test_a_broker_that_is_silent_for_longer_than_the_session_takes_no_task_for_good(
-    bench: Bench,
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
@@ -272,6 +272,9 @@ def test_a_broker_that_is_silent_for_longer_than_the_session_takes_no_task_for_g
     bench.until(lambda: works(station))
     bench.until(lambda: bench.counted() == {"a": 1})
     assert station.process.alive
+    warned = [line.getMessage() for line in caplog.records if line.name == "streamsx"]
+    told = [line.split()[0] for line in warned if line.startswith(("suspended", "resumed", "brok"))]
+    assert sorted(told) == ["broker_away", "broker_back", "resumed:", "suspended:"]
 
 
 def test_what_a_worker_did_before_it_lost_its_tasks_is_not_counted_twice(bench: Bench) -> None:
@@ -288,7 +291,8 @@ def test_what_a_worker_did_before_it_lost_its_tasks_is_not_counted_twice(bench: 
     bench.run(40)
     bench.until(lambda: works(first, second))
     assert bench.counted() == {"a": 60}
-    assert [lost for lost in first.told("lost") if lost["tasks"]]
+    [lost] = [lost for lost in first.told("lost") if lost["tasks"]]
+    assert lost["reason"] == "the group went on without this member"
 
 
 def test_the_end_of_the_control_thread_ends_the_worker(bench: Bench) -> None:

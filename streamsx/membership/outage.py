@@ -1,0 +1,47 @@
+"""What is told of a group that cannot be reached, or is silent: at once, seldom while it lasts, and
+when it is over. It says so and does nothing about it: that is the member's.
+"""
+
+import math
+from collections.abc import Callable
+
+TELL_EVERY_S = 30.0
+
+
+class Outage:
+    """Of one member. `warn` is given what is to be said."""
+
+    def __init__(
+        self, now: Callable[[], float], session_timeout_s: float, warn: Callable[[str], None]
+    ) -> None:
+        self._now, self._session_s, self._warn = now, session_timeout_s, warn
+        self._away_since = self._suspended_since = math.inf
+        self._tell_at = -math.inf
+
+    def failed(self, why: str) -> None:
+        """Nobody has said who coordinates the group."""
+        now = self._now()
+        self._away_since = min(self._away_since, now)
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_EVERY_S
+            away_s = now - self._away_since
+            self._warn(f"broker_away for {away_s:.0f} s: {why}: asking until one answers")
+
+    def found(self) -> None:
+        """Somebody has."""
+        if self._away_since < math.inf:
+            self._warn(f"broker_back after {self._now() - self._away_since:.0f} s")
+        self._away_since, self._tell_at = math.inf, -math.inf
+
+    def leased(self, now: float, until: float) -> None:
+        """Tasks may run until then; 0: this member is in no group."""
+        suspended = self._suspended_since < math.inf
+        if suspended and until > now:
+            self._warn(f"resumed: the group answers after {now - self._suspended_since:.0f} s more")
+            self._suspended_since = math.inf
+        elif not suspended and 0 < until <= now:
+            self._suspended_since = now
+            self._warn(
+                f"suspended: the group has not answered for {self._session_s:g} s "
+                "(session_timeout): nothing is processed until it does; nothing to do"
+            )

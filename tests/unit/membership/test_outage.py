@@ -1,0 +1,45 @@
+"""What is told of a group that cannot be reached."""
+
+import pytest
+
+from streamsx.membership.outage import Outage
+
+
+class Told:
+    """Time as the test sets it, and what was said when."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+        self.lines: list[tuple[float, str]] = []
+        self.outage = Outage(lambda: self.at, 10.0, lambda text: self.lines.append((self.at, text)))
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_a_broker_that_is_away_is_told_of_once_in_30_s_and_when_it_is_back(told: Told) -> None:
+    """A line each second, and none when it was over."""
+    for _ in range(37):
+        told.outage.failed("no broker answers: b:1")
+        told.at += 1
+    told.outage.found()
+    told.outage.found()
+    told.outage.failed("no broker answers: b:1")
+    assert told.lines == [
+        (100, "broker_away for 0 s: no broker answers: b:1: asking until one answers"),
+        (130, "broker_away for 30 s: no broker answers: b:1: asking until one answers"),
+        (137, "broker_back after 37 s"),
+        (137, "broker_away for 0 s: no broker answers: b:1: asking until one answers"),
+    ]
+
+
+def test_who_is_suspended_says_so_and_when_it_goes_on(told: Told) -> None:
+    for at, until in ((100, 0), (100, 110), (110, 110), (112, 110), (115, 0), (118, 127)):
+        told.at = at
+        told.outage.leased(at, until)
+    assert [(at, text.partition(":")[0]) for at, text in told.lines] == [
+        (110, "suspended"), (118, "resumed"),
+    ]  # fmt: skip
+    assert told.lines[1][1].endswith("after 8 s more")
