@@ -230,6 +230,20 @@ def test_a_connection_too_many_is_closed_and_the_others_are_not() -> None:
     assert [wire.closing for wire in wires] == [False, False, True]
 
 
+@pytest.mark.parametrize("size", [-1, 7, 101])
+def test_who_sends_a_length_that_cannot_be_is_hung_up_on_and_the_log_says_why(
+    size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = Peers(frame_bytes_max=100)
+    connection, wire = peers.dial()
+    send(connection, b"wait....")
+    connection.get_buffer(-1)[:4] = size.to_bytes(4, signed=True)
+    connection.buffer_updated(4)
+    assert wire.closing
+    assert peers.gone == peers.parked
+    assert f"closed 10.0.0.1:1: a frame of {size} bytes: 8 to 100 can be" in caplog.text
+
+
 def test_a_connection_knows_both_ends() -> None:
     connection, _ = Peers().dial()
     assert (connection.host, connection.peer) == ("10.0.0.1", "10.0.0.1:1")

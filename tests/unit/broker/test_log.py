@@ -10,7 +10,7 @@ import pytest
 
 from streamsx.broker.log import Log
 from streamsx.broker.producer_state import Refused
-from streamsx.broker.segment import Descriptors, Segment
+from streamsx.broker.segment import INDEX_INTERVAL_BYTES, Descriptors, Segment
 from streamsx.kafka.batch import Builder, columns, scan, stamp
 from streamsx.kafka.errors import ErrorCode
 
@@ -161,6 +161,41 @@ def test_a_torn_tail_is_cut_off_with_a_word_about_it(
     assert values(again) == [b"kept"]
     assert "log_cut" in caplog.text
     assert append(again, b"next") == 1
+
+
+def test_nothing_of_a_tail_that_was_cut_off_stands_behind_what_comes_next(opens: Opens) -> None:
+    """A page of the middle was lost, the one behind it was written: what comes takes the place of
+    the first, to the byte, and the other one would be found behind it."""
+    log = opens()
+    for value in (b"kept", b"lost", b"late"):
+        append(log, value)
+    path = log.segments[0].path
+    log.close()
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"lost", b"????"))
+    again = opens()
+    assert append(again, b"next") == 1
+    again.close()
+    assert values(opens()) == [b"kept", b"next"]
+
+
+def test_a_record_is_found_without_a_look_at_all_those_before_it(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opens()
+    for n in range(2000):
+        append(log, b"%d" % n)
+    looked, real = list[int](), os.pread
+
+    def pread(fd: int, count: int, at: int) -> bytes:
+        looked.append(count)
+        return real(fd, count, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    segment = log.segments[0]
+    found = real(segment.fd, 8, segment.locate(1990))
+    assert int.from_bytes(found) == 1990
+    assert sum(looked) <= 2 * INDEX_INTERVAL_BYTES
 
 
 def test_after_a_clean_end_checksums_are_taken_on_trust(opens: Opens) -> None:

@@ -76,3 +76,11 @@ def test_a_row_that_is_not_ours_is_corrupt(key: bytes) -> None:
     _, data = row_bytes(OffsetKey("g", "t", 0), OffsetValue(1, -1, "", 2))
     with pytest.raises(StoreCorrupt, match="not ours"):
         read_row(key, data)
+
+
+def test_a_topic_is_written_as_it_was_ever_since() -> None:
+    """A directory outlives the broker that made it."""
+    value = TopicValue(bytes(range(16)), 3, (ConfigValue("a", "b"),))
+    key, data = row_bytes(TopicKey("t"), value)
+    assert key == b"T\0t"
+    assert data == b"\0\0" + bytes(range(16)) + b"\0\0\0\x03\x02\x02a\x02b\0\0"

@@ -64,3 +64,35 @@ def test_only_a_broker_that_ended_well_says_so(
 
     asyncio.run(ends(well=True))
     asyncio.run(ends(well=False))
+
+
+def held_in(folder: Path) -> list[str]:
+    """The files of a folder that this process has open."""
+    found = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    return [path for path in found if path.startswith(str(folder.resolve()))]
+
+
+@pytest.mark.parametrize("well", [True, False], ids=["closed", "abandoned"])
+def test_nothing_of_a_broker_that_ended_is_left_open_or_under_way(
+    tmp_path: Path, well: bool
+) -> None:
+    """A simulation kills hundreds in one process, and starts as many in their folders."""
+
+    async def story() -> None:
+        broker = Broker(tmp_path, topics={"t": 1})
+        await broker.start()
+        builder = Builder(1000)
+        builder.append(1, None, b"x")
+        broker.service.topics.by_name["t"].logs[0].append(memoryview(builder.close()), 1000)
+        assert any(path.endswith(".log") for path in held_in(tmp_path))
+        sweep = broker._sweep_timer
+        if well:
+            await broker.close()
+            assert sweep.cancelled()
+        else:
+            broker._server.close()
+            sweep.cancel()
+            broker.abandon()
+        assert held_in(tmp_path) == []
+
+    asyncio.run(story())

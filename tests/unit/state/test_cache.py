@@ -15,6 +15,7 @@ from streamsx.state.cache import (
     FIRST_SLICE_ROWS,
     SCAN_ROWS,
     SLICE_BYTES,
+    SORTED_ROWS,
     CachedStore,
 )
 from streamsx.state.memory import MemoryRows
@@ -239,6 +240,17 @@ def test_rows_that_a_full_disk_refused_are_not_missing_below_the_position() -> N
     assert rows.position() == 9
 
 
+def test_no_row_is_missing_below_of_a_commit_that_is_sorted_in_several_runs() -> None:
+    count = SORTED_ROWS + 10
+    rows = MemoryRows()
+    cached = store(rows)
+    for n in range(count):
+        cached.put(n, n)
+    commit(cached, count, 1000)
+    assert rows.estimate() == count
+    assert rows.position() == count
+
+
 class Counted(MemoryRows):
     """How many rows were taken from its scans."""
 
@@ -365,3 +377,11 @@ def test_where_values_are_checked_who_sets_a_bad_one_hears_of_it() -> None:
         cached.put("00002", object())
     commit(cached, 2)
     cached.put("00002", object())
+
+
+def test_what_is_set_aside_in_memory_is_restored_from_its_beginning() -> None:
+    """A position without the rows below it would be a table that lacks them for good."""
+    rows = MemoryRows()
+    rows.write({ROW + b"a": b"1"}, 7)
+    assert not rows.set_aside("nowhere")
+    assert (rows.position(), rows.estimate()) == (None, 0)

@@ -82,8 +82,12 @@ def test_stores_are_listed_until_they_are_discarded(tmp_path: Path) -> None:
     for name, partition in (("counts", 10), ("counts", 2), ("totals", 0)):
         directory.store(name, partition).mkdir(parents=True)
     assert sorted(directory.stores()) == [("counts", 2), ("counts", 10), ("totals", 0)]
-    directory.discard(directory.store("counts", 2))
+    discarded = directory.discard(directory.store("counts", 2))
     assert ("counts", 2) not in set(directory.stores())
+    directory.discard(directory.store("counts", 10))
+    directory.delete(discarded)
+    assert not discarded.exists()
+    assert list(directory.stores()) == [("totals", 0)]
     directory.empty_trash()
     assert not (directory.path / "trash").exists()
     directory.release()
