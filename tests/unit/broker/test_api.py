@@ -10,6 +10,9 @@ from typing import Any, Self
 import pytest
 
 from streamsx.broker.connection import Limits
+from streamsx.broker.coordinator import Coordinator
+from streamsx.broker.events import Effect, Event, Request
+from streamsx.broker.meta import Meta
 from streamsx.broker.segment import DESCRIPTORS_MAX
 from streamsx.broker.server import Broker
 from streamsx.broker.service import Options
@@ -288,6 +291,101 @@ def test_a_topic_that_cannot_be_made_takes_no_room(run: Run, tmp_path: Path) -> 
         assert told.topics[0].error_code == E.NONE
 
     run(story, limits=Limits(partitions_max=4))
+
+
+def test_a_configuration_is_described_with_its_type_as_kafka_numbers_it(run: Run) -> None:
+    """Tools read the value by it."""
+    types = {
+        "preallocate": 1, "compression.type": 2, "segment.bytes": 3, "retention.ms": 5,
+        "min.cleanable.dirty.ratio": 6, "cleanup.policy": 7,
+    }  # fmt: skip
+
+    async def story(client: Client, _: Client) -> None:
+        asked = {"resource_type": 2, "resource_name": "t", "configuration_keys": list(types)}
+        told = await client.ask(Api.DESCRIBE_CONFIGS, 4, resources=[asked])
+        found = {config.name: config.config_type for config in told.results[0].configs}
+        assert found == types
+
+    run(story)
+
+
+# Groups, when we fail.
+
+
+JOIN = {
+    "session_timeout": 60_000, "rebalance_timeout": 60_000, "member_id": "",
+    "protocol_type": "test", "protocols": [{"name": "p", "metadata": b""}],
+}  # fmt: skip
+
+
+async def parked(client: Client, other: Client, group: str) -> None:
+    """The one member of a group waits at the end of `client` for a second one that is to come."""
+    body = JOIN | {"group_id": group}
+    member = str((await other.ask(Api.JOIN_GROUP, 3, **body)).member_id)
+    about = {"group_id": group, "member_id": member, "generation_id": 1}
+    await other.ask(Api.SYNC_GROUP, 3, **about, assignments=[])
+    await other.ask(Api.JOIN_GROUP, 5, **body)
+    client.send(Api.JOIN_GROUP, 3, **body | {"member_id": member})
+    while (await other.ask(Api.HEARTBEAT, 3, **about)).error_code != E.REBALANCE_IN_PROGRESS:
+        pass
+
+
+async def beat(client: Client, group: str) -> int:
+    told = await client.ask(Api.HEARTBEAT, 3, group_id=group, member_id="m", generation_id=1)
+    return int(told.error_code)
+
+
+def test_a_group_that_fails_sends_away_who_waits_in_it_and_nobody_else(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The story once, then only the count."""
+    real = Coordinator.step
+
+    def step(machine: Coordinator, now: float, event: Event) -> list[Effect]:
+        if isinstance(event, Request) and (event.api, event.body.group_id) == (Api.HEARTBEAT, "g"):
+            raise ZeroDivisionError("planted")
+        return real(machine, now, event)
+
+    async def story(client: Client, other: Client) -> None:
+        async with Client(client.broker) as asker:
+            await parked(client, asker, "g")
+            await parked(other, asker, "h")
+            monkeypatch.setattr(Coordinator, "step", step)
+            assert await beat(asker, "g") == E.COORDINATOR_NOT_AVAILABLE
+            assert (await client.told(Api.JOIN_GROUP, 3)).error_code == E.COORDINATOR_NOT_AVAILABLE
+            assert await beat(asker, "g") == E.COORDINATOR_NOT_AVAILABLE
+            await asker.ask(Api.JOIN_GROUP, 5, **JOIN | {"group_id": "h"})
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await other.reader.readexactly(1)
+
+    run(story)
+    failed = [record for record in caplog.records if "group_failed" in record.message]
+    assert [f"group=g times={times} " in failed[times - 1].message for times in (1, 2)] == [
+        True
+    ] * 2
+    assert [bool(record.exc_info) for record in failed] == [True, False]
+
+
+def test_who_asks_while_no_group_can_be_loaded_is_told_to_come_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one broke it, whoever comes next finds nothing that could answer."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError("planted")
+
+    async def story(client: Client, other: Client) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(Meta, "write", failing)
+            broken.setattr(Meta, "rows", failing)
+            for each in (client, other):
+                told = await each.ask(Api.JOIN_GROUP, 3, **JOIN | {"group_id": "g"})
+                assert told.error_code == E.COORDINATOR_NOT_AVAILABLE
+        async with Client(client.broker) as later:
+            assert (await later.ask(Api.JOIN_GROUP, 3, **JOIN | {"group_id": "g"})).member_id
+
+    run(story)
 
 
 # The broker as a whole.
