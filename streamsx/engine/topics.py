@@ -35,6 +35,7 @@ from streamsx.topology.presence import (
 
 LOOK_AGAIN_S = 1.0
 LOOK_EVERY_S = 5.0
+ASKED_AGAIN = "changelogs are not there, and their state is: %s: asking again for %g s"
 ONLY_NOW = (
     "source topic was not there: %s: created with %d partitions, there is nothing to read until "
     "somebody writes to it: check its name"
@@ -95,14 +96,16 @@ class AppTopics(NamedTuple):
             for node in self._tables()
             if node.changelog in changelogs
         ]
-        give_up_at = self.clock.now() + GONE_AFTER_S
+        began, told = self.clock.now(), False
         while changelogs:
             found = await admin.topic_ids(self.cluster, changelogs)
             missing = sorted(topic for topic, topic_id in found.items() if topic_id is None)
-            if not missing or self.clock.now() >= give_up_at:
+            if not missing or self.clock.now() - began >= GONE_AFTER_S:
                 refuse_lost(tables, found)
                 return
-            LOG.warning("not there, asking again: changelogs %s", ", ".join(missing))
+            if not told:
+                LOG.warning(ASKED_AGAIN, ", ".join(missing), GONE_AFTER_S)
+                told = True
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def _tell_of_empty_tables(self, missing: set[str]) -> None:

@@ -60,7 +60,7 @@ def ended(bench: Bench, station: Station, limit_s: float = 60) -> str:
 
 
 def test_a_changelog_that_is_gone_is_not_made_while_its_state_is_on_this_disk(
-    bench: Bench,
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was made anew, and the state, the last copy, replaced by what it held: nothing."""
     first = counted(bench)
@@ -71,6 +71,8 @@ def test_a_changelog_that_is_gone_is_not_made_while_its_state_is_on_this_disk(
     says = f"changelog is gone: topic {COUNTS}: the state of table counts in {folder} may be its"
     assert ended(bench, second).startswith(says)
     assert 10 <= bench.scheduler.now - at < 12
+    asked = f"changelogs are not there, and their state is: {COUNTS}: asking again for 10 s"
+    assert caplog.messages.count(asked) == 1
     assert COUNTS not in bench.broker.service.topics.by_name
     assert (second.rows(0), second.position(0)) == (rows, first.position(0))
 
