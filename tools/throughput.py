@@ -1,12 +1,13 @@
 """`streamsx throughput`: records per CPU-second of a worker, beside another program on one broker.
 
-Topics are filled with real text first; then each program in turn, again and again, counts all their
-words with a group and a state directory of its own. Measured is the CPU time of its process, user
-and system, until a commit leaves nothing to do. What a tenth of the lines takes is subtracted, and
-with it the start; counting from a first commit instead gave 0.21 to 0.56 for one and the same pair,
-for what a program has done by then that it has not committed is anybody's guess. Whoever does the
-same work can be measured: BOOTSTRAP, TOPIC, GROUP, STATE_DIR, PARTITIONS and WORKLOAD=B,
-STYLE=agent in the environment, offsets committed to the group.
+Topics are filled first, with real text or with orders; then each program in turn, again and again,
+counts all their words, or adds up the orders of each user, with a group and a state directory of
+its own. Measured is the CPU time of its process, user and system, until a commit leaves nothing to
+do. What a tenth of the records takes is subtracted, and with it the start; counting from a first
+commit instead gave 0.21 to 0.56 for one and the same pair, for what a program has done by then that
+it has not committed is anybody's guess. Whoever does the same work can be measured: BOOTSTRAP,
+TOPIC, GROUP, STATE_DIR, PARTITIONS, WORKLOAD=B (orders: C) and STYLE=agent in the environment,
+offsets committed to the group.
 
 The machine is noisy: the ratio of a pair that ran one after the other is what counts.
 """
@@ -32,7 +33,7 @@ from streamsx.errors import TaskFailed, UsageError
 from streamsx.tools.cli.command import Command, value
 
 CLOCK = SystemClock()
-TOPIC = "throughput-lines"
+TOPIC = "throughput"
 PARTITIONS = 4
 START = 10
 """One line of so many is counted first, to know what the start takes."""
@@ -40,7 +41,9 @@ POLL_S = 0.05
 STALL_S = 120.0
 STOP_S = 30.0
 LOG_LINES = 3
-OURS = f"{sys.executable} -m streamsx worker streamsx.tools.peers.wordcount -l warning"
+OURS = f"{sys.executable} -m streamsx worker streamsx.tools.peers.{{}} -l warning"
+CASES = {"wordcount": "B", "aggregate": "C"}
+"""Of ours, and what peers call it."""
 
 
 class Run(NamedTuple):
@@ -66,7 +69,8 @@ def main() -> None:
     command = Command("throughput", "Measure a worker's records per CPU-second beside a peer.")
     add = command.add_argument
     add("--peer", metavar="COMMAND", help="the other program, as a shell would split it")
-    add("--records", type=value(whole(1)), default=1_000_000, help="lines (1000000)")
+    add("--case", choices=CASES, default="wordcount", help="of words in lines, or of orders")
+    add("--records", type=value(whole(1)), default=1_000_000, help="so many (1000000)")
     add("--repeat", type=value(whole(1)), default=3, help="how often each is run (3)")
     add("--bootstrap", help="a broker that is there (the embedded one)")
     add("--json", action="store_true", help="the last line is one JSON object, the rest on stderr")
@@ -76,22 +80,23 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> None:
     """Raises UsageError and others."""
     people = sys.stderr if options.json else sys.stdout
-    programs = {"streamsx": OURS} | ({"peer": options.peer} if options.peer else {})
+    case = options.case
+    programs = {"streamsx": OURS.format(case)} | ({"peer": options.peer} if options.peer else {})
     rates: dict[str, list[float]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory(prefix="streamsx-throughput-") as place:
         root = Path(place)
         with broker(options.bootstrap, root) as bootstrap:
             lines = {"start": options.records // START, "all": options.records}
             for name, records in lines.items():
-                fill(bootstrap, topic_of(name), records)
+                fill(bootstrap, topic_of(name), records, case)
             for number in range(options.repeat):
                 for name, program in programs.items():
                     start, run = (
-                        one(program, bootstrap, topic_of(part), f"{name}-{part}-{number}", root, n)
+                        one(program, bootstrap, case, part, f"{name}-{part}-{number}", root, n)
                         for part, n in lines.items()
                     )
                     rates[name].append(rate(run, start))
-                    told = f"{rates[name][-1]:10,.0f} lines per CPU-second, {run.wall_s:.1f} s"
+                    told = f"{rates[name][-1]:10,.0f} records per CPU-second, {run.wall_s:.1f} s"
                     print(f"{name:>9} {told}", file=people, flush=True)
     result = summary(rates)
     if ratios := result.get("ratios"):
@@ -135,19 +140,22 @@ def broker(bootstrap: str | None, root: Path) -> Iterator[str]:
             process.terminate()
 
 
-def fill(bootstrap: str, topic: str, records: int) -> None:
-    """Real text, the same for all."""
-    from streamsx.tools.peers.text import filled
+def fill(bootstrap: str, topic: str, records: int, case: str) -> None:
+    """The same for all."""
+    from streamsx.tools.peers.corpora import filled, orders, text
 
-    asyncio.run(filled(bootstrap, topic, PARTITIONS, records))
+    rows = text() if case == "wordcount" else orders()
+    asyncio.run(filled(bootstrap, topic, PARTITIONS, records, rows))
 
 
-def one(program: str, bootstrap: str, topic: str, name: str, root: Path, records: int) -> Run:
-    """Start a program, wait until it has committed all lines, stop it."""
-    group, state = f"{name}-{os.getpid()}", root / name
+def one(
+    program: str, bootstrap: str, case: str, part: str, name: str, root: Path, records: int
+) -> Run:
+    """Start a program, wait until it has committed all records, stop it."""
+    topic, group, state = topic_of(part), f"{name}-{os.getpid()}", root / name
     environment = os.environ | {
         "BOOTSTRAP": bootstrap, "TOPIC": topic, "GROUP": group, "STATE_DIR": str(state),
-        "PARTITIONS": str(PARTITIONS), "WORKLOAD": "B", "STYLE": "agent",
+        "PARTITIONS": str(PARTITIONS), "WORKLOAD": CASES[case], "STYLE": "agent",
         "STREAMSX_BOOTSTRAP": bootstrap,
     }  # fmt: skip
     log = state.with_suffix(".log")
@@ -174,7 +182,7 @@ def watched(
     process: "subprocess.Popen[bytes]", bootstrap: str, topic: str, group: str, records: int
 ) -> Run:
     """Until the commit that leaves nothing: no line, and no word of a line."""
-    from streamsx.tools.peers.text import Progress, progress
+    from streamsx.tools.peers.corpora import Progress, progress
 
     async def watch() -> Run:
         began = moved_at = CLOCK.now()

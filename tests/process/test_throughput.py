@@ -11,7 +11,7 @@ def test_a_program_beside_itself_is_about_as_fast() -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "streamsx", "throughput", "--json",
-            "--records", "40000", "--repeat", "1", "--peer", OURS,
+            "--records", "40000", "--repeat", "1", "--peer", OURS.format("wordcount"),
         ],
         check=False, capture_output=True, text=True,
     )  # fmt: skip

@@ -1,19 +1,30 @@
-"""Lines of real text in a topic, and how far a group has come with them."""
+"""What the peers work on: lines of real text, or orders; and how far a group has come with them.
+
+The same for everybody and in every run: orders are drawn from one seed.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
-from itertools import cycle, islice
+import random
+from collections.abc import AsyncIterator, Iterator
+from itertools import count, cycle, islice
 from typing import NamedTuple
 
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.partitioner import partition_of
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
 
 LANE = "text"
 BATCH_BYTES = 256 << 10
+CHUNK_ROWS = 100_000
+"""In memory at once."""
+ORDER_KEYS = 50_000
+ORDERS_FROM_MS = 1_700_000_000_000
+NOW = -1
+"""As a timestamp."""
 ACKS_ALL = -1
 TIMEOUT_S = 30.0
 
@@ -25,26 +36,55 @@ def lines() -> list[bytes]:
     return [line.encode() for text in topics.values() for line in text.splitlines() if line.strip()]
 
 
-async def filled(bootstrap: str, topic: str, partitions: int, records: int) -> None:
-    """Write the lines, over and over, round the partitions. Raises StreamsxError."""
+Row = tuple[bytes | None, bytes]
+"""Key and value."""
+
+
+def text() -> Iterator[Row]:
+    """The lines, over and over."""
+    return ((None, line) for line in cycle(lines()))
+
+
+def orders() -> Iterator[Row]:
+    """Orders as JSON, 150 bytes each, by one of ORDER_KEYS users; without end."""
+    rng = random.Random(1)  # noqa: S311  # no secret
+    for number in count():
+        user = b"user-%06d" % rng.randrange(ORDER_KEYS)
+        yield user, (
+            b'{"order_id":"ord-%010d","user_id":"%b","sku":"sku-%05d","qty":%d,"price":%.2f,'
+            b'"currency":"EUR","ts":%d,"status":"created"}'
+        ) % (
+            number, user, rng.randrange(5000), rng.randrange(1, 9), rng.random() * 100,
+            ORDERS_FROM_MS + number // 10,
+        )  # fmt: skip
+
+
+async def filled(
+    bootstrap: str, topic: str, partitions: int, records: int, rows: Iterator[Row]
+) -> None:
+    """Write so many rows: by their keys, without keys in turn. Raises StreamsxError."""
     cluster = Cluster(bootstrap)
     await cluster.start()
     await admin.create_topics(cluster, [NewTopic(topic, partitions, 1)])
     await cluster.follow([topic])
-    text = cycle(lines())
-    for number in range(partitions):
-        share = records // partitions + (number < records % partitions)
-        await _produce(cluster, TopicPartition(topic, number), list(islice(text, share)))
+    for start in range(0, records, CHUNK_ROWS):
+        parts: list[list[Row]] = [[] for _ in range(partitions)]
+        for turn, row in enumerate(islice(rows, min(CHUNK_ROWS, records - start))):
+            key = row[0]
+            parts[turn % partitions if key is None else partition_of(key, partitions)].append(row)
+        for number, part in enumerate(parts):
+            await _produce(cluster, TopicPartition(topic, number), part)
     await cluster.stop()
 
 
-async def _produce(cluster: Cluster, tp: TopicPartition, values: list[bytes]) -> None:
+async def _produce(cluster: Cluster, tp: TopicPartition, rows: list[Row]) -> None:
+    keys, values = [key for key, _ in rows], [value for _, value in rows]
     node = cluster.leader(tp)
     assert node is not None, f"{tp} has no leader"
     connection, done = await cluster.open(node, LANE), 0
     while done < len(values):
         builder = Builder(BATCH_BYTES)
-        done = builder.extend(-1, [None] * len(values), values, done)
+        done = builder.extend(NOW, keys, values, done)
         part = {"index": tp.partition, "records": builder.close()}
         body = {
             "acks": ACKS_ALL,
