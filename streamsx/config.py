@@ -253,7 +253,7 @@ class Config:
 
     events_file: str | None = setting(None, or_none(text))
     log_format: str = setting("text", one_of("text", "json"))
-    log_level: str = setting("info", one_of("debug", "info", "warning", "error"))
+    log_level: str = setting("info", one_of("debug", "info", "warning", "error", "critical"))
 
 
 def name_of(known: "Field[object]") -> str:

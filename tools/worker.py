@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from streamsx.config import Config
     from streamsx.state.directory import StateDirectory
 
-LEVELS = ("debug", "info", "warning", "error")
+LEVELS = ("debug", "info", "warning", "error", "critical")
+FAUST_LEVELS = {"warn": "warning", "crit": "critical"}
 NAME_DIGITS = 4
 GC_THRESHOLDS = (100_000, 50, 100)
 
@@ -36,13 +37,18 @@ def main() -> None:
     )  # fmt: skip
     add("--instance-id", metavar="ID", help="its name for leave, status and events (kept there)")
     add("--events", metavar="FILE", help="write what happens as JSON Lines")
-    add("-l", "--loglevel", type=str.lower, choices=LEVELS, help="of the log on stderr (info)")
+    add("-l", "--loglevel", type=level, choices=LEVELS, help="of the log on stderr (info)")
     add("--web", metavar="HOST:PORT|off", default="off", help="only off in this version")
     add(
         "--without-web", action="store_const", const="off", dest="web", help="the same as --web off"
     )
     add("--processes", type=int, default=1, metavar="N", help="only 1 in this version")
     command.run(work)
+
+
+def level(word: str) -> str:
+    """As Faust writes it, too."""
+    return FAUST_LEVELS.get(word.lower(), word.lower())
 
 
 def work(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What the commands that ask a running group have in common: which app, which cluster.
+"""What the commands that ask a cluster have in common: which one, and which app of it.
 
 No app is imported for them: its id is enough, so they run where its code is not.
 """
@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 
 
 def group_options(command: Command) -> None:
+    command.add_argument(
+        "--app", required=True, metavar="ID", help="the id of the app, as in App('ID')"
+    )
+    cluster_options(command)
+
+
+def cluster_options(command: Command) -> None:
     add = command.add_argument
-    add("--app", required=True, metavar="ID", help="the id of the app, as in App('ID')")
     add(
         "--bootstrap", metavar="HOST:PORT[,HOST:PORT]",
         help="the brokers ($STREAMSX_BOOTSTRAP, else localhost:9092)",
@@ -36,9 +42,8 @@ async def connected(
     from streamsx.kafka.cluster import Cluster
 
     given = {"bootstrap": options.bootstrap} if options.bootstrap else {}
-    cluster = Cluster(
-        ",".join(settled(options.app, {}, given, os.environ).config.bootstrap), rng=rng
-    )
+    config = settled(getattr(options, "app", "streamsx"), {}, given, os.environ).config
+    cluster = Cluster(",".join(config.bootstrap), rng=rng)
     await cluster.start()
     try:
         yield cluster

@@ -1,0 +1,57 @@
+"""What a command reads of a topic."""
+
+import asyncio
+
+from streamsx.clock import Clock
+from streamsx.engine.fetch import Fetcher
+from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
+from streamsx.kafka import admin
+from streamsx.kafka.cluster import Cluster
+from streamsx.lifecycle.fetch import Limits
+from streamsx.model import TopicPartition
+
+STALL_S = 60.0
+"""So long nothing may come."""
+
+
+async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[bytes, bytes]:
+    """The newest value of each key of a followed topic, as of now; deleted keys are left out.
+
+    Raises WorldError, CorruptRecord.
+    """
+    arrived = asyncio.Event()
+
+    def gone(tp: TopicPartition, offset: int) -> None:
+        raise TopicGone(f"the topic was cut: {tp}: no offset {offset}: start again")
+
+    def unreadable(tp: TopicPartition, offset: int, why: str) -> None:
+        raise CorruptRecord(f"the topic is damaged: {tp} at offset {offset}: {why}")
+
+    tps = [TopicPartition(topic, number) for number in range(cluster.partitions(topic))]
+    ends = {
+        tp: each for tp, each in (await admin.bounds(cluster, tps)).items() if each[0] < each[1]
+    }
+    fetcher = Fetcher(cluster, clock, "newest", Limits(), arrived.set, gone, unreadable)
+    for tp, bounds in ends.items():
+        fetcher.add(tp, bounds.start)
+    found: dict[bytes | None, bytes | None] = {}
+    try:
+        async with asyncio.timeout(STALL_S) as stall, asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(fetcher.run(), name=f"read {topic}")
+            while ends:
+                await arrived.wait()
+                arrived.clear()
+                stall.reschedule(asyncio.get_running_loop().time() + STALL_S)
+                for tp in list(ends):
+                    while batch := fetcher.take(tp):
+                        found.update(zip(batch.keys, batch.values, strict=True))
+                        if batch.next_offset >= ends[tp].high_watermark:
+                            del ends[tp]
+                            break
+            reading.cancel()
+    except TimeoutError:
+        why = f"nothing has come for {STALL_S:g} s"
+        raise WorldError(f"the topic cannot be read: {topic}: {why}: try again") from None
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
+    return {key: value for key, value in found.items() if key is not None and value is not None}

@@ -1,0 +1,146 @@
+"""`streamsx send`: writes records into a topic, and waits until the broker has all of them."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from streamsx.tools.cli.cluster import cluster_options, connected
+from streamsx.tools.cli.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from streamsx.engine.produce import Producer
+
+    Record = tuple[bytes | None, bytes]
+
+BLOCK_BYTES = 1 << 16
+BUFFER_BYTES = 16 << 20
+SILENT_S = 10.0
+"""Without any acknowledgement."""
+STDIN = "-"
+JSON_STARTS = ("{", "[", '"')
+
+
+def main() -> None:
+    """3 for a topic that is not there."""
+    command = Command("send", "Write records into a topic: bytes as they are given.")
+    add = command.add_argument
+    add("topic", metavar="TOPIC")
+    add(
+        "values", metavar="[KEY=]VALUE", nargs="+",
+        help="one record each; `-`: lines of stdin, VALUE or KEY<TAB>VALUE; what begins as JSON "
+        "does has no key",
+    )  # fmt: skip
+    add("--partition", type=int, metavar="N", help="for all of them (chosen by the key)")
+    cluster_options(command)
+    command.run(lambda options: asyncio.run(send(options)))
+
+
+async def send(options: argparse.Namespace) -> None:
+    """Raises NotFound, UsageError, BrokerUnreachable and others."""
+    from streamsx.clock import SystemClock
+    from streamsx.engine.produce import Producer, always
+    from streamsx.errors import NotFound, first_of
+    from streamsx.tools.cli.progress import progress
+
+    topic, room = options.topic, asyncio.Event()
+
+    async def end(error: Exception) -> None:
+        raise error
+
+    def failed(error: Exception) -> None:
+        tasks.create_task(end(error))
+
+    try:
+        async with (
+            connected(options) as cluster,
+            progress(sys.stderr, f"writing to {topic}") as say,
+            asyncio.TaskGroup() as tasks,
+        ):
+            await cluster.follow([topic])
+            if not cluster.partitions(topic):
+                raise NotFound(f"unknown topic: {topic}: make it, or start the app that makes it")
+            producer = Producer(
+                cluster, SystemClock(), tasks.create_task, failed,
+                always, linger_s=0.0, buffer_bytes=BUFFER_BYTES, compression="none", room=room.set,
+            )  # fmt: skip
+            try:
+                sent = await written(options, producer, cluster.partitions(topic), room, say)
+            finally:
+                producer.close()
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
+    people = sys.stderr if options.json else sys.stdout
+    print(f"{topic}: {sent.total()} records, acknowledged", file=people)
+    if options.json:
+        partitions = {str(number): sent[number] for number in sorted(sent)}
+        print(json.dumps({"topic": topic, "records": sent.total(), "partitions": partitions}))
+
+
+async def written(
+    options: argparse.Namespace,
+    producer: "Producer",
+    partitions: int,
+    room: asyncio.Event,
+    say: "Callable[[str], None]",
+) -> Counter[int]:
+    """How many in each partition; all are acknowledged. Raises BrokerUnreachable, UsageError."""
+    from streamsx.clock import SystemClock
+    from streamsx.errors import BrokerUnreachable
+    from streamsx.kafka.partitioner import check_place, partition_of
+
+    check_place(options.topic, options.partition, partitions)
+    senders = [producer.to(options.topic, number) for number in range(partitions)]
+    sent, turns, wall = Counter[int](), cycle(range(partitions)), SystemClock().wall
+    try:
+        async with asyncio.timeout(SILENT_S) as silent:
+            await producer.start()
+            async for key, value in records(options.values):
+                place = options.partition
+                if place is None:
+                    place = next(turns) if key is None else partition_of(key, partitions)
+                senders[place](key, value, int(wall() * 1000), None)
+                sent[place] += 1
+                while producer.full():
+                    say(f"{sent.total()} records")
+                    room.clear()
+                    await room.wait()
+                    silent.reschedule(asyncio.get_running_loop().time() + SILENT_S)
+            silent.reschedule(asyncio.get_running_loop().time() + SILENT_S)
+            await producer.flush()
+    except TimeoutError:
+        raise BrokerUnreachable(
+            f"not acknowledged in {SILENT_S:g} s: topic {options.topic}: some of {sent.total()} "
+            "records may be there: look at the brokers, and send the rest again"
+        ) from None
+    return sent
+
+
+async def records(values: list[str]) -> "AsyncIterator[Record]":
+    """Those of the command line, or the lines of stdin where it says `-`."""
+    for value in values:
+        if value == STDIN:
+            async for line in lines():
+                key, tab, rest = line.partition(b"\t")
+                yield (key, rest) if tab else (None, line)
+        else:
+            key, sign, rest = value.encode().partition(b"=")
+            keyed = sign and not value.startswith(JSON_STARTS)
+            yield (key, rest) if keyed else (None, value.encode())
+
+
+async def lines() -> "AsyncIterator[bytes]":
+    """As they come: who types them waits for none to be sent."""
+    loop, rest = asyncio.get_running_loop(), b""
+    while block := await loop.run_in_executor(None, os.read, sys.stdin.fileno(), BLOCK_BYTES):
+        *whole, rest = (rest + block).split(b"\n")
+        for line in whole:
+            yield line
+    if rest:
+        yield rest
