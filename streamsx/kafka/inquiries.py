@@ -31,7 +31,7 @@ class _Inquiry(Generic[T]):
     answer: asyncio.Future[dict[TopicPartition, T]]
     due: float | None
     found: dict[TopicPartition, T] = field(default_factory=dict)
-    pause_s: float = PAUSE_S
+    pause_s: float = field(default_factory=lambda: PAUSE_S)
 
 
 class Inquiries(Generic[T]):

@@ -220,6 +220,14 @@ def test_the_tolerance_of_tasks_without_state_counts_all_tasks(group: Build) -> 
     assert target(shape, imbalance=0.3) == {"a": "0_0 0_1 9_1", "b": "0_2 9_0 9_2"}
 
 
+def test_tasks_without_state_that_make_the_whole_even_enough_stay(group: Build) -> None:
+    """4 and 8 in all: each a third from its share."""
+    a, b = "owns 0_0 0_1 9_0 9_1", "owns 0_2 0_3 0_4 0_5 9_2 9_3 9_4 9_5"
+    tasks = "0_0 0_1 0_2 0_3 0_4 0_5 | 9_0 9_1 9_2 9_3 9_4 9_5"
+    found = target(group(tasks, a=a, b=b), imbalance=0.4)
+    assert found == {"a": a.removeprefix("owns "), "b": b.removeprefix("owns ")}
+
+
 def test_what_few_can_run_is_placed_first_and_counts_for_the_rest(group: Build) -> None:
     shape = group("| 0_0 1_0", a="knows=0,1", b="knows=1")
 

@@ -178,3 +178,8 @@ def test_roles_states_and_words_of_the_future_are_passed_over() -> None:
 def test_a_member_without_capacity_cannot_be_read() -> None:
     with pytest.raises(Unreadable, match="capacity"):
         read_join(write_join(replace(Member(""), capacity=0)))
+
+
+def test_roles_have_the_numbers_that_members_of_other_versions_know() -> None:
+    numbers = {"RUNNING": 0, "RESTORING": 1, "LEARNER": 2, "STANDBY": 3, "DORMANT": 4}
+    assert {role.name: role.value for role in CopyRole} == numbers

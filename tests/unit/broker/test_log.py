@@ -524,3 +524,10 @@ def test_descriptors_are_closed_and_opened_again_as_needed(tmp_path: Path) -> No
     for log in logs:
         log.close()
     assert not descriptors._open
+
+
+def test_a_stored_batch_is_of_epoch_0_as_in_logs_of_all_brokers_before(opens: Opens) -> None:
+    """Of another one it would be taken for damaged, and cut off with all behind it."""
+    log = opens()
+    append(log, b"a")
+    assert log.segments[0].path.read_bytes()[12:16] == bytes(4)

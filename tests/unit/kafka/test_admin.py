@@ -242,7 +242,7 @@ def test_bounds_of_many_partitions_take_two_requests_per_leader() -> None:
         assert told == {A0: Bounds(0, 100), A1: Bounds(1, 101), B0: Bounds(0, 100)}
         asked = broker.asked_for(Api.LIST_OFFSETS)
         assert len(asked) == 2
-        assert {each.body.isolation_level for each in asked} == {0}
+        assert {(each.body.replica_id, each.body.isolation_level) for each in asked} == {(-1, 0)}
         lanes = {each.connection for each in broker.asked_for(Api.METADATA)}
         assert {each.connection for each in asked}.isdisjoint(lanes)
 

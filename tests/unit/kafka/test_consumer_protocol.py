@@ -54,8 +54,15 @@ def test_an_assignment_of_ours_is_read_by_another_client() -> None:
     assert (theirs.partitions(), theirs.user_data) == ([A0, A1, B0], b"x")
 
 
-def test_an_assignment_of_another_client_is_read() -> None:
-    theirs = ConsumerProtocol.ASSIGNMENT(1, [("b", [0]), ("a", [1])], b"x").encode()
+def test_an_assignment_is_written_as_version_0_which_every_client_knows() -> None:
+    assert Assignment((A1,), b"x").write() == bytes.fromhex(
+        "0000 00000001 0001 61 00000001 00000001 00000001 78"
+    )
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_assignment_of_another_client_is_read(version: int) -> None:
+    theirs = ConsumerProtocol.ASSIGNMENT(version, [("b", [0]), ("a", [1])], b"x").encode()
     assert Assignment.read(theirs) == Assignment((B0, A1), b"x")
 
 
