@@ -183,6 +183,17 @@ def test_a_task_that_is_wanted_back_first_does_what_its_bodies_have_at_hand(benc
     assert store(station) == {"a": "a", "b": "b"}
 
 
+def test_a_task_that_has_nothing_at_hand_does_not_wait_for_one_that_has(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(3.0)), T0, T1)
+    feed(bench, "a")
+    bench.run(1.0)
+    station.hand.revoke(T0, number=1)
+    station.hand.revoke(T1, number=2)
+    bench.run(0.5)
+    assert station.hand.released() == [2]
+    bench.until(lambda: station.hand.released() == [2, 1], 5)
+
+
 def test_a_body_that_waits_for_long_is_not_waited_for(bench: Bench) -> None:
     station = begun(bench, app_of(waiting(1000.0), revoke_timeout=20.0), T0)
     feed(bench, "a", "b")

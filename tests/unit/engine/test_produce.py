@@ -15,6 +15,7 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.partitioner import partition_of
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle.produce import SEND_BYTES
 from streamsx.model import TaskId, TopicPartition
 from streamsx.serde.codec import topic_codec
 from streamsx.task.batch import Batch, Chunk
@@ -367,6 +368,24 @@ def test_a_refusal_that_no_try_can_mend_is_told_once() -> None:
         assert "records refused: t-0: MESSAGE_TOO_LARGE: raise max.message.bytes" in str(failure)
 
     play(story)
+
+
+def test_what_is_large_enough_leaves_as_soon_as_the_batch_before_is_answered() -> None:
+    """It need not wait for its linger, and nobody flushes."""
+
+    async def story(play: Play) -> None:
+        play.log.gate.clear()
+        play.send(bytes(SEND_BYTES))
+        play.producer.push()
+        await play.log.until(1)
+        play.send(bytes(SEND_BYTES))
+        play.producer.push()
+        assert len(play.log.arrived) == 1
+        play.log.gate.set()
+        async with asyncio.timeout(WAIT_S / 2):
+            await play.log.until(2)
+
+    play(story, linger_s=2 * WAIT_S)
 
 
 def test_it_is_full_until_the_broker_has_taken_enough() -> None:

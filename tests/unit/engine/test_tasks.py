@@ -282,6 +282,60 @@ def test_a_learner_that_is_dropped_in_the_middle_of_its_restore_is_restored_no_m
     assert e.Ready() not in station.hand.posted
 
 
+def test_a_copy_is_told_as_what_it_is_and_one_that_closes_as_what_lies_on_the_disk(
+    bench: Bench,
+) -> None:
+    """It is what a join says: others are judged by it."""
+    station = bench.begun(counting(acceptable_recovery_lag=0))
+    for partition in (0, 1):
+        bench.remember(changelog(partition), 1)
+
+    def copies() -> dict[TaskId, tuple[CopyRole, int | None]]:
+        station.made.link.publish()
+        found = station.made.link.published().copies
+        return {task: (copy.role, copy.lag) for task, copy in found.items()}
+
+    bench.answer = without(changelog(0).topic)
+    station.hand.plan(T0, learners=[T1])
+    bench.run(2)
+    assert copies() == {
+        T0: (CopyRole.RESTORING, ROWS_PER_BATCH), T1: (CopyRole.LEARNER, ROWS_PER_BATCH),
+    }  # fmt: skip
+    bench.answer = answered
+    bench.until(lambda: station.states(T0)[-1] == "running" and e.Ready() in station.hand.posted)
+    assert copies() == {T1: (CopyRole.LEARNER, 0)}
+    bench.scheduler.disk_s = 10.0
+    station.hand.plan(T0)
+    bench.run(0.1)
+    assert station.states(T1)[-1] == "closing"
+    assert copies() == {T1: (CopyRole.DORMANT, 0)}
+
+
+def test_what_was_asked_for_a_task_that_is_gone_says_nothing_of_it_any_more(bench: Bench) -> None:
+    """Nobody leads its changelog; it closes; somebody leads it again."""
+    station = bench.begun(counting())
+    bench.remember(changelog(0), 1)
+
+    def leaderless(service: Service, call: Call) -> Body | None:
+        if call.api is not Api.LIST_OFFSETS:
+            return answered(service, call)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        parts = [{"partition_index": 0, "error_code": code}]
+        return {"topics": [{"name": changelog(0).topic, "partitions": parts}]}
+
+    bench.answer = leaderless
+    station.hand.plan(learners=[T0])
+    bench.run(1)
+    assert station.states(T0)[-1] == "opening"
+    station.hand.plan()
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    bench.answer = answered
+    bench.run(5)
+    assert (station.process.alive, station.told("error")) == (True, [])
+    station.hand.plan(learners=[T0])
+    bench.until(lambda: e.Ready() in station.hand.posted)
+
+
 @pytest.mark.parametrize("role", ["active", "learner"])
 def test_a_changelog_that_is_cut_under_a_reader_does_not_hang_its_restore(
     bench: Bench, role: str

@@ -78,3 +78,35 @@ def test_a_lane_follows_the_coordinator_while_the_old_broker_lives() -> None:
             assert asked == {1: 2, 2: 1}
 
     asyncio.run(story())
+
+
+async def hangs(_: Asked) -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def test_a_lane_that_is_closed_lets_go_of_its_connection_and_of_what_waited() -> None:
+    """A join that the broker has parked would be answered on it, to a member that gave it up."""
+
+    async def story() -> None:
+        async with TwoNodes() as world:
+            asked = asyncio.Event()
+
+            async def never(connection: Connection) -> None:
+                asked.set()
+                await connection.ask(Api.HEARTBEAT, BEAT)
+
+            world.brokers[1].answers[Api.HEARTBEAT] = hangs
+            for _ in range(2):
+                world.lane.put(1, never)
+            async with asyncio.timeout(5):
+                await asked.wait()
+                first = world.brokers[1].connections
+                world.lane.close()
+                asked.clear()
+                world.brokers[1].answers[Api.HEARTBEAT] = lambda _: {"error_code": 0}
+                assert await world.asked() == (1, 0)
+            assert not asked.is_set()
+            assert world.brokers[1].connections == first + 1
+            assert world.lost == 0
+
+    asyncio.run(story())

@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator, Generator
 from typing import Any
 
+import pytest
+
 from streamsx.task.batch import Batch, Chunk
 from streamsx.task.stream import Inbox, Values
 from streamsx.topology.nodes import Source
@@ -73,3 +75,40 @@ def test_what_is_skipped_counts_as_handed_out() -> None:
     assert (step(again), inbox.position, inbox.ordinal) == (b"c", 2, 2)
     inbox.skip()
     assert (inbox.position, inbox.ordinal, list(inbox.chunks)) == (3, 3, [])
+
+
+def keyed(*records: tuple[bytes, bytes]) -> Chunk:
+    keys, values = [key for key, _ in records], [value for _, value in records]
+    offsets = range(len(records))
+    return Chunk(Batch("t", 0, keys, values, offsets, offsets, None, len(records)), 0, len(records))
+
+
+LETTERS = [(b"%d" % n, letter) for n, letter in enumerate((b"a", b"b", b"c", b"d"))]
+
+
+@pytest.mark.parametrize("items", [False, True], ids=["values", "items"])
+def test_a_loop_that_was_left_in_the_middle_is_followed_by_one_behind_its_record(
+    items: bool,
+) -> None:
+    """Nothing twice, nothing missing; also where the second begins within the first, which then
+    goes on behind what the second one took."""
+
+    def loop(values: Values) -> AsyncIterator[Any]:
+        return values.items() if items else aiter(values)
+
+    def of(*numbers: int) -> list[object]:
+        return [LETTERS[n] if items else LETTERS[n][1] for n in numbers]
+
+    for nested in (False, True):
+        inbox, _ = inbox_of(keyed(*LETTERS))
+        values = Values(inbox, SOURCE)
+        outer = loop(values)
+        seen = [step(outer), step(outer)]
+        assert inbox.position == 1
+        inner = loop(values)
+        seen.append(step(inner))
+        assert (inbox.position, inbox.ordinal) == (2, 2)
+        last = outer if nested else inner
+        seen.append(step(last))
+        assert seen == of(0, 1, 2, 3)
+        assert (step(last), inbox.position, inbox.ordinal) == (None, 4, 4)
