@@ -8,11 +8,21 @@ from typing import Any
 import pytest
 
 from streamsx.app.app import App
+from streamsx.assignor.partition_assignor import Report
 from streamsx.clock import SystemClock
-from streamsx.engine.assemble import Given, Machinery, assemble
+from streamsx.config import Config
+from streamsx.engine.assemble import (
+    HELD_SHARE,
+    Given,
+    Machinery,
+    assemble,
+    assignor_of,
+    limits_of,
+)
 from streamsx.engine.group import GroupLink
 from streamsx.engine.journal import Journal
 from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
 from streamsx.membership.messages import IsLeaving, Message, Stays
 from streamsx.state.directory import StateDirectory
@@ -38,6 +48,14 @@ class Nobody:
         return Cluster(NOWHERE)
 
 
+def given_of(app: App, directory: StateDirectory) -> Given:
+    clock = SystemClock()
+    return Given(
+        Nobody(), app.topology(), app.conf, directory, Journal("a", clock), clock,
+        Cluster(NOWHERE), {"orders": 1},
+    )  # fmt: skip
+
+
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[GroupLink]:
     app = App("app", broker=f"kafka://{NOWHERE}")
@@ -48,14 +66,10 @@ def link(tmp_path: Path) -> Iterator[GroupLink]:
         async for _ in stream:
             pass
 
-    directory, clock = StateDirectory(tmp_path, "app"), SystemClock()
+    directory = StateDirectory(tmp_path, "app")
 
     async def made() -> Machinery:
-        given = Given(
-            Nobody(), app.topology(), app.conf, directory, Journal("a", clock), clock,
-            Cluster(NOWHERE), {"orders": 1},
-        )  # fmt: skip
-        return assemble(given)
+        return assemble(given_of(app, directory))
 
     machinery = asyncio.run(made())
     yield machinery.link
@@ -84,3 +98,34 @@ def test_what_was_lost_before_a_leave_was_taken_back_is_forgotten(link: GroupLin
     link.hear(Stays())
     link.hear(IsLeaving(None))
     assert not link.lost_leaving
+
+
+@pytest.mark.parametrize(("tables", "tasks"), [(1, 1), (0, 3)], ids=["state", "no state"])
+def test_state_has_the_tasks_that_it_was_made_for_and_all_else_follows_its_topic(
+    tmp_path: Path, tables: int, tasks: int
+) -> None:
+    """The topic had one partition at the start, and a leader sees three."""
+    app = App("app", broker=f"kafka://{NOWHERE}")
+    kept = [app.Table(f"kept{n}") for n in range(tables)]
+
+    @app.agent(app.topic("orders"))
+    async def read(stream: Any) -> None:
+        async for order in stream:
+            for table in kept:
+                table["last"] = order
+
+    directory = StateDirectory(tmp_path, "app")
+    assignor = assignor_of(given_of(app, directory))
+    directory.release()
+    said = [("m", Subscription(("orders",), assignor.user_data(Report(1))).write())]
+    outcome = assignor.assign(said, {"orders": 3}, leader="m", generation=1, now_ms=0)
+    assigned = Assignment.read(outcome.assignments["m"]).partitions
+    assert [tp.partition for tp in assigned] == list(range(tasks))
+
+
+def test_both_lanes_together_hold_their_share_of_the_memory() -> None:
+    config = Config(id="app", fetch_max_wait_s=0.3, memory_budget_bytes=1 << 30)
+    data, log = limits_of(config)
+    assert (data.wait_ms, log.wait_ms) == (300, 300)
+    share = int(config.memory_budget_bytes * HELD_SHARE)
+    assert data.held_bytes_all + log.held_bytes_all == share

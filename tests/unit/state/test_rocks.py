@@ -87,6 +87,21 @@ def test_a_damaged_store_says_so(opened: Opener, tmp_path: Path) -> None:
         opened()
 
 
+def test_a_row_that_can_no_longer_be_read_says_so(opened: Opener, tmp_path: Path) -> None:
+    """The file was sound when it was opened."""
+    rows = opened()
+    rows.write({ROW + b"%04d" % n: b"%d" % n * 50 for n in range(1000)}, 7)
+    rows.close()
+    (path,) = (tmp_path / "store").glob("*.sst")
+    data = path.read_bytes()
+    path.write_bytes(data[:40_000] + b"?" * 9000 + data[49_000:])
+    rows = opened()
+    with pytest.raises(StoreCorrupt, match=f"store damaged: {tmp_path / 'store'}: "):
+        for n in range(1000):
+            rows.get(ROW + b"%04d" % n)
+    rows.close()
+
+
 WRITER = """
 import sys
 from pathlib import Path
