@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -11,11 +11,13 @@ import pytest
 
 from streamsx import App, Stream
 from streamsx.broker.server import answered
+from streamsx.errors import DiskFailed
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import ROW
+from streamsx.state.memory import MemoryRows
 
 if TYPE_CHECKING:
     from streamsx.broker.connection import Call
@@ -227,6 +229,33 @@ def test_a_task_that_is_lost_while_it_waits_commits_nothing(bench: Bench) -> Non
     bench.run(10)
     assert (committed(bench), station.hand.released()) == (-1, [])
     assert station.states(T0)[-1] == "closed"
+
+
+# -- a disk
+
+
+class Full(MemoryRows):
+    """It takes nothing any more; what is there stays."""
+
+    def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
+        if rows:
+            raise DiskFailed("disk full or broken: here: make room")
+        super().write(rows, position)
+
+    def close(self) -> None: ...
+
+
+def test_a_store_that_takes_nothing_keeps_no_other_from_what_was_committed(bench: Bench) -> None:
+    stores: dict[tuple[str, int], MemoryRows] = {("kept", 0): Full()}
+    station = bench.station(app_of(put), stores=stores)
+    bench.until(lambda: station.hand.alive)
+    station.hand.plan(T0, T1)
+    bench.until(lambda: all("running" in station.states(task) for task in (T0, T1)))
+    feed(bench, "a")
+    feed(bench, "b", partition=1)
+    bench.until(lambda: station.told("error"), 10)
+    assert (committed(bench), committed(bench, P1)) == (1, 1)
+    assert (store(station, 0), store(station, 1)) == ({}, {"b": "b"})
 
 
 # -- values that no commit can take

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from streamsx.assignor.wire import read_join
 from streamsx.broker.server import answered
 from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError, WorldError
+from streamsx.kafka.batch import scan
+from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
+from streamsx.membership import events as e
 from streamsx.model import TaskId, TopicPartition
-from tests.unit.engine.conftest import app_of, counting
+from tests.unit.engine.conftest import app_of, changelog, counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -402,3 +406,51 @@ def test_too_much_that_is_sent_outside_of_tasks_is_refused(bench: Bench) -> None
     station.process.main.call(send)
     bench.run(1)
     assert "too much is unsent: words" in str(refused)
+
+
+def test_what_a_worker_writes_bears_its_producer_and_numbers(bench: Bench) -> None:
+    """Without them a batch that is sent again is there twice."""
+    station = start(bench, counting())
+    for _ in range(2):
+        bench.feed(0, "a", "b")
+        bench.until(lambda: works(station))
+        bench.run(2)
+    log = bench.log(changelog(0))
+    found = [header for _, _, header in scan(log.read(0, 1 << 20), check=True)]
+    assert [header.base_sequence for header in found] == [0, 2]
+    (producer,) = {header.producer_id for header in found}
+    assert producer >= 0
+
+
+def test_a_worker_that_was_lost_and_is_back_goes_on(bench: Bench) -> None:
+    """Its thread counts a loss as its data loop does, or nothing would run any more."""
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    bench.net.lose("w1", 15)
+    bench.until(lambda: station.told("lost"), 20)
+    bench.feed(0, "a")
+    bench.until(lambda: bench.counted() == {"a": 1}, 40)
+    assert station.process.alive
+
+
+def test_only_the_first_join_of_a_process_is_fresh_until_it_has_an_assignment(
+    bench: Bench,
+) -> None:
+    """A mark ends when its instance joins fresh: later joins would end it each time."""
+    said = list[bool]()
+
+    def joins(service: Service, call: Call) -> Body | None:
+        if call.api is Api.JOIN_GROUP and call.body.member_id:
+            told = Subscription.read(call.body.protocols[0].metadata)
+            said.append(read_join(told.user_data).fresh)
+        return answered(service, call)
+
+    bench.answer = joins
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    before = len(said)
+    assert before
+    assert all(said)
+    station.made.session.post(e.Want("a new round"))
+    bench.until(lambda: len(said) > before)
+    assert said[before:] == [False]
