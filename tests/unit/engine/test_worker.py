@@ -454,3 +454,25 @@ def test_only_the_first_join_of_a_process_is_fresh_until_it_has_an_assignment(
     station.made.session.post(e.Want("a new round"))
     bench.until(lambda: len(said) > before)
     assert said[before:] == [False]
+
+
+def test_a_worker_without_a_group_ends_of_what_no_retry_mends(bench: Bench) -> None:
+    """No thread of a member is there that could be asked to leave."""
+    app = app_of()
+    out = app.topic("out", partitions=1, value_serializer="raw")
+
+    @app.task
+    async def tell() -> None:
+        await out.send(value=b"x")
+
+    def refuses(service: Service, call: Call) -> Body | None:
+        if call.api is not Api.PRODUCE:
+            return answered(service, call)
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        parts = [{"index": 0, "error_code": code, "base_offset": -1}]
+        return {"responses": [{"name": "out", "partition_responses": parts}]}
+
+    bench.answer = refuses
+    station = start(bench, app)
+    bench.until(lambda: not station.process.alive)
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(station.main.error)
