@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from streamsx.assignor.model import CopyRole, Member, Memory
+from streamsx.assignor.model import CopyRole, MemberAtJoin, Memory
 from streamsx.assignor.wire import AssignmentView, ErrorWord, read_join, write_assignment
 from streamsx.errors import DataError
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
@@ -22,18 +22,18 @@ Metadata = Sequence[tuple[str, bytes]]
 """Member ids with their Subscriptions, as the coordinator hands them to the leader."""
 
 SILENT = Subscription(())
-OPAQUE = Member("", opaque=True)
+OPAQUE = MemberAtJoin("", opaque=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedClaims:
     """`notes`: a sentence per member that could not be read."""
 
-    members: tuple[Member, ...]
+    members: tuple[MemberAtJoin, ...]
     notes: tuple[str, ...]
 
 
-def read_members(metadata: Metadata, signatures: Sequence[int] = ()) -> Joined:
+def read_members(metadata: Metadata, signatures: Sequence[int] = ()) -> JoinedClaims:
     """`signatures`: of the leader's sub-topologies, in their order.
 
     Damaged bytes never stop a leader: without user data a member is opaque, without a Subscription
@@ -54,11 +54,11 @@ def read_members(metadata: Metadata, signatures: Sequence[int] = ()) -> Joined:
         )
         for name, member in told.items()
     )
-    return Joined(tuple(members), tuple(notes))
+    return JoinedClaims(tuple(members), tuple(notes))
 
 
 def unchanged(
-    members: Sequence[Member],
+    members: Sequence[MemberAtJoin],
     memory: Memory,
     error: ErrorWord = ErrorWord.NONE,
     *,
@@ -97,7 +97,7 @@ def _claims(said: Mapping[str, Subscription]) -> Mapping[str, frozenset[TopicPar
     }
 
 
-def _promised(member: Member, newest_round: int) -> frozenset[TaskId]:
+def _promised(member: MemberAtJoin, newest_round: int) -> frozenset[TaskId]:
     """A promise is of the last plan, or it is none: "m1 is promised t and fenced; m2 runs t for an
     hour; m1 comes back" must not give t to m1, whose copy is an hour old."""
     return member.heirs if member.round == newest_round else frozenset()

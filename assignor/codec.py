@@ -102,7 +102,7 @@ def read_tasks(reader: Reader) -> frozenset[TaskId]:
     return frozenset(read_lags(reader, lags=False))
 
 
-class Field(NamedTuple):
+class TagField(NamedTuple):
     """One tag: the name of a value, what it is when the tag is absent, its two translations."""
 
     tag: int
@@ -112,19 +112,19 @@ class Field(NamedTuple):
     read: Callable[[Reader], Any]
 
 
-def numeric(tag: int, name: str, absent: int | None = 0) -> Field:
-    return Field(tag, name, absent, number, Reader.number)
+def numeric(tag: int, name: str, absent: int | None = 0) -> TagField:
+    return TagField(tag, name, absent, number, Reader.number)
 
 
-def textual(tag: int, name: str, absent: str | None) -> Field:
-    return Field(tag, name, absent, str.encode, lambda reader: reader.rest().decode())
+def textual(tag: int, name: str, absent: str | None) -> TagField:
+    return TagField(tag, name, absent, str.encode, lambda reader: reader.rest().decode())
 
 
-def listing(tag: int, name: str) -> Field:
-    return Field(tag, name, frozenset(), tasks, read_tasks)
+def listing(tag: int, name: str) -> TagField:
+    return TagField(tag, name, frozenset(), tasks, read_tasks)
 
 
-def write_fields(data: object, fields: Iterable[Field], **derived: int | None) -> bytes:
+def write_fields(data: object, fields: Iterable[TagField], **derived: int | None) -> bytes:
     out = bytearray((FORMAT, FORMAT))
     for field in fields:
         value = derived[field.name] if field.name in derived else getattr(data, field.name)
@@ -134,7 +134,7 @@ def write_fields(data: object, fields: Iterable[Field], **derived: int | None) -
     return bytes(out)
 
 
-def read_fields(data: bytes, fields: Iterable[Field]) -> dict[str, Any]:
+def read_fields(data: bytes, fields: Iterable[TagField]) -> dict[str, Any]:
     by_tag = {field.tag: field for field in fields}
     values = {field.name: field.absent for field in fields}
     reader = Reader(data)

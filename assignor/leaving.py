@@ -7,26 +7,26 @@ now. Once its deadline has passed the rest goes to whoever is nearest, ready or 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from streamsx.assignor.model import Leaving, Mark, MarkState, Member, Memory
+from streamsx.assignor.model import Mark, MarkState, MemberAtJoin, Memory, WayOut
 from streamsx.assignor.view import View
 from streamsx.model import TaskId
 
 EVICTED_AFTER_MS = 5_000
 
 
-def leavers(members: Sequence[Member], memory: Memory) -> Mapping[str, Leaving]:
+def leavers(members: Sequence[MemberAtJoin], memory: Memory) -> Mapping[str, WayOut]:
     """Who leaves, by member id: by its own word, or because a tool has marked its instance."""
     words = ((m.id, _word(m, memory.marks.get(m.instance or ""))) for m in members)
     return {member: word for member, word in words if word is not None}
 
 
-def _word(member: Member, mark: Mark | None) -> Leaving | None:
+def _word(member: MemberAtJoin, mark: Mark | None) -> WayOut | None:
     if mark is None:
         return member.leaving
     if mark.state is MarkState.LEAVING:
-        own = member.leaving or Leaving()
+        own = member.leaving or WayOut()
         known = [ms for ms in (own.deadline_ms, mark.deadline_ms) if ms is not None]
-        return Leaving(min(known, default=None))
+        return WayOut(min(known, default=None))
     # "Leaving" from a member that has not read the cancellation is out of date. One that has read
     # it and leaves all the same was told so by a signal.
     read = member.marks.get(member.instance or "")
@@ -43,21 +43,23 @@ def nobody_stays(view: View) -> Mapping[TaskId, int | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class DueEviction:
     """Remove this member from the group at `at_ms` (unix) if it is still in it."""
 
     member: str
     at_ms: int
 
 
-def evictions(members: Sequence[Member], memory: Memory, now_ms: int) -> tuple[Eviction, ...]:
+def evictions(
+    members: Sequence[MemberAtJoin], memory: Memory, now_ms: int
+) -> tuple[DueEviction, ...]:
     """One per marked instance with a deadline. It acts on its own clock; this is for the dead.
 
     Who has just joined is not dead: however long ago its deadline was, it is to hear of the mark
     first. Removed before it had heard, it would join again, and be removed, for ever.
     """
     return tuple(
-        Eviction(member.id, max(mark.deadline_ms, now_ms) + EVICTED_AFTER_MS)
+        DueEviction(member.id, max(mark.deadline_ms, now_ms) + EVICTED_AFTER_MS)
         for member in members
         if (mark := memory.marks.get(member.instance or ""))
         and mark.state is MarkState.LEAVING

@@ -6,7 +6,7 @@ knows what the dead one knew. Nothing in it decides who may run a task: lost mem
 
 from collections.abc import Mapping, Sequence
 
-from streamsx.assignor.model import Group, Kind, Mark, MarkState, Member, Memory
+from streamsx.assignor.model import Group, Mark, MarkState, MemberAtJoin, Memory, TaskKind
 from streamsx.assignor.view import View
 from streamsx.model import TaskId
 
@@ -33,13 +33,13 @@ def recall(group: Group) -> Memory:
     for member in group.members:
         if member.observer:
             _merge(marks, member.marks)
-    balancing = own.balancing if own.round == newest else Kind(0)
+    balancing = own.balancing if own.round == newest else TaskKind(0)
     return Memory(max(newest, group.now_ms // 1000), balancing, _newest(marks))
 
 
 def remember(view: View, active: Mapping[TaskId, int], target: Mapping[TaskId, int]) -> Memory:
     """The memory after a plan. `active`: who runs what now, withheld tasks absent."""
-    balancing = Kind(0)
+    balancing = TaskKind(0)
     for task in view.tasks:
         if task.owner in view.stay and active.get(task.id) != target[task.id]:
             balancing |= task.kind
@@ -57,7 +57,7 @@ def _age(mark: Mark) -> tuple[int, int, int, str]:
     return mark.epoch_ms, mark.state, mark.deadline_ms or 0, mark.swap_to or ""
 
 
-def _ended(marks: Mapping[str, Mark], members: Sequence[Member], now_ms: int) -> set[str]:
+def _ended(marks: Mapping[str, Mark], members: Sequence[MemberAtJoin], now_ms: int) -> set[str]:
     """Marks of earlier rounds that have done their work.
 
     An instance that joins fresh has left and come back. One that is away for ten minutes is not

@@ -21,7 +21,7 @@ class CopyRole(IntEnum):
     DORMANT = 4  # on disk, nobody keeps it up
 
 
-class Kind(IntFlag):
+class TaskKind(IntFlag):
     """Tasks with and without state are balanced apart; the numbers travel on the wire."""
 
     STATEFUL = 1
@@ -36,7 +36,7 @@ class MarkState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PlannedTask:
     """A unit of work: all its source partitions are with one member, or none is."""
 
     id: TaskId
@@ -62,7 +62,7 @@ RUNNING = Copy(CopyRole.RUNNING, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class WayOut:
     """On its way out; after `deadline_ms` (unix, None: never) it stops whoever is ready."""
 
     deadline_ms: int | None = None
@@ -92,12 +92,12 @@ class Memory:
     """
 
     round: int = 0
-    balancing: Kind = Kind(0)  # noqa: RUF009  # a constant
+    balancing: TaskKind = TaskKind(0)  # noqa: RUF009  # a constant
     marks: Mapping[str, Mark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberAtJoin:
     """A member as it describes itself at its join.
 
     `heirs`: tasks it was promised. `stalled`: learners whose lag has not fallen for a minute.
@@ -113,7 +113,7 @@ class Member:
     instance: str | None = None
     process: str = ""
     capacity: int = 1
-    leaving: Leaving | None = None
+    leaving: WayOut | None = None
     fresh: bool = False
     observer: bool = False
     opaque: bool = False
@@ -138,8 +138,8 @@ class Member:
 class Group:
     """All that a plan depends on. `now_ms` is unix time; `memory` None: this leader has none."""
 
-    tasks: Sequence[Task]
-    members: Sequence[Member]
+    tasks: Sequence[PlannedTask]
+    members: Sequence[MemberAtJoin]
     memory: Memory | None = None
     now_ms: int = 0
 

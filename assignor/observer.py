@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from streamsx.assignor.claims import Metadata, known, read_members, unchanged
 from streamsx.assignor.leaving import leavers
 from streamsx.assignor.memory import recall
-from streamsx.assignor.model import Group, Leaving, Mark, Member
+from streamsx.assignor.model import Group, Mark, MemberAtJoin, WayOut
 from streamsx.assignor.names import Bearer, labels, shared
 from streamsx.assignor.wire import AssignmentView, read_assignment, write_join
 from streamsx.errors import DataError
@@ -21,7 +21,7 @@ from streamsx.model import TaskId, TopicPartition
 
 def observer_data(marks: Mapping[str, Mark], *, nonce: int) -> bytes:
     """User data of an observer's Subscription. `marks`: by instance; `nonce`: + 1 at every join."""
-    return write_join(Member("", observer=True, nonce=nonce, marks=marks))
+    return write_join(MemberAtJoin("", observer=True, nonce=nonce, marks=marks))
 
 
 def lead(metadata: Metadata, *, now_ms: int) -> Mapping[str, bytes]:
@@ -49,7 +49,7 @@ class Instance:
     instance: str | None
     version: str
     readable: bool
-    leaving: Leaving | None
+    leaving: WayOut | None
     partitions: tuple[TopicPartition, ...]
     active: tuple[TaskId, ...]
     learners: Mapping[TaskId, int | None]
@@ -122,11 +122,11 @@ def _read(data: bytes) -> tuple[tuple[TopicPartition, ...], AssignmentView]:
 
 
 def _instance(
-    member: Member,
+    member: MemberAtJoin,
     partitions: tuple[TopicPartition, ...],
     word: AssignmentView,
     number: Mapping[str, int],
-    leaving: Leaving | None,
+    leaving: WayOut | None,
     ours: Sequence[int],
 ) -> Instance:
     active = {TaskId(number[tp.topic], tp.partition) for tp in partitions if tp.topic in number}

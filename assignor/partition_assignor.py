@@ -7,9 +7,18 @@ from dataclasses import dataclass, field, replace
 from streamsx.assignor.assign import assign
 from streamsx.assignor.claims import Metadata, read_members, unchanged
 from streamsx.assignor.codec import Unreadable
-from streamsx.assignor.leaving import Eviction, evictions
+from streamsx.assignor.leaving import DueEviction, evictions
 from streamsx.assignor.memory import recall
-from streamsx.assignor.model import Copy, CopyRole, Group, Leaving, Member, Plan, Rules, Task
+from streamsx.assignor.model import (
+    Copy,
+    CopyRole,
+    Group,
+    MemberAtJoin,
+    Plan,
+    PlannedTask,
+    Rules,
+    WayOut,
+)
 from streamsx.assignor.names import Bearer, shared
 from streamsx.assignor.wire import (
     AssignmentView,
@@ -51,7 +60,7 @@ class Report:
     claims: frozenset[TopicPartition] = frozenset()
     copies: Mapping[TaskId, Copy] = field(default_factory=dict)
     stalled: frozenset[TaskId] = frozenset()
-    leaving: Leaving | None = None
+    leaving: WayOut | None = None
     fresh: bool = False
     stopped: frozenset[TaskId] = frozenset()
 
@@ -66,7 +75,7 @@ class Outcome:
 
     assignments: Mapping[str, bytes]
     plan: Plan | None
-    evictions: tuple[Eviction, ...]
+    evictions: tuple[DueEviction, ...]
     error: ErrorWord
     notes: tuple[str, ...]
 
@@ -101,7 +110,7 @@ class StreamsPartitionAssignor:
         self._subtopologies = tuple(subtopologies)
         self._number = {topic: sub.number for sub in subtopologies for topic in sub.topics}
         self._rules = rules
-        self._self = Member(
+        self._self = MemberAtJoin(
             id="",
             instance=instance,
             process=process.hex(),
@@ -209,7 +218,7 @@ class StreamsPartitionAssignor:
         gone = evictions(joined.members, plan.memory, now_ms)
         return Outcome(assignments, plan, gone, ErrorWord.NONE, notes)
 
-    def _tasks(self, partitions: Mapping[str, int]) -> list[Task]:
+    def _tasks(self, partitions: Mapping[str, int]) -> list[PlannedTask]:
         """One per partition of the largest source topic; state reads all of its topics, or none,
         and cannot be cut anew when they grow.
         """
@@ -220,11 +229,11 @@ class StreamsPartitionAssignor:
             if sub.stateful:
                 count = min(count, sub.tasks or count) if all(counts) else 0
             ids = (TaskId(sub.number, partition) for partition in range(count))
-            tasks += [Task(t, sub.stateful, self.partitions_of(t, partitions)) for t in ids]
+            tasks += [PlannedTask(t, sub.stateful, self.partitions_of(t, partitions)) for t in ids]
         return tasks
 
     def _strangers(
-        self, members: Sequence[Member], partitions: Mapping[str, int]
+        self, members: Sequence[MemberAtJoin], partitions: Mapping[str, int]
     ) -> Mapping[str, list[TopicPartition]]:
         """Claims of no task go back to their claimer, unless the topic is known to be gone.
 
@@ -252,7 +261,7 @@ def _told(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[Tas
     }
 
 
-def _words(plan: Plan, members: Sequence[Member]) -> dict[str, AssignmentView]:
+def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentView]:
     promises: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, heir in plan.heirs.items():
         promises[heir].add(task)

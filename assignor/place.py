@@ -15,7 +15,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from streamsx.assignor.model import Kind
+from streamsx.assignor.model import TaskKind
 from streamsx.assignor.view import Facts, View
 from streamsx.model import TaskId
 
@@ -151,7 +151,7 @@ def _even(bucket: Bucket, counts: Mapping[int, int]) -> bool:
 
 
 def _balancing(bucket: Bucket) -> bool:
-    kind = Kind.STATEFUL if bucket.stateful else Kind.STATELESS
+    kind = TaskKind.STATEFUL if bucket.stateful else TaskKind.STATELESS
     return kind in bucket.view.memory.balancing or any(
         task.home != task.owner and task.owner in bucket.view.stay for task in bucket.tasks
     )

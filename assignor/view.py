@@ -13,12 +13,12 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
-    Kind,
-    Leaving,
-    Member,
+    MemberAtJoin,
     Memory,
+    PlannedTask,
     Rules,
-    Task,
+    TaskKind,
+    WayOut,
 )
 from streamsx.assignor.names import Bearer, labels
 from streamsx.model import TaskId
@@ -41,8 +41,8 @@ class Facts:
     able: tuple[int, ...]
 
     @property
-    def kind(self) -> Kind:
-        return Kind.STATEFUL if self.stateful else Kind.STATELESS
+    def kind(self) -> TaskKind:
+        return TaskKind.STATEFUL if self.stateful else TaskKind.STATELESS
 
     def lag(self, seat: int | None) -> float:
         """Records behind; infinite without a copy."""
@@ -54,7 +54,7 @@ class Facts:
 class View:
     """A group with its derived facts. `stay`: who may receive; `expired`: leavers out of time."""
 
-    members: tuple[Member, ...]
+    members: tuple[MemberAtJoin, ...]
     stay: frozenset[int]
     leaving: frozenset[int]
     expired: frozenset[int]
@@ -92,7 +92,7 @@ class View:
         return self.ready(task, seat) and (not rests or self.promised(task.id, seat))
 
 
-def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, Leaving]) -> View:
+def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, WayOut]) -> View:
     """Who is here, and where each task stands. `leaving`: who leaves, by member id."""
     here = (member for member in group.members if not member.observer)
     members = tuple(sorted(here, key=lambda member: (member.name, member.id)))
@@ -111,7 +111,7 @@ def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, Lea
     return replace(view, tasks=_facts(view, sorted(group.tasks, key=lambda task: task.id)))
 
 
-def _facts(view: View, tasks: Sequence[Task]) -> tuple[Facts, ...]:
+def _facts(view: View, tasks: Sequence[PlannedTask]) -> tuple[Facts, ...]:
     claimants = _claimants(view, tasks)
     copies = _copies(view, claimants)
     able = {number: _able(view, number) for number in {task.id.subtopology for task in tasks}}
@@ -128,7 +128,7 @@ def _facts(view: View, tasks: Sequence[Task]) -> tuple[Facts, ...]:
     return tuple(found)
 
 
-def _claimants(view: View, tasks: Sequence[Task]) -> Mapping[TaskId, Sequence[int]]:
+def _claimants(view: View, tasks: Sequence[PlannedTask]) -> Mapping[TaskId, Sequence[int]]:
     """Who claims at least one partition of a task, lowest seat first."""
     task_of = {tp: task.id for task in tasks for tp in task.partitions}
     claimants: dict[TaskId, list[int]] = {}
@@ -160,7 +160,7 @@ def _able(view: View, subtopology: int) -> tuple[int, ...]:
     return tuple(able) or tuple(stay)
 
 
-def _knows(member: Member, subtopology: int) -> bool:
+def _knows(member: MemberAtJoin, subtopology: int) -> bool:
     return member.knows is None or subtopology in member.knows
 
 

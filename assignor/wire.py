@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
 
 from streamsx.assignor.codec import (
-    Field,
     Reader,
+    TagField,
     Unreadable,
     listing,
     number,
@@ -22,7 +22,16 @@ from streamsx.assignor.codec import (
     textual,
     write_fields,
 )
-from streamsx.assignor.model import Copy, CopyRole, Kind, Leaving, Mark, MarkState, Member, Memory
+from streamsx.assignor.model import (
+    Copy,
+    CopyRole,
+    Mark,
+    MarkState,
+    MemberAtJoin,
+    Memory,
+    TaskKind,
+    WayOut,
+)
 from streamsx.model import TaskId
 
 
@@ -131,7 +140,7 @@ def _memory(memory: Memory) -> bytes:
 
 
 def _read_memory(reader: Reader) -> Memory:
-    return Memory(balancing=Kind(reader.number()), marks=_read_marks(reader))
+    return Memory(balancing=TaskKind(reader.number()), marks=_read_marks(reader))
 
 
 def _read_error(reader: Reader) -> ErrorWord:
@@ -164,16 +173,16 @@ def _read_topics(reader: Reader) -> dict[int, tuple[str, ...]]:
 
 
 JOIN = (
-    Field(1, "process", "", bytes.fromhex, lambda reader: reader.rest().hex()),
+    TagField(1, "process", "", bytes.fromhex, lambda reader: reader.rest().hex()),
     numeric(3, "capacity", 1),
     numeric(4, "flags"),
     numeric(5, "deadline_ms", None),
     numeric(6, "nonce"),
-    Field(9, "copies", {}, _copies, _read_copies),
+    TagField(9, "copies", {}, _copies, _read_copies),
     listing(10, "heirs"),
-    Field(11, "marks", {}, _marks, _read_marks),
+    TagField(11, "marks", {}, _marks, _read_marks),
     numeric(12, "round"),
-    Field(13, "signatures", (), _signatures, _read_signatures),
+    TagField(13, "signatures", (), _signatures, _read_signatures),
     textual(14, "instance", None),
     listing(18, "stalled"),
     textual(19, "version", ""),
@@ -183,16 +192,16 @@ ASSIGNMENT = (
     numeric(1, "round"),
     numeric(2, "flags"),
     listing(4, "learners"),
-    Field(9, "memory", Memory(), _memory, _read_memory),
+    TagField(9, "memory", Memory(), _memory, _read_memory),
     listing(10, "promises"),
     numeric(11, "generation"),
-    Field(12, "error", ErrorWord.NONE, number, _read_error),
+    TagField(12, "error", ErrorWord.NONE, number, _read_error),
     listing(14, "withheld"),
-    Field(15, "topics", {}, _topics, _read_topics),
+    TagField(15, "topics", {}, _topics, _read_topics),
 )
 
 
-def write_join(member: Member) -> bytes:
+def write_join(member: MemberAtJoin) -> bytes:
     """All of a member but its id, its claims and what it knows, which travel elsewhere."""
     flags = (
         JoinFlag.LEAVING * (member.leaving is not None)
@@ -203,15 +212,15 @@ def write_join(member: Member) -> bytes:
     return write_fields(member, JOIN, flags=flags, deadline_ms=deadline_ms)
 
 
-def read_join(data: bytes) -> Member:
+def read_join(data: bytes) -> MemberAtJoin:
     """A member without an id and claims. Raises Unreadable."""
     values = read_fields(data, JOIN)
     flags, deadline_ms = values.pop("flags"), values.pop("deadline_ms")
     if not values["capacity"]:
         raise Unreadable("user data tell of no capacity: tag 3: 1 is the least")
-    return Member(
+    return MemberAtJoin(
         id="",
-        leaving=Leaving(deadline_ms) if flags & JoinFlag.LEAVING else None,
+        leaving=WayOut(deadline_ms) if flags & JoinFlag.LEAVING else None,
         fresh=bool(flags & JoinFlag.FRESH),
         observer=bool(flags & JoinFlag.OBSERVER),
         **values,

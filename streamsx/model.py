@@ -3,6 +3,7 @@
 from enum import Enum
 from typing import Final, NamedTuple
 
+Buffer = bytes | bytearray | memoryview
 Headers = list[tuple[str, bytes | None]]
 """Of one record, in the order they came. Values may be null."""
 BATCH_BYTES_MAX: Final = 1_000_000

@@ -72,7 +72,7 @@ def serve(options: argparse.Namespace) -> int:
     import asyncio
     import signal
 
-    from streamsx.broker.connection import Limits
+    from streamsx.broker.connection import ConnectionLimits
     from streamsx.broker.server import Broker
     from streamsx.broker.service import Options
     from streamsx.loops import run
@@ -86,7 +86,7 @@ def serve(options: argparse.Namespace) -> int:
         port=options.port,
         topics=dict(options.topic),
         options=Options(options.sync, not options.no_auto_create, options.partitions),
-        limits=Limits(**given),
+        limits=ConnectionLimits(**given),
         allow_remote=options.allow_remote,
     )
 

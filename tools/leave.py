@@ -65,7 +65,7 @@ def work(options: argparse.Namespace) -> int:
 
 
 async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" = None) -> int:
-    from streamsx.membership.departures import State
+    from streamsx.membership.departures import DepartureState
     from streamsx.membership.marking import leave
     from streamsx.tools.cli.progress import progress
 
@@ -101,7 +101,7 @@ async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" 
             )
             raise
     for name, departure in departures.items():
-        if departure.state is State.UNKNOWN:
+        if departure.state is DepartureState.UNKNOWN:
             print(
                 f"error: no such instance: {name}: not in the group of {options.app}: "
                 f"streamsx status --app {options.app} shows who is",
@@ -132,13 +132,13 @@ def as_data(app: str, departures: "Mapping[str, Departure]") -> dict[str, object
 
 def exit_code(departures: "Mapping[str, Departure]", *, cancel: bool) -> int:
     from streamsx.errors import NotFound
-    from streamsx.membership.departures import State
+    from streamsx.membership.departures import DepartureState
 
     found = {departure.state for departure in departures.values()}
-    good = {State.CANCELLED} if cancel else {State.LEFT, State.LEAVING}
-    if found - good - {State.UNKNOWN}:
+    good = {DepartureState.CANCELLED} if cancel else {DepartureState.LEFT, DepartureState.LEAVING}
+    if found - good - {DepartureState.UNKNOWN}:
         return 1
-    return NotFound.exit_code if State.UNKNOWN in found else 0
+    return NotFound.exit_code if DepartureState.UNKNOWN in found else 0
 
 
 def line_of(seen: "Progress") -> str:

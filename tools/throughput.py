@@ -46,7 +46,7 @@ CASES = {"wordcount": "B", "aggregate": "C"}
 """Of ours, and what peers call it."""
 
 
-class Run(NamedTuple):
+class MeasuredRun(NamedTuple):
     """One program over all lines of a topic, from its start on."""
 
     records: int
@@ -54,7 +54,7 @@ class Run(NamedTuple):
     wall_s: float
 
 
-def rate(run: Run, start: Run) -> float:
+def rate(run: MeasuredRun, start: MeasuredRun) -> float:
     """Lines per CPU-second beyond `start`, a run over fewer lines. Raises UsageError if nothing of
     it can be told from the start.
     """
@@ -150,7 +150,7 @@ def fill(bootstrap: str, topic: str, records: int, case: str) -> None:
 
 def one(
     program: str, bootstrap: str, case: str, part: str, name: str, root: Path, records: int
-) -> Run:
+) -> MeasuredRun:
     """Start a program, wait until it has committed all records, stop it."""
     topic, group, state = topic_of(part), f"{name}-{os.getpid()}", root / name
     environment = os.environ | {
@@ -180,13 +180,13 @@ def one(
 
 def watched(
     process: "subprocess.Popen[bytes]", bootstrap: str, topic: str, group: str, records: int
-) -> Run:
+) -> MeasuredRun:
     """Until the commit that leaves nothing: no line, and no word of a line."""
-    from streamsx.tools.peers.corpora import Progress, progress
+    from streamsx.tools.peers.corpora import GroupProgress, progress
 
-    async def watch() -> Run:
+    async def watch() -> MeasuredRun:
         began = moved_at = CLOCK.now()
-        last = Progress(0, 0)
+        last = GroupProgress(0, 0)
         async for made in progress(bootstrap, topic, group, POLL_S):
             now = CLOCK.now()
             if made != last:
@@ -194,7 +194,7 @@ def watched(
             if process.poll() is not None or now - moved_at > STALL_S:
                 raise TaskFailed(f"no progress: {group}: at {made.records} of {records}")
             if made.records >= records and not made.left:
-                return Run(made.records, cpu_s(process.pid), now - began)
+                return MeasuredRun(made.records, cpu_s(process.pid), now - began)
         raise AssertionError("there is always more progress to ask for")
 
     return asyncio.run(watch())

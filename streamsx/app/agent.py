@@ -17,7 +17,7 @@ from streamsx.app.stream import Derived, Stream, only
 from streamsx.app.table import Table
 from streamsx.errors import TopologyError
 from streamsx.task.stream import Done, Values
-from streamsx.topology.internal_topics import Kind, TopicSpec, agent_topic_name
+from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
 from streamsx.topology.nodes import AgentNode, Operator, Source
 from streamsx.topology.subtopologies import Stage
 
@@ -161,11 +161,11 @@ class Agent(FaustNames):
 
     def specs(self, reached: Reached) -> Iterable[TopicSpec]:
         """Of every topic that it reads, derives or may send to."""
-        yield from self.channel.specs(Kind.SOURCE)
+        yield from self.channel.specs(TopicKind.SOURCE)
         for derived in reached.derived:
             yield from derived.topic.specs(derived.kind)
         for topic in reached.topics:
-            yield from topic.specs(Kind.OUTPUT)
+            yield from topic.specs(TopicKind.OUTPUT)
 
 
 def _source(topic: Topic, name: str, **what: Any) -> Source:

@@ -18,14 +18,14 @@ from streamsx.app.channel import HeadersArg, Topic
 from streamsx.app.compat import FaustNames, sifted
 from streamsx.app.discovery import reached, sends_to
 from streamsx.app.services import Job
-from streamsx.app.settings import Settled, settled
+from streamsx.app.settings import SettledConfig, settled
 from streamsx.app.table import Table
 from streamsx.config import Config, seconds
 from streamsx.errors import NameClash, UsageError
 from streamsx.state.cache import CachedStore
 from streamsx.task.stream import Done, Host
 from streamsx.topology.build import Topology, build
-from streamsx.topology.internal_topics import Kind
+from streamsx.topology.internal_topics import TopicKind
 
 V = TypeVar("V")
 Fun = TypeVar("Fun", bound=Callable[..., Any])
@@ -53,7 +53,7 @@ class App(FaustNames):
     # -- settings
 
     @cached_property
-    def settled(self) -> Settled:
+    def settled(self) -> SettledConfig:
         """The settings, with notes on them. Raises SettingError."""
         return settled(self._id, self._settings, self._command_line, os.environ)
 
@@ -195,7 +195,7 @@ class App(FaustNames):
         elsewhere = [topic for job in self._jobs for topic in sends_to(self, job.fun)]
         elsewhere += self.topics.values()  # a name is enough to send to it
         known = {spec.name for spec in topics}
-        sent_to = (spec for topic in elsewhere for spec in topic.specs(Kind.OUTPUT))
+        sent_to = (spec for topic in elsewhere for spec in topic.specs(TopicKind.OUTPUT))
         topics += [spec for spec in sent_to if spec.name not in known]
         idle = sorted(self.tables.keys() - used)
         notes += [f"table without an agent: {name}: nobody can write it" for name in idle]

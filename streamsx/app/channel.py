@@ -18,7 +18,7 @@ from streamsx.errors import TopologyError
 from streamsx.model import Headers
 from streamsx.serde.codec import Codec, Encode, Encoders, topic_codec
 from streamsx.task.stream import DONE, RUNNING, Done
-from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec, repartition_names
+from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -181,11 +181,11 @@ class Topic(FaustNames):
             vars(made).pop(cached, None)
         return made
 
-    def specs(self, kind: Kind) -> Iterator[TopicSpec]:
+    def specs(self, kind: TopicKind) -> Iterator[TopicSpec]:
         """Raises TopologyError also for a type or serializer that is of no use for sending."""
         _ = self.key_codec, self.value_codec
         config = dict(CONFIGS[kind])
-        if kind is not Kind.REPARTITION:
+        if kind is not TopicKind.REPARTITION:
             config |= {name: str(value) for name, value in self._config.items()}
         replication = self.replicas or self._app.conf.topic_replication_factor
         for name in self.topics:

@@ -21,7 +21,7 @@ from streamsx.errors import NotSupported, SettingError
 PREFIX = "STREAMSX_"
 
 
-class Settled(NamedTuple):
+class SettledConfig(NamedTuple):
     """`notes`: one line each, for whoever starts the app."""
 
     config: Config
@@ -39,7 +39,7 @@ def settled(
     code: Mapping[str, object],
     command_line: Mapping[str, object],
     environment: Mapping[str, str],
-) -> Settled:
+) -> SettledConfig:
     """The Config of an app. `code`: what its constructor was given.
 
     Raises SettingError for an unknown name, a bad value, or two settings that contradict.
@@ -59,7 +59,7 @@ def settled(
         config = replace(config, id=_of_version(config))
     for what in contradictions(config):
         raise SettingError(f"settings contradict: app {app_id}: {what}: change one of them")
-    return Settled(config, tuple(notes))
+    return SettledConfig(config, tuple(notes))
 
 
 def _of_version(config: Config) -> str:

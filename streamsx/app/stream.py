@@ -18,7 +18,7 @@ from streamsx.errors import TopologyError
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
 from streamsx.task.stream import RUNNING, Values
-from streamsx.topology.internal_topics import Kind
+from streamsx.topology.internal_topics import TopicKind
 
 V = TypeVar("V")
 
@@ -31,7 +31,7 @@ class Derived(NamedTuple):
     """
 
     topic: Topic
-    kind: Kind
+    kind: TopicKind
     key_of: Callable[[Any], Any] | None
     otherwise: str = ""
 
@@ -129,14 +129,14 @@ class Stream(FaustNames, Generic[V]):
         if not suffix:
             raise TypeError(f"group_by with a function: agent {self._agent}: give it a name=")
         if topic is not None:
-            return self._derived(Derived(self._named(topic), Kind.SOURCE, _key_function(key)))
+            return self._derived(Derived(self._named(topic), TopicKind.SOURCE, _key_function(key)))
         derived, otherwise = self._topic.repartition_names(self._agent, suffix)
         made = self._topic.derived(derived, partitions, has_prefix=True)
-        return self._derived(Derived(made, Kind.REPARTITION, _key_function(key), otherwise))
+        return self._derived(Derived(made, TopicKind.REPARTITION, _key_function(key), otherwise))
 
     def through(self, channel: Topic | str) -> "Stream[V]":
         """The same records, through another topic."""
-        return self._derived(Derived(self._named(channel), Kind.SOURCE, None))
+        return self._derived(Derived(self._named(channel), TopicKind.SOURCE, None))
 
     def _named(self, channel: Topic | str) -> Topic:
         if isinstance(channel, str):

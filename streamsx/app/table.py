@@ -22,7 +22,7 @@ from streamsx.errors import SettingError, TableNotInTask, TopologyError
 from streamsx.serde.codec import table_codec
 from streamsx.state.cache import GONE, PINNED, CachedStore
 from streamsx.task.stream import RUNNING
-from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec, changelog_name
+from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 from streamsx.topology.nodes import StoreNode
 
 if TYPE_CHECKING:
@@ -254,8 +254,8 @@ class Table(FaustNames, MutableMapping[K, V]):
         """Of its changelog."""
         extra = {name: str(value) for name, value in self._config.items()}
         replication = self._app.conf.topic_replication_factor
-        config = {**CONFIGS[Kind.CHANGELOG], **extra}
-        return TopicSpec(self.changelog, Kind.CHANGELOG, self.partitions, replication, config)
+        config = {**CONFIGS[TopicKind.CHANGELOG], **extra}
+        return TopicSpec(self.changelog, TopicKind.CHANGELOG, self.partitions, replication, config)
 
 
 class _Values(ValuesView[V]):

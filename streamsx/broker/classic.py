@@ -14,8 +14,7 @@ generation: whoever speaks of another one is late and is refused. Two rules carr
 
 The states:
 
-EMPTY        Nobody is in the group; it may hold offsets. The next JoinGroup starts a round, and
-             gives others `initial_delay_ms` to come too.
+EMPTY        Nobody is there; it may hold offsets. A JoinGroup starts a round after some delay.
 PREPARING    A round has begun and members are joining. It completes when all known members have
              joined and no promised member id is outstanding, or at the deadline, without the rest.
 COMPLETING   All were told the new generation, and the leader has not yet said who does what. A
@@ -38,10 +37,20 @@ from enum import Enum
 from math import inf
 from typing import Any
 
-from streamsx.broker.events import Body, Effect, Gone, Persist, Reply, Request, Story, Tick, Wake
+from streamsx.broker.events import (
+    BrokerTick,
+    ClientReply,
+    ClientRequest,
+    Effect,
+    Gone,
+    Persist,
+    ReplyBody,
+    Story,
+    Wake,
+)
 from streamsx.broker.members import (
-    Member,
     Members,
+    RoundMember,
     by_id,
     check,
     holder,
@@ -51,7 +60,13 @@ from streamsx.broker.members import (
     supported,
     vote,
 )
-from streamsx.broker.records import Committed, GroupKey, GroupValue, MemberValue, ProtocolValue
+from streamsx.broker.records import (
+    CommittedOffsets,
+    GroupKey,
+    GroupValue,
+    MemberValue,
+    ProtocolValue,
+)
 from streamsx.errors import InvalidTransition
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -61,10 +76,10 @@ SKIP_SINCE = 9  # the version from which a returning leader is told not to assig
 NAMES_SINCE = 5  # the version from which SyncGroup names the protocol (KIP-559)
 LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
 STORY_LINES = 200
-NOTHING: Body = {}
+NOTHING: ReplyBody = {}
 
 
-class State(Enum):
+class GroupState(Enum):
     """Named as DescribeGroups names them."""
 
     EMPTY = "Empty"
@@ -101,7 +116,7 @@ TABLE: dict[Cause, tuple[str, str, str, str]] = {
     Cause.DEADLINE:  ("",         "complete",  "remove_unsynced", "remove_unsynced"),
 }
 # fmt: on
-COLUMN = {state: i for i, state in enumerate(State)}
+COLUMN = {state: i for i, state in enumerate(GroupState)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +153,18 @@ class Turn:
             self.effects.append(Wake(self.group_id, self.wake_at))
         return self.effects
 
-    def reply(self, waiter: int, body: Body) -> None:
+    def reply(self, waiter: int, body: ReplyBody) -> None:
         """Answers a request."""
-        self.effects.append(Reply(waiter, body))
+        self.effects.append(ClientReply(waiter, body))
 
-    def dismiss(self, member: Member, code: ErrorCode) -> None:
+    def dismiss(self, member: RoundMember, code: ErrorCode) -> None:
         """Answers its parked requests with an error."""
         for waiter in (member.join, member.sync):
             if waiter is not None:
                 self.reply(waiter, {"error_code": code, "member_id": member.id})
         member.join = member.sync = None
 
-    def touch(self, member: Member) -> None:
+    def touch(self, member: RoundMember) -> None:
         """It lives: its session begins anew."""
         member.session_at = self.now + member.about.session_timeout / 1000
         self.arm(member.session_at)
@@ -169,7 +184,7 @@ class Round:
     def __init__(self, turn: Turn, initial_delay_ms: int) -> None:
         self.turn = turn
         self.initial_delay_ms = initial_delay_ms
-        self.state = State.EMPTY
+        self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type = ""
         self.protocol: str | None = None
@@ -179,9 +194,9 @@ class Round:
         self.deadline = inf  # of this half of the round
         self.initial = False  # it began in EMPTY: the delay counts, not who has come
         self.recovered = False
-        self.story: deque[tuple[float, Cause, State, int]] = deque(maxlen=STORY_LINES)
+        self.story: deque[tuple[float, Cause, GroupState, int]] = deque(maxlen=STORY_LINES)
 
-    def fire(self, cause: Cause, *of: Member | Request) -> None:
+    def fire(self, cause: Cause, *of: RoundMember | ClientRequest) -> None:
         """Raises InvalidTransition, with the story, for what the table does not know."""
         self.story.append((self.turn.now, cause, self.state, self.generation))
         action = TABLE[cause][COLUMN[self.state]]
@@ -194,10 +209,10 @@ class Round:
         self.protocol_type, self.generation = value.protocol_type, value.generation
         self.protocol, self.leader = value.protocol, value.leader
         for about in value.members:
-            self.members[about.member_id] = member = Member(about, synced=value.synced)
+            self.members[about.member_id] = member = RoundMember(about, synced=value.synced)
             self.turn.touch(member)
         if self.members:
-            self.state = State.STABLE if value.synced else State.COMPLETING
+            self.state = GroupState.STABLE if value.synced else GroupState.COMPLETING
             self.recovered = not value.synced
             if self.recovered:
                 self.set_deadline(rebalance_ms(self.members))
@@ -209,8 +224,8 @@ class Round:
             if m.sync is not None:  # its session may be over, because it waited for us
                 self.turn.dismiss(m, ErrorCode.REBALANCE_IN_PROGRESS)
                 self.turn.touch(m)
-        self.initial = self.state is State.EMPTY
-        self.state, self.recovered = State.PREPARING, False
+        self.initial = self.state is GroupState.EMPTY
+        self.state, self.recovered = GroupState.PREPARING, False
         self.set_deadline(self.initial_delay_ms if self.initial else rebalance_ms(self.members))
         self.tell("group_rebalancing")
         self.gather()
@@ -230,10 +245,15 @@ class Round:
             return
         self.generation += 1
         if not joined:
-            self.state, self.deadline, self.protocol, self.leader = State.EMPTY, inf, None, None
+            self.state, self.deadline, self.protocol, self.leader = (
+                GroupState.EMPTY,
+                inf,
+                None,
+                None,
+            )
             self.save("group_empty")
             return
-        self.state, self.protocol = State.COMPLETING, vote(self.members)
+        self.state, self.protocol = GroupState.COMPLETING, vote(self.members)
         if self.leader not in joined:
             self.leader = joined[0]
         for m in self.members.values():
@@ -245,15 +265,15 @@ class Round:
             self.answer_join(m)
             self.turn.touch(m)
 
-    def tell_again(self, member: Member, _: Request) -> None:
+    def tell_again(self, member: RoundMember, _: ClientRequest) -> None:
         """Seed 001: nobody knows who heard of a generation that was loaded, so all join again."""
-        leads = self.state is State.STABLE and member.id == self.leader
+        leads = self.state is GroupState.STABLE and member.id == self.leader
         if leads or self.recovered:
             self.prepare()
         else:
             self.answer_join(member)
 
-    def return_quietly(self, member: Member, request: Request) -> None:
+    def return_quietly(self, member: RoundMember, request: ClientRequest) -> None:
         """KIP-345: no round, unless the protocol would be another one.
 
         Before KIP-814 a returning leader could not be told to leave the assignment alone: the
@@ -263,32 +283,32 @@ class Round:
             self.prepare()
             return
         self.save("static_member_returned")
-        but: Body = {"skip_assignment": True}
+        but: ReplyBody = {"skip_assignment": True}
         if request.version < SKIP_SINCE:
             but = {"leader": member.former_id, "members": []}
         self.answer_join(member, but if self.leader == member.id else {})
 
-    def live(self, member: Member, request: Request) -> None:
+    def live(self, member: RoundMember, request: ClientRequest) -> None:
         self.turn.touch(member)
         self.turn.reply(request.waiter, {"error_code": ErrorCode.NONE})
 
-    def hurry(self, member: Member, request: Request) -> None:
+    def hurry(self, member: RoundMember, request: ClientRequest) -> None:
         self.turn.touch(member)
         self.refuse(member, request)
 
-    def refuse(self, _: Member, request: Request) -> None:
+    def refuse(self, _: RoundMember, request: ClientRequest) -> None:
         self.turn.reply(request.waiter, {"error_code": ErrorCode.REBALANCE_IN_PROGRESS})
 
-    def park(self, member: Member, request: Request) -> None:
+    def park(self, member: RoundMember, request: ClientRequest) -> None:
         self.turn.dismiss(member, ErrorCode.REBALANCE_IN_PROGRESS)  # if it asked before, elsewhere
         member.sync, member.synced = request.waiter, True
 
-    def assign(self, leader: Member, request: Request) -> None:
+    def assign(self, leader: RoundMember, request: ClientRequest) -> None:
         self.park(leader, request)
         for given in request.body.assignments:
             if m := self.members.get(given.member_id):
                 m.about = replace(m.about, assignment=bytes(given.assignment))
-        self.state, self.recovered = State.STABLE, False
+        self.state, self.recovered = GroupState.STABLE, False
         self.save("group_stable")
         for m in by_id(self.members):
             if m.sync is not None:
@@ -296,7 +316,7 @@ class Round:
                 m.sync = None
                 self.turn.touch(m)
 
-    def hand_out(self, member: Member, request: Request) -> None:
+    def hand_out(self, member: RoundMember, request: ClientRequest) -> None:
         member.synced = True
         self.turn.reply(request.waiter, self.assignment(member))
 
@@ -310,7 +330,7 @@ class Round:
 
     # What they have in common.
 
-    def answer_join(self, member: Member, but: Body = NOTHING) -> None:
+    def answer_join(self, member: RoundMember, but: ReplyBody = NOTHING) -> None:
         if member.join is not None:
             leads = member.id == self.leader
             told = subscriptions(self.members) if leads else []
@@ -320,11 +340,11 @@ class Round:
             self.turn.reply(member.join, body)
         member.join, member.joined = None, False
 
-    def assignment(self, member: Member) -> Body:
+    def assignment(self, member: RoundMember) -> ReplyBody:
         kind = {"protocol_type": self.protocol_type, "protocol_name": self.protocol}
         return {**kind, "assignment": member.about.assignment}
 
-    def remove(self, member: Member, why: str) -> None:
+    def remove(self, member: RoundMember, why: str) -> None:
         del self.members[member.id]
         self.turn.dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.turn.tell("member_removed", f"member={member.id} why={why!r}")
@@ -337,7 +357,7 @@ class Round:
         self.tell(event)
         value = GroupValue(
             self.protocol_type, self.generation, self.protocol, self.leader, self.turn.wall_ms,
-            tuple(m.about for m in self.members.values()), self.state is State.STABLE,
+            tuple(m.about for m in self.members.values()), self.state is GroupState.STABLE,
         )  # fmt: skip
         self.turn.effects.append(Persist(((GroupKey(self.turn.group_id), value),)))
 
@@ -355,7 +375,7 @@ class ClassicGroup:
     def __init__(self, group_id: str, config: GroupConfig) -> None:
         self.id = group_id
         self.config = config
-        self.committed: Committed = {}
+        self.committed: CommittedOffsets = {}
         self.turn = Turn(group_id)
         self.round = Round(self.turn, config.initial_delay_ms)
         self._requests = {
@@ -365,14 +385,14 @@ class ClassicGroup:
             Api.SYNC_GROUP: self._sync,
         }
 
-    def step(self, now: float, event: Request | Tick | Gone) -> list[Effect]:
+    def step(self, now: float, event: ClientRequest | BrokerTick | Gone) -> list[Effect]:
         """Raises InvalidTransition if a request came through that its state does not know."""
         turn = self.turn
         armed = turn.begin(now)
-        if isinstance(event, Request):
+        if isinstance(event, ClientRequest):
             turn.wall_ms = event.wall_ms
             self._requests[event.api](event)
-        elif isinstance(event, Tick):
+        elif isinstance(event, BrokerTick):
             turn.wall_ms, armed = event.wall_ms, inf
             self._tick()
         else:
@@ -385,20 +405,20 @@ class ClassicGroup:
         self.round.load(value)
         return [Wake(self.id, self.turn.wake_at)] if self.turn.wake_at < inf else []
 
-    def may_commit(self, now: float, request: Request) -> tuple[ErrorCode, list[Effect]]:
+    def may_commit(self, now: float, request: ClientRequest) -> tuple[ErrorCode, list[Effect]]:
         """Whether this OffsetCommit is accepted; a member that may commit is alive."""
         body, generation = request.body, request.body.generation_id_or_member_epoch
-        if generation < 0 and self.round.state is State.EMPTY:
+        if generation < 0 and self.round.state is GroupState.EMPTY:
             return ErrorCode.NONE, []
         if code := self._check(body, generation):
             return code, []
-        if self.round.state is State.COMPLETING:
+        if self.round.state is GroupState.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS, []
         armed = self.turn.begin(now)
         self.turn.touch(self.round.members[body.member_id])
         return ErrorCode.NONE, self.turn.over(armed)
 
-    def _join(self, request: Request) -> None:
+    def _join(self, request: ClientRequest) -> None:
         body, peer, members = request.body, request.peer, self.round.members
         if code := self._join_refusal(body):
             self.turn.reply(request.waiter, {"error_code": code, "member_id": body.member_id})
@@ -417,7 +437,7 @@ class ClassicGroup:
             max(patience, self.config.rebalance_timeout_min_ms), body.session_timeout,
             metadata(offered, self.round.protocol), old.about.assignment if old else b"", offered,
         )  # fmt: skip
-        member = Member(about, joined=True, join=request.waiter)
+        member = RoundMember(about, joined=True, join=request.waiter)
         cause = self._seat(member, old, body.protocol_type)
         self.turn.touch(member)
         self.round.fire(cause, member, request)
@@ -442,7 +462,7 @@ class ClassicGroup:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
 
-    def _promise(self, request: Request, member_id: str) -> None:
+    def _promise(self, request: ClientRequest, member_id: str) -> None:
         """KIP-394: a client whose first answer is lost leaves no member behind."""
         until = self.turn.now + request.body.session_timeout / 1000
         self.round.pending[member_id] = until
@@ -450,7 +470,7 @@ class ClassicGroup:
         code = ErrorCode.MEMBER_ID_REQUIRED
         self.turn.reply(request.waiter, {"error_code": code, "member_id": member_id})
 
-    def _seat(self, member: Member, old: Member | None, protocol_type: str) -> Cause:
+    def _seat(self, member: RoundMember, old: RoundMember | None, protocol_type: str) -> Cause:
         group = self.round
         group.pending.pop(member.id, None)
         if not group.members:
@@ -469,7 +489,7 @@ class ClassicGroup:
         same = member.about.protocols == old.about.protocols
         return Cause.UNCHANGED if same else Cause.CHANGED
 
-    def _sync(self, request: Request) -> None:
+    def _sync(self, request: ClientRequest) -> None:
         body, group = request.body, self.round
         code = self._check(body, body.generation_id)
         meant = (body.protocol_type, body.protocol_name)
@@ -482,14 +502,14 @@ class ClassicGroup:
         cause = Cause.LEAD if body.member_id == group.leader else Cause.SYNC
         group.fire(cause, group.members[body.member_id], request)
 
-    def _heartbeat(self, request: Request) -> None:
+    def _heartbeat(self, request: ClientRequest) -> None:
         body = request.body
         if code := self._check(body, body.generation_id):
             self.turn.reply(request.waiter, {"error_code": code})
             return
         self.round.fire(Cause.HEARTBEAT, self.round.members[body.member_id], request)
 
-    def _leave(self, request: Request) -> None:
+    def _leave(self, request: ClientRequest) -> None:
         many = request.version >= LEAVE_MANY_SINCE
         before, answers = self._sizes(), []
         for who in request.body.members if many else (request.body,):
@@ -539,7 +559,7 @@ class ClassicGroup:
         members, pending = self._sizes()
         if members < before[0]:
             self.round.fire(Cause.GONE)
-        elif pending < before[1] and self.round.state is State.PREPARING:
+        elif pending < before[1] and self.round.state is GroupState.PREPARING:
             self.round.gather()
 
     def _forget_waiter(self, waiter: int) -> None:
@@ -549,7 +569,7 @@ class ClassicGroup:
                 self.turn.touch(m)
 
 
-def tell(story: Iterable[tuple[float, Cause, State, int]]) -> str:
+def tell(story: Iterable[tuple[float, Cause, GroupState, int]]) -> str:
     """What happened, oldest first, in one line."""
     return " | ".join(
         f"{now:.3f} {cause.value} ({state.value}, generation {generation})"
@@ -557,10 +577,10 @@ def tell(story: Iterable[tuple[float, Cause, State, int]]) -> str:
     )
 
 
-def describe(group: ClassicGroup) -> Body:
+def describe(group: ClassicGroup) -> ReplyBody:
     """As DescribeGroups tells it: metadata and assignments only while they are valid."""
     state = group.round
-    stable = state.state is State.STABLE
+    stable = state.state is GroupState.STABLE
     return {
         "group_id": group.id,
         "group_state": state.state.value,

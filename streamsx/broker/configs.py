@@ -11,7 +11,7 @@ LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 
 
-class Kind(IntEnum):
+class ConfigType(IntEnum):
     """Numbered as DescribeConfigs tells them."""
 
     BOOLEAN = 1
@@ -22,42 +22,44 @@ class Kind(IntEnum):
     LIST = 7
 
 
-class Config(NamedTuple):
+class ConfigDef(NamedTuple):
     """A default, and what else there may be: numbers from `low` on, or some of `choices`."""
 
     default: str
-    kind: Kind
+    kind: ConfigType
     low: float = 0
     choices: tuple[str, ...] = ()
 
 
 CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 CONFIGS = {
-    "cleanup.policy": Config("delete", Kind.LIST, choices=("delete", "compact")),
-    "compression.type": Config("producer", Kind.STRING, choices=CODECS),
-    "delete.retention.ms": Config("86400000", Kind.LONG),
-    "file.delete.delay.ms": Config("60000", Kind.LONG),
-    "flush.messages": Config(str(LONG_MAX), Kind.LONG, 1),
-    "flush.ms": Config(str(LONG_MAX), Kind.LONG),
-    "index.interval.bytes": Config("4096", Kind.INT),
-    "max.compaction.lag.ms": Config(str(LONG_MAX), Kind.LONG, 1),
-    "max.message.bytes": Config("1048588", Kind.INT),
-    "message.timestamp.after.max.ms": Config("3600000", Kind.LONG),
-    "message.timestamp.before.max.ms": Config(str(LONG_MAX), Kind.LONG),
-    "message.timestamp.type": Config("CreateTime", Kind.STRING, choices=("CreateTime",)),
-    "min.cleanable.dirty.ratio": Config("0.5", Kind.DOUBLE),
-    "min.compaction.lag.ms": Config("0", Kind.LONG),
-    "min.insync.replicas": Config("1", Kind.INT, 1),
-    "preallocate": Config("false", Kind.BOOLEAN, choices=("true", "false")),
-    "retention.bytes": Config("-1", Kind.LONG, -1),
-    "retention.ms": Config("604800000", Kind.LONG, -1),
-    "segment.bytes": Config(str(64 << 20), Kind.INT, 14),
-    "segment.index.bytes": Config("10485760", Kind.INT, 4),
-    "segment.jitter.ms": Config("0", Kind.LONG),
-    "segment.ms": Config("604800000", Kind.LONG, 1),
-    "unclean.leader.election.enable": Config("false", Kind.BOOLEAN, choices=("true", "false")),
+    "cleanup.policy": ConfigDef("delete", ConfigType.LIST, choices=("delete", "compact")),
+    "compression.type": ConfigDef("producer", ConfigType.STRING, choices=CODECS),
+    "delete.retention.ms": ConfigDef("86400000", ConfigType.LONG),
+    "file.delete.delay.ms": ConfigDef("60000", ConfigType.LONG),
+    "flush.messages": ConfigDef(str(LONG_MAX), ConfigType.LONG, 1),
+    "flush.ms": ConfigDef(str(LONG_MAX), ConfigType.LONG),
+    "index.interval.bytes": ConfigDef("4096", ConfigType.INT),
+    "max.compaction.lag.ms": ConfigDef(str(LONG_MAX), ConfigType.LONG, 1),
+    "max.message.bytes": ConfigDef("1048588", ConfigType.INT),
+    "message.timestamp.after.max.ms": ConfigDef("3600000", ConfigType.LONG),
+    "message.timestamp.before.max.ms": ConfigDef(str(LONG_MAX), ConfigType.LONG),
+    "message.timestamp.type": ConfigDef("CreateTime", ConfigType.STRING, choices=("CreateTime",)),
+    "min.cleanable.dirty.ratio": ConfigDef("0.5", ConfigType.DOUBLE),
+    "min.compaction.lag.ms": ConfigDef("0", ConfigType.LONG),
+    "min.insync.replicas": ConfigDef("1", ConfigType.INT, 1),
+    "preallocate": ConfigDef("false", ConfigType.BOOLEAN, choices=("true", "false")),
+    "retention.bytes": ConfigDef("-1", ConfigType.LONG, -1),
+    "retention.ms": ConfigDef("604800000", ConfigType.LONG, -1),
+    "segment.bytes": ConfigDef(str(64 << 20), ConfigType.INT, 14),
+    "segment.index.bytes": ConfigDef("10485760", ConfigType.INT, 4),
+    "segment.jitter.ms": ConfigDef("0", ConfigType.LONG),
+    "segment.ms": ConfigDef("604800000", ConfigType.LONG, 1),
+    "unclean.leader.election.enable": ConfigDef(
+        "false", ConfigType.BOOLEAN, choices=("true", "false")
+    ),
 }
-HIGH = {Kind.INT: INT_MAX, Kind.LONG: LONG_MAX, Kind.DOUBLE: 1}
+HIGH = {ConfigType.INT: INT_MAX, ConfigType.LONG: LONG_MAX, ConfigType.DOUBLE: 1}
 
 
 def wrong(name: str, value: str | None) -> str | None:
@@ -68,10 +70,10 @@ def wrong(name: str, value: str | None) -> str | None:
     if value is None:
         return f"{name}: a value is needed"
     if config.choices:
-        given = value.split(",") if config.kind is Kind.LIST else [value]
+        given = value.split(",") if config.kind is ConfigType.LIST else [value]
         return None if set(given) <= set(config.choices) else f"{name}: not one of {config.choices}"
     try:
-        number = float(value) if config.kind is Kind.DOUBLE else int(value)
+        number = float(value) if config.kind is ConfigType.DOUBLE else int(value)
     except ValueError:
         return f"{name}: {value!r} is no number"
     high = HIGH[config.kind]

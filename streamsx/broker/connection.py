@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.frames import Frames
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.wire import Api, Head
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ConnectionLimits:
     """Of all connections and of each; the last two are also limits of what is stored."""
 
     connections_max: int = 512
@@ -39,13 +39,13 @@ class Limits:
 class Traffic:
     """All connections there are, and the bytes of requests that they hold together."""
 
-    connections: "dict[Connection, None]" = field(default_factory=dict)
+    connections: "dict[ClientConnection, None]" = field(default_factory=dict)
     """In the order in which they came."""
     in_flight_bytes: int = 0
     open: bool = True
     """Whether the broker serves: a connection may be made a turn after it was accepted."""
 
-    def largest(self) -> "Connection":
+    def largest(self) -> "ClientConnection":
         """Which holds the most; of equals the one that has been silent for the longest time."""
         return max(self.connections, key=lambda each: (each.counted, -each.active_at))
 
@@ -58,8 +58,8 @@ class Call:
     )  # fmt: skip
 
     def __init__(
-        self, connection: "Connection", head: Head, client_id: str, body: Any,
-        respond: "Callable[[Call, Body | None], None]",
+        self, connection: "ClientConnection", head: Head, client_id: str, body: Any,
+        respond: "Callable[[Call, ReplyBody | None], None]",
     ) -> None:  # fmt: skip
         self.connection = connection
         self.api, self.version, self.correlation_id = (
@@ -73,18 +73,18 @@ class Call:
         self.gone: Callable[[], None] | None = None
         """Set by who lets it wait: called if the connection closes before the answer."""
 
-    def reply(self, body: Body | None) -> None:
+    def reply(self, body: ReplyBody | None) -> None:
         """Answers it; with None if nobody wants to hear. Too late is no error."""
         if self.connection.call is self:
             self.respond(self, body)
 
 
-class Connection(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """`serve` is given each frame; it sets `call` and sees to it that it is answered."""
 
     def __init__(
-        self, traffic: Traffic, limits: Limits, serve: "Callable[[Connection, bytearray], None]",
-        now: Callable[[], float],
+        self, traffic: Traffic, limits: ConnectionLimits,
+        serve: "Callable[[ClientConnection, bytearray], None]", now: Callable[[], float],
     ) -> None:  # fmt: skip
         self.call: Call | None = None
         self.peer = self.host = ""

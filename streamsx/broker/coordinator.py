@@ -9,15 +9,15 @@ from typing import Any
 
 from streamsx.broker.classic import ClassicGroup, GroupConfig, describe
 from streamsx.broker.events import (
-    Body,
+    BrokerTick,
+    ClientReply,
+    ClientRequest,
     Effect,
     Event,
     Gone,
     Load,
     Persist,
-    Reply,
-    Request,
-    Tick,
+    ReplyBody,
     Topics,
 )
 from streamsx.broker.offsets import NO_ID, Catalog, fetched, judge_commit, rows
@@ -49,23 +49,25 @@ class Coordinator:
     def step(self, now: float, event: Event) -> list[Effect]:
         """Raises InvalidTransition for a request that came through in an impossible state."""
         match event:
-            case Request():
+            case ClientRequest():
                 return self._for_several.get(event.api, self._of_member)(now, event)
-            case Tick() | Gone():
+            case BrokerTick() | Gone():
                 return self._step_group(now, event.group, event)
             case Topics():
                 return self._change_topics(event)
             case Load():
                 return self._load(now, event)
 
-    def _of_member(self, now: float, request: Request) -> list[Effect]:
+    def _of_member(self, now: float, request: ClientRequest) -> list[Effect]:
         group_id = request.body.group_id
         if not group_id:
             return [self.refuse(request, ErrorCode.INVALID_GROUP_ID)]
         self._group(group_id)
         return self._step_group(now, group_id, request)
 
-    def _step_group(self, now: float, group_id: str, event: Request | Tick | Gone) -> list[Effect]:
+    def _step_group(
+        self, now: float, group_id: str, event: ClientRequest | BrokerTick | Gone
+    ) -> list[Effect]:
         group = self.groups.get(group_id)
         if group is None:  # deleted before its Tick came
             return []
@@ -84,7 +86,7 @@ class Coordinator:
         if not (state.generation or state.members or state.pending or group.committed):
             del self.groups[group.id]
 
-    def _commit(self, now: float, request: Request) -> list[Effect]:
+    def _commit(self, now: float, request: ClientRequest) -> list[Effect]:
         body = request.body
         group, effects = self.groups.get(body.group_id), list[Effect]()
         if group is not None:
@@ -96,23 +98,23 @@ class Coordinator:
             refused = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.ILLEGAL_GENERATION
         note_max = self.config.offset_metadata_bytes_max
         puts, answer = judge_commit(request, refused, self.catalog, note_max)
-        reply = Reply(request.waiter, answer)
+        reply = ClientReply(request.waiter, answer)
         if not puts:
             return [*effects, reply]
         committed = self._group(body.group_id).committed
         committed |= {(key.topic, key.partition): value for key, value in puts.items()}
         return [*effects, Persist(tuple(puts.items())), reply]
 
-    def _fetch(self, _: float, request: Request) -> list[Effect]:
-        version, answers = request.version, list[Body]()
+    def _fetch(self, _: float, request: ClientRequest) -> list[Effect]:
+        version, answers = request.version, list[ReplyBody]()
         for asked in fetched_groups(request):
             group = self.groups.get(asked.group_id)
             committed = group.committed if group else {}
             answers.append(fetched(asked.group_id, committed, asked.topics, version, self.catalog))
         first = answers[0] if answers else {}
-        return [Reply(request.waiter, {**first, "groups": answers})]
+        return [ClientReply(request.waiter, {**first, "groups": answers})]
 
-    def _describe(self, _: float, request: Request) -> list[Effect]:
+    def _describe(self, _: float, request: ClientRequest) -> list[Effect]:
         absent = request.version >= ABSENT_SINCE[Api.DESCRIBE_GROUPS]
         code = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.NONE
         groups = [
@@ -121,9 +123,9 @@ class Coordinator:
             else {"group_id": group_id, "group_state": "Dead", "error_code": code}
             for group_id in request.body.groups
         ]
-        return [Reply(request.waiter, {"groups": groups})]
+        return [ClientReply(request.waiter, {"groups": groups})]
 
-    def _list(self, _: float, request: Request) -> list[Effect]:
+    def _list(self, _: float, request: ClientRequest) -> list[Effect]:
         states = {name.casefold() for name in request.body.states_filter}
         types = {name.casefold() for name in request.body.types_filter}
         groups = [
@@ -137,10 +139,10 @@ class Coordinator:
             if (not states or group.round.state.value.casefold() in states)
             and (not types or "classic" in types)
         ]
-        return [Reply(request.waiter, {"groups": groups})]
+        return [ClientReply(request.waiter, {"groups": groups})]
 
-    def _delete(self, _: float, request: Request) -> list[Effect]:
-        results: list[Body] = []
+    def _delete(self, _: float, request: ClientRequest) -> list[Effect]:
+        results: list[ReplyBody] = []
         keys: list[Key] = []
         for group_id in request.body.groups_names:
             group, code = self.groups.get(group_id), ErrorCode.NONE
@@ -152,7 +154,7 @@ class Coordinator:
                 keys += [GroupKey(group_id), *rows(group_id, group.committed)]
                 del self.groups[group_id]
             results.append({"group_id": group_id, "error_code": code})
-        reply = Reply(request.waiter, {"results": results})
+        reply = ClientReply(request.waiter, {"results": results})
         return [Persist(deletes=tuple(keys)), reply] if keys else [reply]
 
     def _change_topics(self, event: Topics) -> list[Effect]:
@@ -185,7 +187,7 @@ class Coordinator:
         """Know nothing of a group, until `Load` says what is on disk."""
         self.groups.pop(group_id, None)
 
-    def refuse(self, request: Request, code: ErrorCode) -> Reply:
+    def refuse(self, request: ClientRequest, code: ErrorCode) -> ClientReply:
         """The answer to a request of which nothing is done, in the form its clients look for."""
         body, error = request.body, {"error_code": code}
         match request.api:
@@ -202,9 +204,9 @@ class Coordinator:
                 answer = {**error, "member_id": body.member_id}
             case _:
                 answer = error
-        return Reply(request.waiter, answer)
+        return ClientReply(request.waiter, answer)
 
 
-def fetched_groups(request: Request) -> Iterable[Any]:
+def fetched_groups(request: ClientRequest) -> Iterable[Any]:
     """Of an OffsetFetch: before version 8 there was one group, at the top."""
     return request.body.groups if request.version >= SEVERAL_SINCE else (request.body,)

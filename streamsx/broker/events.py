@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from streamsx.broker.records import Key, Value
 from streamsx.kafka.wire import Api
 
-Body = dict[str, Any]
+ReplyBody = dict[str, Any]
 """A reply, by field name; the encoder leaves out what the version of its request does not know."""
 
 
@@ -25,7 +25,7 @@ class Peer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ClientRequest:
     """A decoded request; exactly one Reply bears its `waiter`, unless the connection closes first.
 
     `fresh_id` becomes part of a member id if one is needed; `wall_ms` is stored, never compared
@@ -42,7 +42,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class BrokerTick:
     """The time that this group's last Wake named has come. Late is allowed, early is harmless."""
 
     group: str
@@ -71,7 +71,7 @@ class Load:
     rows: tuple[tuple[Key, Value], ...]
 
 
-Event = Request | Tick | Gone | Topics | Load
+Event = ClientRequest | BrokerTick | Gone | Topics | Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class Persist:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ClientReply:
     """Answers the request of this waiter, in the version it came in."""
 
     waiter: int
-    body: Body
+    body: ReplyBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +109,4 @@ class Story:
     text: str
 
 
-Effect = Persist | Reply | Wake | Story
+Effect = Persist | ClientReply | Wake | Story

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from streamsx.broker.log import Log, Mark
+from streamsx.broker.log import DurableEnd, Log
 
 INTERVAL_S = 1.0
 
 logger = logging.getLogger(__name__)
 
-Done = Callable[[bool], None]
+SyncEnded = Callable[[bool], None]
 
 
 class Flusher:
@@ -26,7 +26,7 @@ class Flusher:
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
         self._dirty: dict[Log, None] = {}
-        self._waiting: list[Done] = []
+        self._waiting: list[SyncEnded] = []
         self._flushing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -36,7 +36,7 @@ class Flusher:
         if self._timer is None:
             self._timer = self._loop.call_later(self._interval_s, self._flush)
 
-    def when_flushed(self, done: Done) -> None:
+    def when_flushed(self, done: SyncEnded) -> None:
         """Calls back once all that was appended before is on the disk; False if that failed."""
         self._waiting.append(done)
         self._flush()
@@ -61,7 +61,10 @@ class Flusher:
         self._flushing.add_done_callback(partial(self._flushed, marks, waiting))
 
     def _flushed(
-        self, marks: list[tuple[Log, Mark]], waiting: list[Done], flushing: asyncio.Future[None]
+        self,
+        marks: list[tuple[Log, DurableEnd]],
+        waiting: list[SyncEnded],
+        flushing: asyncio.Future[None],
     ) -> None:
         self._flushing = None
         error = flushing.exception()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from streamsx.broker.producer_state import ProducerState, Refused
+from streamsx.broker.producer_state import BatchRefused, ProducerState
 from streamsx.broker.segment import Descriptors, Segment
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, MAGIC, Header, columns, place, scan
@@ -24,7 +24,7 @@ MAGIC_AT = 16
 LEADER_EPOCH = 0
 """There is one broker, and it leads for ever."""
 
-Mark = tuple[int, int]
+DurableEnd = tuple[int, int]
 """The end of a log at some time, and the bytes appended until then."""
 
 logger = logging.getLogger(__name__)
@@ -38,17 +38,17 @@ def check_batch(records: memoryview, bytes_max: int) -> Header:
     """
     size = int.from_bytes(records[LENGTH_END - 4 : LENGTH_END], signed=True) + LENGTH_END
     if len(records) < HEADER_BYTES or size != len(records) or records[MAGIC_AT] != MAGIC:
-        raise Refused(ErrorCode.INVALID_RECORD)
+        raise BatchRefused(ErrorCode.INVALID_RECORD)
     if size > bytes_max:
-        raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
+        raise BatchRefused(ErrorCode.MESSAGE_TOO_LARGE)
     try:
         _, _, header = next(scan(records, check=True))
     except CorruptRecord:
-        raise Refused(ErrorCode.CORRUPT_MESSAGE) from None
+        raise BatchRefused(ErrorCode.CORRUPT_MESSAGE) from None
     if not sound(header):
-        raise Refused(ErrorCode.INVALID_RECORD)
+        raise BatchRefused(ErrorCode.INVALID_RECORD)
     if header.transactional:
-        raise Refused(ErrorCode.INVALID_TXN_STATE)
+        raise BatchRefused(ErrorCode.INVALID_TXN_STATE)
     return header
 
 
@@ -107,7 +107,7 @@ class Log:
         if it is here already, where that is. Raises Refused, or OSError, and then nothing changed.
         """
         if records is None:
-            raise Refused(ErrorCode.INVALID_RECORD)
+            raise BatchRefused(ErrorCode.INVALID_RECORD)
         header = check_batch(records, bytes_max)
         if (known := self.producers.duplicate_of(header)) is not None:
             return known
@@ -172,7 +172,7 @@ class Log:
         self.start = offset
         self._drop_below_start()
 
-    def mark(self) -> Mark:
+    def mark(self) -> DurableEnd:
         """What a flush that begins now will have reached when it ends."""
         return self.end, self._appended_bytes
 
@@ -180,7 +180,7 @@ class Log:
         """To the disk, from any thread. Raises OSError."""
         self.segments[-1].flush()
 
-    def flushed_to(self, mark: Mark) -> None:
+    def flushed_to(self, mark: DurableEnd) -> None:
         """A flush that began at this mark has ended."""
         seen = mark[1] - self._flushed_bytes
         self.flushed, self._flushed_bytes = mark

@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.records import MemberValue, ProtocolValue
 from streamsx.kafka.errors import ErrorCode
 
 
 @dataclass(slots=True)
-class Member:
+class RoundMember:
     """One member; `join` and `sync` are the waiters of its parked requests.
 
     It counts as joined, or synced, from its request on, even if the connection is gone since.
@@ -39,22 +39,22 @@ class Member:
         return self.join is not None or self.sync is not None
 
 
-Members = dict[str, Member]
+Members = dict[str, RoundMember]
 
 
-def by_id(members: Mapping[str, Member]) -> list[Member]:
+def by_id(members: Mapping[str, RoundMember]) -> list[RoundMember]:
     """The order of everything that leaves the group."""
     return [members[member_id] for member_id in sorted(members)]
 
 
-def holder(members: Mapping[str, Member], instance_id: str | None) -> Member | None:
+def holder(members: Mapping[str, RoundMember], instance_id: str | None) -> RoundMember | None:
     """The static member of this instance id."""
     if instance_id is None:
         return None
     return next((m for m in members.values() if m.about.group_instance_id == instance_id), None)
 
 
-def check(members: Mapping[str, Member], member_id: str, instance_id: str | None) -> ErrorCode:
+def check(members: Mapping[str, RoundMember], member_id: str, instance_id: str | None) -> ErrorCode:
     """Whether this id is a member's, and that of the holder of the instance id if one is given.
 
     A static member that was replaced is fenced if it says who it is, and unknown if it does not.
@@ -71,24 +71,24 @@ def metadata(offered: tuple[ProtocolValue, ...], protocol: str | None) -> bytes:
     return next((p.metadata for p in offered if p.name == protocol), b"")
 
 
-def supported(members: Mapping[str, Member], names: set[str]) -> set[str]:
+def supported(members: Mapping[str, RoundMember], names: set[str]) -> set[str]:
     """Those of these protocols that every member supports."""
     return names.intersection(*({p.name for p in m.about.protocols} for m in members.values()))
 
 
-def vote(members: Mapping[str, Member]) -> str:
+def vote(members: Mapping[str, RoundMember]) -> str:
     """The protocol that most members like best, of those that all support."""
     common = supported(members, {p.name for m in members.values() for p in m.about.protocols})
     liked = (next(p.name for p in m.about.protocols if p.name in common) for m in members.values())
     return Counter(liked).most_common(1)[0][0]
 
 
-def rebalance_ms(members: Mapping[str, Member]) -> int:
+def rebalance_ms(members: Mapping[str, RoundMember]) -> int:
     """The longest time that any of them wants to be waited for."""
     return max((m.about.rebalance_timeout for m in members.values()), default=0)
 
 
-def subscriptions(members: Mapping[str, Member]) -> list[Body]:
+def subscriptions(members: Mapping[str, RoundMember]) -> list[ReplyBody]:
     """What the leader is told of everybody."""
     return [
         {

@@ -6,8 +6,8 @@ Who may commit is the group's to say; nothing expires yet, but the times for it 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from streamsx.broker.events import Body, Request
-from streamsx.broker.records import Committed, OffsetKey, OffsetValue
+from streamsx.broker.events import ClientRequest, ReplyBody
+from streamsx.broker.records import CommittedOffsets, OffsetKey, OffsetValue
 from streamsx.kafka.errors import ErrorCode
 
 NO_ID = bytes(16)
@@ -40,8 +40,8 @@ class Catalog:
 
 
 def judge_commit(
-    request: Request, refused: ErrorCode, catalog: Catalog, metadata_bytes_max: int
-) -> tuple[dict[OffsetKey, OffsetValue], Body]:
+    request: ClientRequest, refused: ErrorCode, catalog: Catalog, metadata_bytes_max: int
+) -> tuple[dict[OffsetKey, OffsetValue], ReplyBody]:
     """What an OffsetCommit changes, and its answer; nothing if its group refused it."""
     body = request.body
     puts: dict[OffsetKey, OffsetValue] = {}
@@ -64,8 +64,8 @@ def judge_commit(
 
 
 def fetched(
-    group_id: str, committed: Committed, topics: Any, version: int, catalog: Catalog
-) -> Body:
+    group_id: str, committed: CommittedOffsets, topics: Any, version: int, catalog: Catalog
+) -> ReplyBody:
     """The answer to an OffsetFetch for one group: of these topics, or of all if None."""
     asked: list[tuple[str | None, bytes, Collection[int]]]
     if topics is None:
@@ -79,7 +79,7 @@ def fetched(
             for t in topics
         ]
 
-    def answer(name: str | None, partition: int) -> Body:
+    def answer(name: str | None, partition: int) -> ReplyBody:
         value = committed.get((name or "", partition), NOTHING)
         return {
             "partition_index": partition,
@@ -96,6 +96,6 @@ def fetched(
     return {"group_id": group_id, "topics": answers}
 
 
-def rows(group_id: str, committed: Committed) -> list[OffsetKey]:
+def rows(group_id: str, committed: CommittedOffsets) -> list[OffsetKey]:
     """The keys of all rows of a group, in order."""
     return [OffsetKey(group_id, topic, partition) for topic, partition in sorted(committed)]

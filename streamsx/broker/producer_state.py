@@ -17,7 +17,7 @@ SEQUENCE_MASK = 0x7FFF_FFFF
 """After 2**31 - 1 comes 0."""
 
 
-class Refused(Exception):
+class BatchRefused(Exception):
     """A batch that is not appended; `code` says why."""
 
     def __init__(self, code: ErrorCode) -> None:
@@ -25,7 +25,7 @@ class Refused(Exception):
         self.code = code
 
 
-class Producer:
+class ProducerEntry:
     """The current epoch of a producer id, and (first, last sequence, offset) of its batches."""
 
     __slots__ = ("batches", "epoch")
@@ -39,7 +39,7 @@ class ProducerState:
     """By producer id, the one that wrote last at the end."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, ProducerEntry] = {}
 
     def duplicate_of(self, header: Header) -> int | None:
         """The offset at which this batch was appended before; None if it is to be appended now.
@@ -52,7 +52,7 @@ class ProducerState:
         if producer is None:
             return None
         if header.producer_epoch < producer.epoch:
-            raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+            raise BatchRefused(ErrorCode.INVALID_PRODUCER_EPOCH)
         first, last = sequences(header)
         if header.producer_epoch > producer.epoch:
             expected = 0
@@ -62,7 +62,7 @@ class ProducerState:
                     return offset
             expected = (producer.batches[-1][1] + 1) & SEQUENCE_MASK
         if first != expected:
-            raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            raise BatchRefused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return None
 
     def note(self, header: Header) -> None:
@@ -71,7 +71,7 @@ class ProducerState:
             return
         producer = self._producers.pop(header.producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = Producer(header.producer_epoch)
+            producer = ProducerEntry(header.producer_epoch)
         producer.batches.append((*sequences(header), header.base_offset))
         self._producers[header.producer_id] = producer
         if len(self._producers) > PRODUCERS_MAX:

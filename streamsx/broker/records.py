@@ -120,7 +120,7 @@ class TopicValue:
 
 Key = GroupKey | OffsetKey
 Value = GroupValue | OffsetValue
-Committed = dict[tuple[str, int], OffsetValue]
+CommittedOffsets = dict[tuple[str, int], OffsetValue]
 """What one group committed, by topic and partition."""
 
 VALUES: dict[str, tuple[type[Any], int]] = {

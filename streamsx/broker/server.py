@@ -21,8 +21,8 @@ from uuid import UUID, uuid4
 
 from streamsx.broker import api
 from streamsx.broker.classic import GroupConfig
-from streamsx.broker.connection import Call, Connection, Limits, Traffic
-from streamsx.broker.events import Body
+from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.meta import Meta
 from streamsx.broker.service import Options, Service
@@ -40,7 +40,7 @@ SWEEPS_PER_IDLE_LIMIT = 4
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[Service, Call], Body | None]
+Handler = Callable[[Service, Call], ReplyBody | None]
 """The answer; None if `call.reply` will be called, or was."""
 
 
@@ -52,7 +52,7 @@ def handlers() -> dict[int, tuple[Handler, tuple[int, int]]]:
     return {key: (module.answer, module.VERSIONS) for key, module in modules.items()}
 
 
-def answered(service: Service, call: Call) -> Body | None:
+def answered(service: Service, call: Call) -> ReplyBody | None:
     """By the file in api/ of that request."""
     return handlers()[call.api][0](service, call)
 
@@ -68,7 +68,7 @@ class Broker:
         port: int = 0,
         topics: Mapping[str, int] | None = None,
         options: Options | None = None,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         groups: GroupConfig | None = None,
         allow_remote: bool = False,
         clock: Clock | None = None,
@@ -83,7 +83,7 @@ class Broker:
         self.host, self.port = host, port
         self._folder = Path(folder)
         self._topics = dict(topics or {})
-        self._options, self._limits = options or Options(), limits or Limits()
+        self._options, self._limits = options or Options(), limits or ConnectionLimits()
         self._group_config, self._allow_remote = groups or GroupConfig(), allow_remote
         self._clock, self._fresh_id = clock or SystemClock(), fresh_id
         self._answer = answer
@@ -196,10 +196,10 @@ class Broker:
             self._options, self._limits, meta, topics, groups, Flusher(), self._fresh_id, versions
         )
 
-    def _connection(self) -> Connection:
-        return Connection(self._traffic, self._limits, self._serve, self._clock.now)
+    def _connection(self) -> ClientConnection:
+        return ClientConnection(self._traffic, self._limits, self._serve, self._clock.now)
 
-    def _serve(self, connection: Connection, frame: bytearray) -> None:
+    def _serve(self, connection: ClientConnection, frame: bytearray) -> None:
         try:
             call = self._decode(connection, frame)
         except Malformed as error:
@@ -214,7 +214,7 @@ class Broker:
         if body is not None:
             call.reply(body)
 
-    def _decode(self, connection: Connection, frame: bytearray) -> Call:
+    def _decode(self, connection: ClientConnection, frame: bytearray) -> Call:
         head = request_head(frame)
         if head.api not in handlers():
             raise Malformed(f"request {head.api}: it is not served")
@@ -231,7 +231,7 @@ class Broker:
             raise Malformed(f"{Api(head.api).name} v{head.version}: {error}") from None
         return Call(connection, head, client_id or "", body, self._respond)
 
-    def _respond(self, call: Call, body: Body | None) -> None:
+    def _respond(self, call: Call, body: ReplyBody | None) -> None:
         try:
             encode = response_encoder(call.api, call.version)
             frame = b"" if body is None else encode(call.correlation_id, body)

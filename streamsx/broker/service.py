@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from streamsx.broker.connection import Limits
+from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.meta import Meta
 from streamsx.broker.shell import Groups
@@ -32,7 +32,7 @@ class Service:
     """One per broker."""
 
     options: Options
-    limits: Limits
+    limits: ConnectionLimits
     meta: Meta
     topics: TopicStore
     groups: Groups

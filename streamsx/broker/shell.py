@@ -17,16 +17,16 @@ from streamsx.broker.classic import GroupConfig
 from streamsx.broker.connection import Call
 from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import (
+    BrokerTick,
+    ClientReply,
+    ClientRequest,
     Effect,
     Event,
     Gone,
     Load,
     Peer,
     Persist,
-    Reply,
-    Request,
     Story,
-    Tick,
     Topics,
     Wake,
 )
@@ -37,7 +37,7 @@ from streamsx.kafka.wire import Api
 
 logger = logging.getLogger(__name__)
 
-Catalog = Callable[[], Mapping[str, tuple[bytes, int]]]
+ReadCatalog = Callable[[], Mapping[str, tuple[bytes, int]]]
 
 OF_ONE_GROUP = frozenset(
     {Api.OFFSET_COMMIT, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP}
@@ -48,7 +48,7 @@ class Groups:
     """All groups of a broker, as a machine on disk and on the clock."""
 
     def __init__(
-        self, config: GroupConfig, meta: Meta, clock: Clock, catalog: Catalog,
+        self, config: GroupConfig, meta: Meta, clock: Clock, catalog: ReadCatalog,
         fresh_id: Callable[[], object],
     ) -> None:  # fmt: skip
         """Needs a running loop. Raises StoreCorrupt."""
@@ -56,7 +56,7 @@ class Groups:
         self._catalog, self._fresh_id = catalog, fresh_id
         self._loop = asyncio.get_running_loop()
         self._waiters = count(1)
-        self._open: dict[int, tuple[Request, Call]] = {}
+        self._open: dict[int, tuple[ClientRequest, Call]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: Counter[tuple[str, type[Exception]]] = Counter()
         self._machine: Coordinator | None = None
@@ -67,7 +67,7 @@ class Groups:
         waiter = next(self._waiters)
         fresh_id = str(self._fresh_id()) if call.api is Api.JOIN_GROUP else ""
         peer = Peer(call.client_id, call.connection.host)
-        request = Request(
+        request = ClientRequest(
             waiter, call.api, call.version, peer, call.body, fresh_id, self._wall_ms()
         )
         self._open[waiter] = request, call
@@ -129,7 +129,7 @@ class Groups:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case Reply():
+            case ClientReply():
                 self._reply(effect)
             case Persist():
                 self._meta.write(effect.puts, effect.deletes)
@@ -140,7 +140,7 @@ class Groups:
             case _:
                 assert_never(effect)
 
-    def _reply(self, reply: Reply) -> None:
+    def _reply(self, reply: ClientReply) -> None:
         _, call = self._open.pop(reply.waiter)
         call.reply(reply.body)
 
@@ -152,7 +152,7 @@ class Groups:
 
     def _ring(self, group: str) -> None:
         del self._timers[group]
-        self._tell(Tick(group, self._wall_ms()), group)
+        self._tell(BrokerTick(group, self._wall_ms()), group)
 
     def _wall_ms(self) -> int:
         return int(self._clock.wall() * 1000)
@@ -207,6 +207,6 @@ class Groups:
                 call.reply(machine.refuse(request, code).body)
 
 
-def group_of(request: Request) -> str | None:
+def group_of(request: ClientRequest) -> str | None:
     """The group that this request can change; None for those that look at several."""
     return str(request.body.group_id) if request.api in OF_ONE_GROUP else None

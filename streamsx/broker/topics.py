@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 
-class Topic:
+class StoredTopic:
     """One log per partition; `configs` are those that were set."""
 
     def __init__(self, name: str, topic_id: bytes, configs: Mapping[str, str]) -> None:
@@ -44,14 +44,14 @@ class TopicStore:
 
     def __init__(self, folder: Path, meta: Meta, *, clean: bool, sync: bool) -> None:
         """Opens all logs; after a crash (not `clean`) their tails are verified."""
-        self.by_name: dict[str, Topic] = {}
-        self.by_id: dict[bytes, Topic] = {}
+        self.by_name: dict[str, StoredTopic] = {}
+        self.by_id: dict[bytes, StoredTopic] = {}
         self.changed: Callable[[], None] = lambda: None
         self._folder, self._meta, self._sync = folder, meta, sync
         self._descriptors = Descriptors()
         for key, value in meta.rows("T"):
             configs = {config.name: config.value for config in value.configs}
-            topic = Topic(key.topic, value.topic_id, configs)
+            topic = StoredTopic(key.topic, value.topic_id, configs)
             self._open(topic, value.partitions, clean=clean)
 
     @property
@@ -63,19 +63,19 @@ class TopicStore:
         """Id and number of partitions, by name."""
         return {name: (topic.id, len(topic.logs)) for name, topic in self.by_name.items()}
 
-    def find(self, name: str | None, topic_id: bytes) -> Topic | None:
+    def find(self, name: str | None, topic_id: bytes) -> StoredTopic | None:
         """By name, or by id if there is no name."""
         return self.by_id.get(topic_id) if name is None else self.by_name.get(name)
 
     def create(
         self, name: str, topic_id: bytes, partitions: int, configs: Mapping[str, str]
-    ) -> Topic:
+    ) -> StoredTopic:
         """A new topic; the caller has looked at everything. Raises OSError."""
-        topic = Topic(name, topic_id, configs)
+        topic = StoredTopic(name, topic_id, configs)
         self.grow(topic, partitions)
         return topic
 
-    def grow(self, topic: Topic, partitions: int) -> None:
+    def grow(self, topic: StoredTopic, partitions: int) -> None:
         """To so many partitions. Raises OSError."""
         self._save(topic, partitions, topic.configs)
         for partition in range(len(topic.logs), partitions):
@@ -85,14 +85,14 @@ class TopicStore:
         logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
         self.changed()
 
-    def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
+    def configure(self, topic: StoredTopic, configs: Mapping[str, str]) -> None:
         """In place of all that was set. Raises OSError."""
         self._save(topic, len(topic.logs), configs)
         topic.configs = dict(configs)
         for log in topic.logs:
             log.segment_bytes = int(topic.config("segment.bytes"))
 
-    def delete(self, topic: Topic) -> None:
+    def delete(self, topic: StoredTopic) -> None:
         """With its records. Raises OSError."""
         self._meta.write(deletes=[TopicKey(topic.name)])
         del self.by_name[topic.name], self.by_id[topic.id]
@@ -115,11 +115,11 @@ class TopicStore:
             for log in topic.logs:
                 log.close()
 
-    def _save(self, topic: Topic, partitions: int, configs: Mapping[str, str]) -> None:
+    def _save(self, topic: StoredTopic, partitions: int, configs: Mapping[str, str]) -> None:
         given = tuple(ConfigValue(name, value) for name, value in sorted(configs.items()))
         self._meta.write([(TopicKey(topic.name), TopicValue(topic.id, partitions, given))])
 
-    def _open(self, topic: Topic, partitions: int, *, clean: bool) -> None:
+    def _open(self, topic: StoredTopic, partitions: int, *, clean: bool) -> None:
         topic.logs += [
             Log(
                 self._folder / f"{topic.name}-{partition}",

@@ -15,7 +15,7 @@ COST_WEIGHT = 0.3
 """Of the newest measurement in the moving average."""
 
 
-class Stage(Enum):
+class CommitStage(Enum):
     """Where the commit cycle has it."""
 
     FREE = auto()
@@ -29,7 +29,7 @@ class Active:
 
     task: Task
     gap: Gap
-    stage: Stage = Stage.FREE
+    stage: CommitStage = CommitStage.FREE
     suspended: bool = False
     """It is fed nothing more."""
     denied: bool = False

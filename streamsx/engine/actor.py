@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from streamsx.errors import TaskFailed
-from streamsx.task.stream import RUNNING, Failed, Running, Values, returned
+from streamsx.task.stream import RUNNING, BodyFailed, Running, Values, returned
 from streamsx.topology.nodes import AgentNode
 
 
@@ -94,7 +94,7 @@ class GatedActor:
         agent: AgentNode,
         values: Values,
         running: Running,
-        failed: Failed,
+        failed: BodyFailed,
     ) -> None:
         self.idle = False
         self._told, self._agent, self._values, self._failed = asks, agent, values, failed

@@ -27,16 +27,16 @@ from streamsx.engine.tasks import Parts, Tasks
 from streamsx.errors import PartitionCountChanged
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import PLAINTEXT, Security
-from streamsx.lifecycle.fetch import Limits
+from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.membership.member import LAST_COMMIT_S, MemberConfig
-from streamsx.membership.messages import Message
+from streamsx.membership.messages import ControlMessage
 from streamsx.membership.session import Session
 from streamsx.membership.thread import SystemThread, Threads
 from streamsx.state.directory import StateDirectory
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.build import Topology
-from streamsx.topology.internal_topics import Kind
+from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.partitions import refuse_changes
 
 EXECUTOR_THREADS = 2
@@ -68,7 +68,7 @@ class Owner(Protocol):
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
     def fail(self, error: Exception) -> None: ...
     def ended(self, error: Exception | None) -> None: ...
-    def deliver(self, message: Message) -> None: ...
+    def deliver(self, message: ControlMessage) -> None: ...
     def connect(self) -> Cluster: ...
 
 
@@ -256,7 +256,9 @@ def parts_of(
 
 def purging_of(given: Given) -> Purging:
     topics = given.topology.topics
-    return Purging(given.cluster, [spec.name for spec in topics if spec.kind is Kind.REPARTITION])
+    return Purging(
+        given.cluster, [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
+    )
 
 
 def layouts_of(topology: Topology, partitions: Mapping[str, int]) -> dict[str, str]:
@@ -283,11 +285,11 @@ def security_of(config: Config) -> Security:
     )
 
 
-def limits_of(config: Config) -> tuple[Limits, Limits]:
+def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:
     """Of the lanes for sources and for changelogs; both together hold their share at most."""
     held = int(config.memory_budget_bytes * HELD_SHARE)
     wait_ms = int(config.fetch_max_wait_s * 1000)
-    data = Limits(
+    data = FetchLimits(
         wait_ms,
         config.fetch_max_bytes,
         config.consumer_max_fetch_size_bytes,
@@ -295,7 +297,7 @@ def limits_of(config: Config) -> tuple[Limits, Limits]:
         held - held // 4,
         config.broker_check_crcs,
     )
-    log = Limits(
+    log = FetchLimits(
         wait_ms,
         config.fetch_max_bytes,
         RESTORE_PARTITION_BYTES,

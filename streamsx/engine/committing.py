@@ -10,12 +10,12 @@ from typing import Protocol
 
 from streamsx.clock import Clock
 from streamsx.engine import faults
-from streamsx.engine.active import Active, Stage
+from streamsx.engine.active import Active, CommitStage
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.produce import Producer
 from streamsx.errors import DiskFailed, TaskFailed, TaskStopped, ValueRefused
 from streamsx.lifecycle import commit
-from streamsx.lifecycle.commit import Commits
+from streamsx.lifecycle.commit import CommitCycles
 from streamsx.lifecycle.denial import Denial
 from streamsx.model import TaskId, TopicPartition
 from streamsx.task.task import Sealed
@@ -32,7 +32,7 @@ FULL = 2
 NONE_DENIED: Mapping[TaskId, Denial] = {}
 
 
-class Offsets(Protocol):
+class OffsetSender(Protocol):
     """The member: commits offsets with their metadata, and answers with `committed`."""
 
     def __call__(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None: ...
@@ -44,7 +44,7 @@ class Taken(Protocol):
     def __call__(self, task: TaskId, positions: Mapping[str, int]) -> None: ...
 
 
-class Outcome(Protocol):
+class CommitOutcome(Protocol):
     """The tasks, as their commits see them."""
 
     def settled(self, task: TaskId) -> None: ...
@@ -62,11 +62,11 @@ class Committing:
         self,
         clock: Clock,
         producer: Producer,
-        offsets: Offsets,
+        offsets: OffsetSender,
         taken: Taken,
         journal: Journal,
         spawn: Callable[..., object],
-        tasks: Outcome,
+        tasks: CommitOutcome,
         *,
         interval_s: float,
         dirty_bytes_max: int,
@@ -76,7 +76,7 @@ class Committing:
         self._journal, self._spawn, self._tasks = journal, spawn, tasks
         self._interval_s, self._dirty_bytes_max = interval_s, dirty_bytes_max
         self._patience_s = patience_s
-        self._machine = Commits()
+        self._machine = CommitCycles()
         self._in_cycle: dict[TaskId, Active] = {}
         self._sealing: deque[Active] = deque()
         self._writing: deque[Active] = deque()
@@ -90,7 +90,7 @@ class Committing:
 
     @property
     def idle(self) -> bool:
-        return self._machine.state is commit.State.IDLE
+        return self._machine.state is commit.CommitState.IDLE
 
     def busy(self, *, leased: bool) -> bool:
         """There is a slice to do; nothing is sealed without a lease."""
@@ -130,7 +130,7 @@ class Committing:
         """It commits nothing more."""
         self._suspended.pop(task, None)
         if active := self._in_cycle.pop(task, None):
-            active.stage = Stage.FREE
+            active.stage = CommitStage.FREE
         self._sealing = deque(a for a in self._sealing if a.id != task)
         self._writing = deque(a for a in self._writing if a.id != task)
         self._step(commit.TaskLost(task))
@@ -156,7 +156,7 @@ class Committing:
                 continue
             if sealed is not None:
                 self._sealing.popleft()
-                active.stage = Stage.FREE
+                active.stage = CommitStage.FREE
                 self._step(commit.TaskSealed(active.id, sealed))
 
     def write_slice(self, until: float) -> None:
@@ -173,7 +173,7 @@ class Committing:
                 faults.point("during_write")
                 continue
             self._writing.popleft()
-            active.stage = Stage.FREE
+            active.stage = CommitStage.FREE
             self._step(commit.TaskWritten(active.id))
             faults.point("after_write")
 
@@ -201,7 +201,7 @@ class Committing:
         for task, why in denied.items():
             if task in self._in_cycle:
                 self._deny(self._in_cycle[task], why)
-        self._step(commit.Committed(dropped, frozenset(denied)))
+        self._step(commit.OffsetsCommitted(dropped, frozenset(denied)))
 
     def _deny(self, active: Active, why: Denial) -> None:
         """It is tried again with each cycle, and told once."""
@@ -226,7 +226,7 @@ class Committing:
         for effect in self._machine.step(self._clock.now(), event):
             match effect:
                 case commit.Seal(task):
-                    self._in_cycle[task].stage = Stage.SEALING
+                    self._in_cycle[task].stage = CommitStage.SEALING
                     self._sealing.append(self._in_cycle[task])
                 case commit.Flush():
                     faults.point("after_seal")
@@ -240,9 +240,9 @@ class Committing:
                         LOG.info("commit_granted task=%s: it goes on", task)
                         active.denied = active.paused = False
                     active.task.committed(sealed, active.ends(ends))
-                    active.stage = Stage.WRITING
+                    active.stage = CommitStage.WRITING
                     self._writing.append(active)
-                case commit.Settled(task):
+                case commit.SuspendedSettled(task):
                     self._tasks.settled(task)
         if self.idle:
             self._in_cycle.clear()

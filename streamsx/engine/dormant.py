@@ -24,7 +24,7 @@ from streamsx.topology.nodes import SubTopology
 
 LOOK_EVERY_S = 1.0
 
-Positions = Mapping[TopicPartition, int | None]
+DormantPositions = Mapping[TopicPartition, int | None]
 """Next offset by each changelog of a task; None where nothing is kept."""
 
 
@@ -36,7 +36,7 @@ class Dormant:
     def __init__(self, cluster: Cluster, changed: Callable[[], None]) -> None:
         self.lags: dict[TaskId, int | None] = {}
         self._cluster, self._changed = cluster, changed
-        self._positions: dict[TaskId, Positions] = {}
+        self._positions: dict[TaskId, DormantPositions] = {}
         self._some = asyncio.Event()
 
     async def begin(self, leftovers: Iterable[Leftover], plans: Mapping[int, SubTopology]) -> None:
@@ -50,7 +50,7 @@ class Dormant:
         if found:
             await self.look()
 
-    def add(self, task: TaskId, positions: Positions, lag: int | None) -> None:
+    def add(self, task: TaskId, positions: DormantPositions, lag: int | None) -> None:
         """Its stores were closed, so far behind."""
         self._positions[task], self.lags[task] = positions, lag
         self._some.set()

@@ -10,7 +10,7 @@ from collections import Counter
 from traceback import walk_tb
 
 from streamsx.clock import Clock
-from streamsx.engine.fetch import Unreadable
+from streamsx.engine.fetch import UnreadableBatch
 from streamsx.engine.journal import LOG, Journal
 from streamsx.lifecycle.fetch import BACKOFF_MAX_S
 from streamsx.model import TopicPartition
@@ -71,7 +71,7 @@ class Failures:
         self._silent.clear()
 
 
-def damage(journal: Journal) -> Unreadable:
+def damage(journal: Journal) -> UnreadableBatch:
     """Tells of a batch that stays damaged: whoever reads that log stands still there."""
 
     def tell(tp: TopicPartition, offset: int, why: str) -> None:

@@ -23,7 +23,7 @@ from streamsx.kafka.errors import name_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import fetch
 from streamsx.lifecycle.denial import REMEDIES
-from streamsx.lifecycle.fetch import BACKOFF_MAX_S, BACKOFF_S, Asked, Fetching, Limits
+from streamsx.lifecycle.fetch import BACKOFF_MAX_S, BACKOFF_S, FetchAsked, Fetching, FetchLimits
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
 
@@ -45,7 +45,7 @@ class At(Protocol):
     def __call__(self, tp: TopicPartition, offset: int) -> None: ...
 
 
-class Unreadable(Protocol):
+class UnreadableBatch(Protocol):
     """The batch at this offset stays damaged; nothing behind it is handed on meanwhile."""
 
     def __call__(self, tp: TopicPartition, offset: int, why: str) -> None: ...
@@ -61,10 +61,10 @@ class Fetcher:
         cluster: Cluster,
         clock: Clock,
         lane: str,
-        limits: Limits,
+        limits: FetchLimits,
         arrived: Callable[[], None],
         out_of_range: At,
-        unreadable: Unreadable,
+        unreadable: UnreadableBatch,
     ) -> None:
         self._cluster, self._clock, self._lane, self._limits = cluster, clock, lane, limits
         self._arrived, self._out_of_range, self._unreadable = arrived, out_of_range, unreadable
@@ -180,7 +180,7 @@ class Fetcher:
         with suppress(BrokerUnreachable):  # the next fetch says so
             await self._cluster.refresh()
 
-    def _request(self, wanted: Mapping[TopicPartition, Asked]) -> dict[str, Any]:
+    def _request(self, wanted: Mapping[TopicPartition, FetchAsked]) -> dict[str, Any]:
         topics: dict[str, list[dict[str, int]]] = {}
         for tp, asked in wanted.items():
             topics.setdefault(tp.topic, []).append(
@@ -204,7 +204,7 @@ class Fetcher:
 
     # -- replies
 
-    def _received(self, wanted: Mapping[TopicPartition, Asked], reply: Any) -> None:
+    def _received(self, wanted: Mapping[TopicPartition, FetchAsked], reply: Any) -> None:
         arrived, now = False, self._clock.now()
         for topic in reply.responses:
             for part in topic.partitions:
@@ -218,11 +218,11 @@ class Fetcher:
         if arrived:
             self._arrived()
 
-    def _carry_out(self, tp: TopicPartition, outcome: fetch.Outcome) -> None:
+    def _carry_out(self, tp: TopicPartition, outcome: fetch.FetchOutcome) -> None:
         match outcome:
-            case fetch.OutOfRange(offset):
+            case fetch.FetchOutOfRange(offset):
                 self._out_of_range(tp, offset)
-            case fetch.Refused(code, again_s):
+            case fetch.FetchRefused(code, again_s):
                 why = ": ".join(filter(None, (name_of(code), REMEDIES.get(code))))
                 LOG.warning("fetching %s: %s: again in %.1f s", tp, why, again_s)
                 self._stale = True
@@ -238,10 +238,10 @@ class Fetcher:
             self._unreadable(tp, found.offset, found.why)
 
 
-def answer_of(part: Any) -> fetch.Answer:
+def answer_of(part: Any) -> fetch.FetchAnswer:
     """Out of a decoded reply."""
     aborted = [(a.producer_id, a.first_offset) for a in part.aborted_transactions or ()]
-    return fetch.Answer(part.error_code, part.last_stable_offset, part.records, aborted)
+    return fetch.FetchAnswer(part.error_code, part.last_stable_offset, part.records, aborted)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:

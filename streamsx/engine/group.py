@@ -22,7 +22,7 @@ from streamsx.errors import Bug, StreamsxError
 from streamsx.lifecycle import reconcile
 from streamsx.lifecycle.denial import denial, expulsion
 from streamsx.lifecycle.owned import Owned
-from streamsx.lifecycle.task import State
+from streamsx.lifecycle.task import TaskState
 from streamsx.membership import events as e
 from streamsx.membership import messages as said
 from streamsx.membership.session import Session
@@ -31,7 +31,7 @@ from streamsx.model import Role, TaskId, TopicPartition
 GAP_AFTER_S = 0.5
 """Behind an assignment: stores that it opened are part of what it did to those that stay."""
 STALLED_S = 60.0
-RESTORES = frozenset({State.CREATED, State.OPENING, State.RESTORING})
+RESTORES = frozenset({TaskState.CREATED, TaskState.OPENING, TaskState.RESTORING})
 SHARED_NAME = (
     "instance_id_shared instance=%s: a worker with another state directory has this name too, and "
     "leave cannot tell who is meant: start one of them again with an --instance-id of its own"
@@ -124,10 +124,10 @@ class GroupLink:
         learning = set()
         for task in holdings.tasks():
             alive, lag = holdings.of(task), self._tasks.lag(task)
-            if alive.role is Role.LEARNER and alive.state is not State.CLOSING:
+            if alive.role is Role.LEARNER and alive.state is not TaskState.CLOSING:
                 learning.add(task)
                 self._note_lag(task, lag, now)
-                if alive.state is State.TAILING:
+                if alive.state is TaskState.TAILING:
                     lag = min(lag or 0, self._limit)  # it has said so, and does not flicker
                 copies[task] = Copy(CopyRole.LEARNER, lag)
             elif alive.state in RESTORES and self._tasks.stateful(task):
@@ -136,7 +136,7 @@ class GroupLink:
         if self._assigned and not any(self._starting(task) for task in holdings.tasks(*RESTORES)):
             self.restored.set()
         stalled = (t for t, (_, since) in self._lags.items() if now - since > STALLED_S)
-        stopped = frozenset(holdings.tasks(State.STOPPED))
+        stopped = frozenset(holdings.tasks(TaskState.STOPPED))
         self._copies = said.Published(copies, frozenset(stalled), stopped)
 
     def _starting(self, task: TaskId) -> bool:
@@ -164,7 +164,7 @@ class GroupLink:
             self._stayed = frozenset(self._tasks.actives)
 
     @hear.register
-    def _(self, message: said.Planned) -> None:
+    def _(self, message: said.PlanRead) -> None:
         view = message.view
         self._generation, self.leads = message.generation, message.leader
         active = self._assignor.tasks_of(message.assigned)
@@ -184,7 +184,7 @@ class GroupLink:
         for fetcher in self._fetchers:
             fetcher.hurry()
         self._tasks.granted(active)
-        self._tasks.feed(reconcile.Planned(active, learners, view.promises))
+        self._tasks.feed(reconcile.TasksPlanned(active, learners, view.promises))
         if self._foreign - view.promises:
             self.publish()
             self.ready()
@@ -214,7 +214,7 @@ class GroupLink:
         self.losses += 1
 
     @hear.register
-    def _(self, message: said.Positions) -> None:
+    def _(self, message: said.PositionsRead) -> None:
         task, number = message.ticket
         found = {tp.topic: what for tp, what in message.found.items()}
         self._tasks.positions(task, number, found)

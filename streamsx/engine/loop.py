@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from streamsx.clock import Clock
 from streamsx.engine import faults
-from streamsx.engine.active import Active, Stage
+from streamsx.engine.active import Active, CommitStage
 from streamsx.engine.committing import Committing
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.produce import Producer
@@ -150,7 +150,7 @@ class DataLoop:
 
     def _run(self, active: Active, until: float) -> int:
         task = active.task
-        if active.suspended or active.paused or active.stage is Stage.SEALING or task.busy:
+        if active.suspended or active.paused or active.stage is CommitStage.SEALING or task.busy:
             return 0
         more = self._feed(active)
         if not active.preloaded:

@@ -28,7 +28,7 @@ from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import produce
-from streamsx.lifecycle.produce import BACKOFF_S, REQUEST_TIMEOUT_S, Partition, Sending, Sent
+from streamsx.lifecycle.produce import BACKOFF_S, REQUEST_TIMEOUT_S, OutPartition, Sending, Sent
 from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
 from streamsx.serde.codec import Encoders
 from streamsx.task.stream import DONE, Done, Outbox, Running, Send, SendRows, SendValue
@@ -74,7 +74,7 @@ class Producer(Outbox):
             return Builder(BATCH_BYTES_MAX, compression=compression)
 
         self._sending = Sending(make, self._opened, linger_s=linger_s, buffer_bytes=buffer_bytes)
-        self._known: dict[tuple[str, int], dict[bytes | None, Partition]] = {}
+        self._known: dict[tuple[str, int], dict[bytes | None, OutPartition]] = {}
         """Keys that were sent to a topic of so many partitions; one memory for all tasks."""
         self._connections: dict[int, Connection] = {}
         self._opening: set[int] = set()
@@ -110,7 +110,7 @@ class Producer(Outbox):
             lanes = [lanes[partition]]
         known = self._known.setdefault((topic, len(lanes)), {}) if partition is None else {}
 
-        def lane_of(key: bytes | None) -> Partition:
+        def lane_of(key: bytes | None) -> OutPartition:
             if key is None:
                 return produce.sticky(lanes)
             if len(known) >= REMEMBERED_KEYS:
@@ -175,12 +175,12 @@ class Producer(Outbox):
 
         return send
 
-    def _lanes(self, topic: str, partition: int | None) -> list[Partition]:
+    def _lanes(self, topic: str, partition: int | None) -> list[OutPartition]:
         count = self._cluster.partitions(topic)
         check_place(topic, partition, count)
         return [self._sending.partition(TopicPartition(topic, n)) for n in range(count)]
 
-    def _opened(self, lane: Partition) -> None:
+    def _opened(self, lane: OutPartition) -> None:
         self._sending.opened(lane, self._clock.now())
         self._arm(self._linger_s)
 
@@ -265,7 +265,7 @@ class Producer(Outbox):
         connection.call(Api.PRODUCE, produce.body_of(request), answered)
 
     def _answered(self, request: list[Sent], reply: Any) -> None:
-        answers = dict[TopicPartition, produce.Answer]()
+        answers = dict[TopicPartition, produce.Acknowledged]()
         if isinstance(reply, BrokerUnreachable):
             self._later(f"{len(request)} partitions", str(reply))
         else:
@@ -274,7 +274,7 @@ class Producer(Outbox):
             match outcome:
                 case produce.Again(tp, code):
                     self._later(str(tp), name_of(code))
-                case produce.Refused(tp, code):
+                case produce.SendRefused(tp, code):
                     self._failed(produce.refusal(tp, code))
         self._moved.set()
         if self._stalled and not self.full():
@@ -331,12 +331,12 @@ class Producer(Outbox):
             left_s = next_at - self._clock.now()
             self._arm(max(left_s, self._linger_s, TIMER_MIN_S))
 
-    def _connect(self, node: int, lanes: list[Partition]) -> None:
+    def _connect(self, node: int, lanes: list[OutPartition]) -> None:
         if node not in self._opening:
             self._opening.add(node)
             self._spawn(self._open(node, lanes), name=f"produce connection to {node}")
 
-    async def _open(self, node: int, lanes: list[Partition]) -> None:
+    async def _open(self, node: int, lanes: list[OutPartition]) -> None:
         try:
             self._connections[node] = await self._cluster.open(node, LANE)
         except BrokerUnreachable as error:
@@ -347,10 +347,12 @@ class Producer(Outbox):
         self.push()
 
 
-def answers_of(reply: Any) -> dict[TopicPartition, produce.Answer]:
+def answers_of(reply: Any) -> dict[TopicPartition, produce.Acknowledged]:
     """Out of a decoded reply."""
     return {
-        TopicPartition(topic.name, part.index): produce.Answer(part.error_code, part.base_offset)
+        TopicPartition(topic.name, part.index): produce.Acknowledged(
+            part.error_code, part.base_offset
+        )
         for topic in reply.responses
         for part in topic.partition_responses
     }

@@ -28,7 +28,7 @@ WRITE_ROWS = 500
 PROGRESS_EVERY_S = 0.5
 
 
-class Outcome(Protocol):
+class RestoreOutcome(Protocol):
     """The tasks, as their restores see them."""
 
     def restored(self, task: TaskId, role: Role, *, done: bool) -> None: ...
@@ -59,12 +59,14 @@ class Restoring:
 
     @property
     def opened(self) -> bool:
-        return all(store.machine.state is not restore.State.OPENING for store in self.stores)
+        return all(store.machine.state is not restore.RestoreState.OPENING for store in self.stores)
 
     @property
     def done(self) -> bool:
         """Active: all at the end. Learner: all near enough. Written, in both cases."""
-        wanted = restore.State.DONE if self.role is Role.ACTIVE else restore.State.TAILING
+        wanted = (
+            restore.RestoreState.DONE if self.role is Role.ACTIVE else restore.RestoreState.TAILING
+        )
         return all(store.machine.state is wanted for store in self.stores)
 
     @property
@@ -86,7 +88,7 @@ class Restorer:
         clock: Clock,
         fetcher: Fetcher,
         journal: Journal,
-        tasks: Outcome,
+        tasks: RestoreOutcome,
         kept: Callable[[str, int], str],
         *,
         limit: int,
@@ -114,7 +116,7 @@ class Restorer:
         restoring.role = role
         for store in restoring.stores:
             start, end = bounds[store.changelog]
-            if store.machine.state is restore.State.OPENING:
+            if store.machine.state is restore.RestoreState.OPENING:
                 rows = store.rows
                 opened = restore.Opened(rows.position(), holds_rows(rows), start, end)
                 self._step(restoring, store, opened)
@@ -182,7 +184,7 @@ class Restorer:
             return True
         self._follow(restoring, store)
         batch = self._fetcher.take(store.changelog)
-        if batch is None or store.machine.state is restore.State.DONE:
+        if batch is None or store.machine.state is restore.RestoreState.DONE:
             return False
         keys = local_keys(batch.keys)
         self._step(restoring, store, restore.Fetched(keys, batch.values, batch.next_offset))
@@ -193,7 +195,7 @@ class Restorer:
         end = self._fetcher.end(store.changelog)
         machine = store.machine
         if machine.follows and end > machine.end:
-            self._step(restoring, store, restore.Moved(end))
+            self._step(restoring, store, restore.EndMoved(end))
 
     def _write(self, restoring: Restoring, store: Store) -> None:
         assert store.writes is not None

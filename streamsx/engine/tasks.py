@@ -31,7 +31,7 @@ from streamsx.errors import DiskFailed, StreamsxError, TaskStopped, ValueRefused
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle import commit, reconcile
 from streamsx.lifecycle.reconcile import Holdings
-from streamsx.lifecycle.task import State
+from streamsx.lifecycle.task import TaskState
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows
 from streamsx.task.policy import Policy
@@ -39,11 +39,18 @@ from streamsx.task.stores import cached
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
-OffsetAndMetadata = tuple[int, str]
-Running = reconcile.Run | reconcile.Suspend | reconcile.Stop | reconcile.Release | reconcile.Forget
+OffsetText = tuple[int, str]
+"""Committed: the offset, and the text beside it."""
+ActiveEffect = (
+    reconcile.RunTask
+    | reconcile.Suspend
+    | reconcile.StopTask
+    | reconcile.Release
+    | reconcile.Forget
+)
 
 
-class Group(Protocol):
+class MemberDoor(Protocol):
     """The way to the member; nothing of it waits."""
 
     def released(self, task: TaskId, number: int) -> None: ...
@@ -63,7 +70,7 @@ class Parts:
     stores: Stores
     producer: Producer
     cluster: Cluster
-    group: Group
+    group: MemberDoor
     policy: Policy
     spawn: Callable[..., asyncio.Task[None]]
     arrived: asyncio.Event
@@ -116,7 +123,7 @@ class Tasks:
         self.dormant = Dormant(parts.cluster, self._changed)
         self.changed = False
         """Since the last report."""
-        self._positions: dict[TaskId, Mapping[str, OffsetAndMetadata]] = {}
+        self._positions: dict[TaskId, Mapping[str, OffsetText]] = {}
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
         self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
@@ -135,14 +142,14 @@ class Tasks:
     # -- what happens
 
     def settled(self, task: TaskId) -> None:
-        self.feed(reconcile.Settled(task))
+        self.feed(reconcile.TaskSettled(task))
 
     def restored(self, task: TaskId, role: Role, *, done: bool) -> None:
         self.feed(reconcile.Restored(task, role, done))
 
     def feed(self, event: reconcile.Event) -> None:
         """Decide about an event and carry it out. What comes of that is fed behind it."""
-        if isinstance(event, reconcile.Lost):
+        if isinstance(event, reconcile.TasksLost):
             for task in event.tasks:
                 self._anew.pop(task, None)
         self._events.append(event)
@@ -158,7 +165,7 @@ class Tasks:
             self._feeding = False
         self.changed = True
 
-    def positions(self, task: TaskId, number: int, found: Mapping[str, OffsetAndMetadata]) -> None:
+    def positions(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
         """Committed offset and metadata per source topic; -1 without one."""
         if all(offset >= 0 for offset, _ in found.values()):
             self._known(task, number, found)
@@ -204,7 +211,7 @@ class Tasks:
     def failed(self, task: TaskId, error: Exception) -> None:
         """By its policy, or by what it puts into its store: the worker ends, the others commit."""
         self._parts.fatal(error)
-        self.feed(reconcile.Failed(task))
+        self.feed(reconcile.TaskBroken(task))
 
     def handed_over(self) -> None:
         """Looked at now and then, for tasks that were promoted and find no input."""
@@ -249,9 +256,9 @@ class Tasks:
                 self._jobs.start(task, self._open(task, role), "open")
             case reconcile.ReadEnds(task, role):
                 self._jobs.start(task, self._read_ends(task, role), "ends of")
-            case reconcile.Close(task):
+            case reconcile.CloseStores(task):
                 self._jobs.start(task, self._close(task), "close")
-            case reconcile.Moved():
+            case reconcile.TaskMoved():
                 self._moved(effect)
             case reconcile.FetchPositions(task, number):
                 self._parts.group.fetch_positions(task, number)
@@ -261,14 +268,14 @@ class Tasks:
             case _:
                 self._perform_running(effect)
 
-    def _perform_running(self, effect: Running) -> None:
+    def _perform_running(self, effect: ActiveEffect) -> None:
         match effect:
-            case reconcile.Run(task):
+            case reconcile.RunTask(task):
                 self._run(task)
             case reconcile.Suspend(task):
                 self.actives[task].suspended = True
                 self._committing.suspend(self.actives[task])
-            case reconcile.Stop(task):
+            case reconcile.StopTask(task):
                 self._halt(self.actives[task])
                 self._parts.group.stopped(task)
             case reconcile.Release(task, number):
@@ -281,14 +288,14 @@ class Tasks:
                 self._parts.producer.drop(self._changelogs(task))
                 self._closing[task].task.aborted()
 
-    def _moved(self, moved: reconcile.Moved) -> None:
+    def _moved(self, moved: reconcile.TaskMoved) -> None:
         told: dict[str, object] = {
             "role": moved.role.value, "from": moved.old.value, "to": moved.new.value,
         }  # fmt: skip
-        if moved.new is State.SUSPENDED:
+        if moved.new is TaskState.SUSPENDED:
             told["last_record"] = self.actives[moved.task].gap.last
         self._parts.journal("task", task=str(moved.task), **told)
-        if moved.new is State.RUNNING:
+        if moved.new is TaskState.RUNNING:
             self._promotions.running(moved.task, self._parts.clock.now())
 
     async def _open(self, task: TaskId, role: Role) -> None:
@@ -370,7 +377,7 @@ class Tasks:
         self._positions.pop(task, None)
         self._promotions.drop(task)
         await self._as_far(self._parts.stores.close(task, rows))
-        self.feed(reconcile.Closed(task))
+        self.feed(reconcile.StoresClosed(task))
 
     async def _as_far(self, job: Coroutine[Any, Any, None]) -> None:
         """As the disk lets it: a full one ends the worker, and no task stays half closed."""
@@ -386,9 +393,7 @@ class Tasks:
     def _changed(self) -> None:
         self.changed = True
 
-    async def _reset(
-        self, task: TaskId, number: int, found: Mapping[str, OffsetAndMetadata]
-    ) -> None:
+    async def _reset(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
         """Where nothing is committed, by `consumer_auto_offset_reset`."""
         missing = [
             TopicPartition(t, task.partition) for t, (offset, _) in found.items() if offset < 0
@@ -398,10 +403,10 @@ class Tasks:
         whole = {t: (starts.get(t, offset), text) for t, (offset, text) in found.items()}
         self._known(task, number, whole)
 
-    def _known(self, task: TaskId, number: int, found: Mapping[str, OffsetAndMetadata]) -> None:
+    def _known(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
         if task in self.holdings and self.holdings.awaits(task, number):
             self._positions[task] = found
-        self.feed(reconcile.Positions(task, number))
+        self.feed(reconcile.PositionsKnown(task, number))
 
 
 async def write_out(task: Task) -> None:

@@ -18,17 +18,17 @@ from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import Cluster
 from streamsx.state.directory import StateDirectory
 from streamsx.topology.build import Topology, check_names
-from streamsx.topology.internal_topics import Kind
+from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.nodes import StoreNode
-from streamsx.topology.partitions import Partitions, partitioned
+from streamsx.topology.partitions import Layout, partitioned
 from streamsx.topology.presence import (
     GONE_AFTER_S,
     NO_ID,
     Anew,
-    Found,
-    Gone,
     Made,
     Presence,
+    TopicIds,
+    Vanished,
     made_anew,
     refuse_lost,
 )
@@ -54,7 +54,7 @@ class AppTopics(NamedTuple):
 
     # -- before anything has begun
 
-    async def layout(self) -> Partitions:
+    async def layout(self) -> Layout:
         """How many partitions each has or is to get. Raises what does not fit."""
         if self.topology.otherwise:
             begun = await admin.committed_topics(self.cluster, self.topology.app_id)
@@ -67,7 +67,7 @@ class AppTopics(NamedTuple):
             declare=self.config.topic_allow_declare,
         )
 
-    async def make(self, layout: Partitions, leftovers: Iterable[Leftover]) -> None:
+    async def make(self, layout: Layout, leftovers: Iterable[Leftover]) -> None:
         """What is missing; `leftovers`: the stores on this disk. Raises ChangelogLost before."""
         await self._refuse_lost({left.changelog.topic for left in leftovers if left.position})
         await self._tell_of_empty_tables({spec.name for spec in layout.create})
@@ -79,7 +79,7 @@ class AppTopics(NamedTuple):
         await admin.create_topics(self.cluster, made)
         for topic in made:
             LOG.info("topic_created topic=%s partitions=%d", topic.name, topic.partitions)
-            if kinds[topic.name] is Kind.SOURCE:
+            if kinds[topic.name] is TopicKind.SOURCE:
                 LOG.warning(ONLY_NOW, topic.name, topic.partitions)
         await self._check_changelogs()
         await self.cluster.follow(self._names())
@@ -128,7 +128,7 @@ class AppTopics(NamedTuple):
 
     async def _check_changelogs(self) -> None:
         """A changelog that is not compacted loses state, sooner or later."""
-        names = [spec.name for spec in self.topology.topics if spec.kind is Kind.CHANGELOG]
+        names = [spec.name for spec in self.topology.topics if spec.kind is TopicKind.CHANGELOG]
         for name, configs in (await admin.topic_configs(self.cluster, names)).items():
             policy = configs.get("cleanup.policy")
             if policy != "compact":
@@ -154,18 +154,18 @@ class AppTopics(NamedTuple):
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
-                found: Found = await admin.topic_ids(self.cluster, self._names())
+                found: TopicIds = await admin.topic_ids(self.cluster, self._names())
             except WorldError as error:
                 LOG.debug("topics of the app: %s", error)
                 continue
             for effect in presence.heard(self.clock.now(), found):
                 self._heard(effect, fail)
 
-    def _heard(self, effect: Gone | Anew, fail: Callable[[StreamsxError], None]) -> None:
+    def _heard(self, effect: Vanished | Anew, fail: Callable[[StreamsxError], None]) -> None:
         topic = effect.topic
         nodes = [node for node in self._tables() if node.changelog == topic]
         where = self.directory.stores_of(nodes[0].name) if nodes else ""
-        if isinstance(effect, Gone):
+        if isinstance(effect, Vanished):
             what = "what is sent to it waits: make it again, with as many partitions as it had"
             if nodes:
                 what = (

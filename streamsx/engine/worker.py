@@ -29,11 +29,11 @@ from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.lifecycle.reconcile import Ended
 from streamsx.loops import guarded
 from streamsx.membership import events as e
-from streamsx.membership.messages import Message
+from streamsx.membership.messages import ControlMessage
 from streamsx.membership.thread import SystemThread, Threads
 from streamsx.state.directory import StateDirectory
 from streamsx.topology.build import Topology
-from streamsx.topology.partitions import Partitions
+from streamsx.topology.partitions import Layout
 from streamsx.topology.presence import Presence
 
 START_TIMEOUT_S = 30.0
@@ -49,7 +49,7 @@ TIMEOUT_SHARE = 1 / 3
 """Of the session: a broker that has neither taken a connection nor answered by then has vanished,
 and what it has not acknowledged by then is dropped by the kernel."""
 
-Service = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
+NamedService = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 """A name and what runs beside the tasks: timers, the app's own tasks."""
 
 
@@ -69,7 +69,7 @@ class Worker:
         journal: Journal,
         clock: Clock,
         *,
-        services: Sequence[Service] = (),
+        services: Sequence[NamedService] = (),
         hosted: Callable[[WorkerHost], None] = lambda _: None,
         begun: Callable[[], None] = lambda: None,
         threads: Threads = SystemThread,
@@ -187,7 +187,7 @@ class Worker:
         del self._jobs[job]
         self._broken = self._broken or (not job.cancelled() and job.exception() is not None)
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: ControlMessage) -> None:
         """From the control thread."""
         with suppress(RuntimeError):  # the loop is over, and with it everybody who could hear
             self._loop.call_soon_threadsafe(self._hear, message)
@@ -212,7 +212,7 @@ class Worker:
             rng=self._rng,
         )
 
-    def _hear(self, message: Message) -> None:
+    def _hear(self, message: ControlMessage) -> None:
         """Unless it ends by an error: then nothing can begin any more.
 
         The race (seed 32): a full disk ends the closing of a store, and with it this worker; all
@@ -224,7 +224,7 @@ class Worker:
 
     # -- at work
 
-    async def _begin(self, made: Machinery, topics: AppTopics, layout: Partitions) -> Presence:
+    async def _begin(self, made: Machinery, topics: AppTopics, layout: Layout) -> Presence:
         """The disk is looked at before a topic is made of which it may have the last copy."""
         await self._loop.run_in_executor(made.executor, self._directory.empty_trash)
         plans = {plan.number: plan for plan in self._topology.subtopologies}

@@ -20,9 +20,7 @@ from crc32c import crc32c
 
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.compression import CODECS, NotExpandable, expand
-from streamsx.model import Headers
-
-Buffer = bytes | bytearray | memoryview
+from streamsx.model import Buffer, Headers
 
 MAGIC = 2
 HEADER_BYTES = 61

@@ -16,10 +16,10 @@ from typing import Any
 
 from streamsx.errors import DataError
 from streamsx.kafka.schema import FIXED, Field, Schema, fields, message_type, newest_of
+from streamsx.model import Buffer
 
 VARINT_BYTES_MAX = 5
 
-Buffer = bytes | bytearray | memoryview
 Decoder = Callable[[memoryview, int, int], tuple[Any, int]]
 """(data, position, end) -> (message, position behind it)."""
 Encoder = Callable[[Mapping[str, Any], bytearray], None]
@@ -68,7 +68,7 @@ def put_varint(out: bytearray, number: int) -> None:
     out.append(number)
 
 
-class Source:
+class SourceText:
     """The text of one function and the names it uses."""
 
     def __init__(self, head: str) -> None:
@@ -128,7 +128,7 @@ def _compact(schema: type[Schema], field: Field) -> bool:
 @cache
 def decoder(schema: type[Schema], newest: type[Schema]) -> Decoder:
     """Reads the struct; what it gives has the attributes of the newest version too."""
-    source = Source("def made(b, p, e):")
+    source = SourceText("def made(b, p, e):")
     source.add(0, f"o = {source.name(message_type(schema, newest))}()")
     for run in _runs(schema):
         if _fixed(run[0]):
@@ -146,7 +146,7 @@ def decoder(schema: type[Schema], newest: type[Schema]) -> Decoder:
 
 
 def _decode_field(
-    source: Source, depth: int, field: Field, newest: type[Schema], *, compact: bool
+    source: SourceText, depth: int, field: Field, newest: type[Schema], *, compact: bool
 ) -> None:
     if field.array:
         _decode_array(source, depth, field, newest, compact=compact)
@@ -168,7 +168,7 @@ READ = {"string": 'str(b[p:p + n], "utf8")', "bytes": "bytes(b[p:p + n])", "reco
 """How the `n` bytes at `p` become a value. Records stay a view of the frame."""
 
 
-def _decode_length(source: Source, depth: int, field: Field, *, compact: bool) -> None:
+def _decode_length(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
     """`n`, then the branch in which it is not null; its lines go one level deeper."""
     if compact:
         source.add(depth, "n = b[p] - 1", "p += 1")
@@ -185,7 +185,7 @@ def _decode_length(source: Source, depth: int, field: Field, *, compact: bool) -
 
 
 def _decode_array(
-    source: Source, depth: int, field: Field, newest: type[Schema], *, compact: bool
+    source: SourceText, depth: int, field: Field, newest: type[Schema], *, compact: bool
 ) -> None:
     _decode_length(source, depth, field, compact=compact)
     depth += 1
@@ -210,7 +210,7 @@ def _decode_array(
         source.add(depth + 1, f"a.append({READ[field.kind]})", "p += n")
 
 
-def _decode_tagged(source: Source, schema: type[Schema], newest: type[Schema]) -> None:
+def _decode_tagged(source: SourceText, schema: type[Schema], newest: type[Schema]) -> None:
     """Known tags must fill their size exactly, unknown ones are skipped."""
     source.add(0, "n, p = b[p], p + 1", "if n > 127: n, p = get_varint(b, p - 1)")
     source.add(0, "while n:")
@@ -232,7 +232,7 @@ def encoder(schema: type[Schema]) -> Encoder:
 
     None where this version knows no null is written as empty: a newer version may know it.
     """
-    source = Source("def made(o, w):")
+    source = SourceText("def made(o, w):")
     source.add(0, "get = o.get")
     for run in _runs(schema):
         if _fixed(run[0]):
@@ -247,7 +247,7 @@ def encoder(schema: type[Schema]) -> Encoder:
     return made
 
 
-def _encode_field(source: Source, depth: int, field: Field, *, compact: bool) -> None:
+def _encode_field(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
     """Append `v`."""
     if field.array:
         _encode_array(source, depth, field, compact=compact)
@@ -265,7 +265,7 @@ def _encode_field(source: Source, depth: int, field: Field, *, compact: bool) ->
         source.add(depth + 1, "w += v")
 
 
-def _encode_length(source: Source, depth: int, field: Field, *, compact: bool) -> None:
+def _encode_length(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
     """The length of `v`, then the branch in which it is not None; its lines go one level deeper."""
     text = field.kind == "string" and not field.array
     null = -1 if field.nullable or field.kind == "records" else 0
@@ -279,7 +279,7 @@ def _encode_length(source: Source, depth: int, field: Field, *, compact: bool) -
         source.add(depth + 1, *["v = v.encode()"] * text, f"w += {pack}(len(v))")
 
 
-def _encode_array(source: Source, depth: int, field: Field, *, compact: bool) -> None:
+def _encode_array(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
     _encode_length(source, depth, field, compact=compact)
     depth += 1
     if field.struct:
@@ -296,7 +296,7 @@ def _encode_array(source: Source, depth: int, field: Field, *, compact: bool) ->
         _encode_field(source, depth + 1, element, compact=compact)
 
 
-def _encode_tagged(source: Source, schema: type[Schema]) -> None:
+def _encode_tagged(source: SourceText, schema: type[Schema]) -> None:
     """The tagged fields that differ from their default, in order, each with its size."""
     tagged = [field for field in fields(schema) if field.tag is not None]
     if not tagged:

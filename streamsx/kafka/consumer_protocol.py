@@ -12,9 +12,8 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from streamsx.kafka.compiler import Buffer
-from streamsx.kafka.wire import Kind, load, record_decoder, record_encoder
-from streamsx.model import TopicPartition
+from streamsx.kafka.wire import SchemaKind, load, record_decoder, record_encoder
+from streamsx.model import Buffer, TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
@@ -93,7 +92,7 @@ def _partitions(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(t.topic, partition) for t in topics for partition in t.partitions)
 
 
-DATA: Kind = "data"
+DATA: SchemaKind = "data"
 
 
 @cache

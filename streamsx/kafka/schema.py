@@ -44,7 +44,7 @@ class Schema(Protocol):
     """Compact lengths, and tagged fields at the end (KIP-482)."""
 
 
-class Message:
+class WireMessage:
     """A decoded struct. Attributes that were not on the wire have their default, of the class."""
 
     def __repr__(self) -> str:
@@ -72,10 +72,10 @@ def fields(schema: type[Schema]) -> tuple[Field, ...]:
 
 
 @cache
-def message_type(schema: type[Schema], newest: type[Schema]) -> type[Message]:
+def message_type(schema: type[Schema], newest: type[Schema]) -> type[WireMessage]:
     """The type of a decoded struct: attributes of the newest version and of this one."""
     attributes = {f.name: _absent(f) for each in (newest, schema) for f in fields(each)}
-    return type(schema.__name__, (Message,), attributes)
+    return type(schema.__name__, (WireMessage,), attributes)
 
 
 def newest_of(field: Field, newest: type[Schema]) -> type[Schema]:

@@ -17,10 +17,11 @@ from struct import Struct
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
-from streamsx.kafka.compiler import Buffer, Decoder, Malformed, decode, decoder, encoder
+from streamsx.kafka.compiler import Decoder, Malformed, decode, decoder, encoder
 from streamsx.kafka.schema import Schema
+from streamsx.model import Buffer
 
-Kind = Literal["request", "response", "header", "data"]
+SchemaKind = Literal["request", "response", "header", "data"]
 Body = Mapping[str, Any]
 RequestDecoder = Callable[[Buffer], tuple[str | None, Any]]
 """frame -> (client id, message)."""
@@ -210,7 +211,7 @@ def record_decoder(
     return read
 
 
-def load(name: str, version: int, kind: Kind) -> type[Schema]:
+def load(name: str, version: int, kind: SchemaKind) -> type[Schema]:
     """A schema of kio's."""
     kio = _kio()
     found: type[Schema] = kio.load_entity_schema(name, version, kio.EntityType[kind])
@@ -237,18 +238,18 @@ def _kio() -> ModuleType:
     return kio.index
 
 
-def _schema(api: int, version: int, kind: Kind) -> type[Schema]:
+def _schema(api: int, version: int, kind: SchemaKind) -> type[Schema]:
     low, high = versions(api)
     if not low <= version <= high:
         raise Malformed(f"api {api} v{version}: known are {low} to {high}")
     return load(_kio().api_key_map[api], version, kind)
 
 
-def _body(api: int, version: int, kind: Kind) -> Decoder:
+def _body(api: int, version: int, kind: SchemaKind) -> Decoder:
     return decoder(_schema(api, version, kind), _schema(api, versions(api)[1], kind))
 
 
-def _header(api: int, version: int, kind: Kind) -> type[Schema]:
+def _header(api: int, version: int, kind: SchemaKind) -> type[Schema]:
     flexible = _schema(api, version, kind).__flexible__
     if kind == "request":
         return load("request_header", 2 if flexible else 1, "header")

@@ -53,7 +53,7 @@ def stream_time(metadata: str) -> int:
     return int(found) if version == METADATA_VERSION else -1
 
 
-class State(Enum):
+class CommitState(Enum):
     IDLE = "idle"
     SEALING = "sealing"
     FLUSHING = "flushing"
@@ -90,7 +90,7 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class OffsetsCommitted:
     """Kafka has the offsets, but for these tasks: they are no longer ours, or it refuses them."""
 
     dropped: frozenset[TaskId]
@@ -109,7 +109,7 @@ class TaskLost:
     task: TaskId
 
 
-Event = Due | Suspended | TaskSealed | Flushed | Committed | TaskWritten | TaskLost
+Event = Due | Suspended | TaskSealed | Flushed | OffsetsCommitted | TaskWritten | TaskLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +138,27 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SuspendedSettled:
     """Kafka has all that this suspended task has done."""
 
     task: TaskId
 
 
-Effect = Seal | Flush | CommitOffsets | Adopt | Settled
+Effect = Seal | Flush | CommitOffsets | Adopt | SuspendedSettled
 
 
 class Step(NamedTuple):
     now: float
     event: str
-    state: State
+    state: CommitState
     effects: tuple[str, ...]
 
 
-class Commits:
+class CommitCycles:
     """The commit cycles of one worker; one at a time, all tasks in it."""
 
     def __init__(self) -> None:
-        self.state = State.IDLE
+        self.state = CommitState.IDLE
         self._to_seal: list[TaskId] = []
         self._sealing: TaskId | None = None
         self._sealed: dict[TaskId, Sealed] = {}
@@ -180,7 +180,7 @@ class Commits:
         """The effects of one event, in order. Raises InvalidTransition with the story."""
         before = self.state
         effects = self._decide(event)
-        if self.state is State.IDLE:
+        if self.state is CommitState.IDLE:
             effects += self._next_cycle()
         names = tuple(type(effect).__name__ for effect in effects)
         self.story.append(Step(now, repr(event)[:200], before, names))
@@ -189,16 +189,19 @@ class Commits:
     def _decide(self, event: Event) -> list[Effect]:
         match event:
             case Due(tasks):
-                return self._begin(tasks) if self.state is State.IDLE else []
+                return self._begin(tasks) if self.state is CommitState.IDLE else []
             case Suspended(task, dirty):
                 return self._suspend(task, dirty=dirty)
             case TaskSealed(task, sealed) if task == self._sealing:
                 self._sealing, self._sealed[task] = None, sealed
                 return self._next_seal()
-            case Flushed(ends) if self.state is State.FLUSHING:
-                self.state, self._ends = State.COMMITTING if self._sealed else State.IDLE, ends
+            case Flushed(ends) if self.state is CommitState.FLUSHING:
+                self.state, self._ends = (
+                    CommitState.COMMITTING if self._sealed else CommitState.IDLE,
+                    ends,
+                )
                 return [CommitOffsets(dict(self._sealed))] if self._sealed else []
-            case Committed(dropped, denied) if self.state is State.COMMITTING:
+            case OffsetsCommitted(dropped, denied) if self.state is CommitState.COMMITTING:
                 return self._adopt(dropped, denied)
             case TaskWritten(task) if task in self._unwritten:
                 self._unwritten.discard(task)
@@ -213,19 +216,21 @@ class Commits:
 
     def _next_seal(self) -> list[Effect]:
         if self._to_seal:
-            self.state, self._sealing = State.SEALING, self._to_seal.pop()
+            self.state, self._sealing = CommitState.SEALING, self._to_seal.pop()
             if self._suspended.get(self._sealing):
                 self._suspended[self._sealing] = False  # this seal holds all it has done
             return [Seal(self._sealing)]
-        self.state = State.FLUSHING if self._sealed else State.IDLE
+        self.state = CommitState.FLUSHING if self._sealed else CommitState.IDLE
         return [Flush()] if self._sealed else []
 
     def _suspend(self, task: TaskId, *, dirty: bool) -> list[Effect]:
         sealed_later = task in self._to_seal
         if not dirty and not self.holds(task):
-            return [Settled(task)]
+            return [SuspendedSettled(task)]
         if not dirty and task in self._unwritten:
-            return [Settled(task)]  # Kafka has it; the store is written behind the hand-over
+            return [
+                SuspendedSettled(task)
+            ]  # Kafka has it; the store is written behind the hand-over
         self._suspended[task] = dirty and not sealed_later
         return []
 
@@ -236,13 +241,13 @@ class Commits:
         for task in sorted(self._sealed.keys() - dropped):
             if self._suspended.get(task) is False or (task in denied and task in self._suspended):
                 del self._suspended[task]
-                effects.append(Settled(task))
-        self.state, self._unwritten, self._sealed = State.WRITING, set(adopted), {}
+                effects.append(SuspendedSettled(task))
+        self.state, self._unwritten, self._sealed = CommitState.WRITING, set(adopted), {}
         return effects + self._written()
 
     def _written(self) -> list[Effect]:
         if not self._unwritten:
-            self.state = State.IDLE
+            self.state = CommitState.IDLE
         return []
 
     def _next_cycle(self) -> list[Effect]:
@@ -254,7 +259,7 @@ class Commits:
         self._to_seal = [t for t in self._to_seal if t != task]
         self._sealed.pop(task, None)
         self._unwritten.discard(task)
-        if self.state is State.WRITING:
+        if self.state is CommitState.WRITING:
             return self._written()
         if self._sealing == task:
             self._sealing = None

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from streamsx.errors import CorruptRecord
-from streamsx.kafka.batch import Buffer, Piece, columns, pieces
+from streamsx.kafka.batch import Piece, columns, pieces
 from streamsx.kafka.errors import ErrorCode
-from streamsx.model import TopicPartition
+from streamsx.model import Buffer, TopicPartition
 from streamsx.task.batch import Batch
 
 TAKE_RECORDS = 5000
@@ -39,7 +39,7 @@ DOUBLINGS_MAX = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FetchLimits:
     """Of one lane. `held_bytes`: per partition, and of all together."""
 
     wait_ms: int = 250
@@ -51,7 +51,7 @@ class Limits:
 
 
 @dataclass(slots=True, eq=False)
-class Partition:
+class InPartition:
     """`position`: next offset to ask for; `end`: last stable offset by the newest answer."""
 
     position: int
@@ -66,15 +66,15 @@ class Partition:
     pieces: deque[Piece] = field(default_factory=deque)
 
 
-class Asked(NamedTuple):
+class FetchAsked(NamedTuple):
     """What a request asks of one partition."""
 
-    partition: Partition
+    partition: InPartition
     offset: int
     bytes_max: int
 
 
-class Answer(NamedTuple):
+class FetchAnswer(NamedTuple):
     """What a broker says of one partition; `end`: its last stable offset."""
 
     code: int
@@ -89,14 +89,14 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfRange:
+class FetchOutOfRange:
     """The broker does not have this offset; the partition is fetched when it is added again."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FetchRefused:
     """It is asked for again after a pause."""
 
     code: int
@@ -112,15 +112,15 @@ class Damaged:
     times: int
 
 
-Outcome = Arrived | OutOfRange | Refused | Damaged
+FetchOutcome = Arrived | FetchOutOfRange | FetchRefused | Damaged
 
 
 class Fetching:
     """All partitions of one lane. Time is in seconds of a monotonic clock."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: FetchLimits) -> None:
         self._limits = limits
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self._partitions: dict[TopicPartition, InPartition] = {}
         """In the order in which they are asked for."""
         self._held = 0
 
@@ -130,7 +130,7 @@ class Fetching:
     def add(self, tp: TopicPartition, offset: int) -> None:
         """From this offset on; what was held of it is dropped."""
         self.remove(tp)
-        self._partitions[tp] = Partition(offset)
+        self._partitions[tp] = InPartition(offset)
 
     def remove(self, tp: TopicPartition) -> None:
         """What is in flight for it never surfaces."""
@@ -160,23 +160,23 @@ class Fetching:
 
     def wanted(
         self, now: float, leads: Callable[[TopicPartition], bool]
-    ) -> tuple[dict[TopicPartition, Asked], float | None]:
+    ) -> tuple[dict[TopicPartition, FetchAsked], float | None]:
         """What to ask a broker that leads these; and how long until there may be more to ask.
 
         The time is None where only taking, or another partition, can bring more.
         """
-        wanted, next_at = dict[TopicPartition, Asked](), None
+        wanted, next_at = dict[TopicPartition, FetchAsked](), None
         for tp, partition in self._partitions.items():
             bytes_max = self._room(partition)
             if not bytes_max or not leads(tp):
                 continue
             if partition.retry_at <= now:
-                wanted[tp] = Asked(partition, partition.position, bytes_max)
+                wanted[tp] = FetchAsked(partition, partition.position, bytes_max)
             elif next_at is None or partition.retry_at < next_at:
                 next_at = partition.retry_at
         return wanted, None if next_at is None else next_at - now
 
-    def _room(self, partition: Partition) -> int:
+    def _room(self, partition: InPartition) -> int:
         """How many bytes it may ask for; 0 if it holds enough."""
         limits = self._limits
         crowded = self._held >= limits.held_bytes_all
@@ -186,15 +186,15 @@ class Fetching:
         return 0 if full else limits.partition_bytes
 
     def answered(
-        self, now: float, tp: TopicPartition, asked: Asked, answer: Answer
-    ) -> list[Outcome]:
+        self, now: float, tp: TopicPartition, asked: FetchAsked, answer: FetchAnswer
+    ) -> list[FetchOutcome]:
         """What becomes of an answer; nothing, where it was removed or set back meanwhile."""
         partition = asked.partition
         if self._partitions.get(tp) is not partition or partition.position != asked.offset:
             return []
         if answer.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self.remove(tp)
-            return [OutOfRange(asked.offset)]
+            return [FetchOutOfRange(asked.offset)]
         if answer.code != ErrorCode.NONE:
             return [self._refuse(now, partition, answer.code)]
         partition.end, partition.refused = answer.end, 0
@@ -202,21 +202,21 @@ class Fetching:
             return []
         return self._keep(now, tp, partition, answer.records, answer.aborted)
 
-    def _refuse(self, now: float, partition: Partition, code: int) -> Refused:
+    def _refuse(self, now: float, partition: InPartition, code: int) -> FetchRefused:
         partition.refused += 1
         again_s = pause_s(partition.refused)
         partition.retry_at = now + again_s
-        return Refused(code, again_s)
+        return FetchRefused(code, again_s)
 
     def _keep(
         self,
         now: float,
         tp: TopicPartition,
-        partition: Partition,
+        partition: InPartition,
         records: Buffer,
         aborted: Iterable[tuple[int, int]],
-    ) -> list[Outcome]:
-        outcomes, before = list[Outcome](), len(partition.pieces)
+    ) -> list[FetchOutcome]:
+        outcomes, before = list[FetchOutcome](), len(partition.pieces)
         cut = pieces(records, partition.position, aborted=aborted, records_max=TAKE_RECORDS)
         try:
             for piece in cut:
@@ -232,11 +232,11 @@ class Fetching:
             partition.retry_at = now + BACKOFF_S  # nothing whole came: not at once again
         return outcomes
 
-    def _hold(self, partition: Partition, size: int) -> None:
+    def _hold(self, partition: InPartition, size: int) -> None:
         partition.held += size
         self._held += size
 
-    def _damage(self, now: float, partition: Partition, error: CorruptRecord) -> Damaged:
+    def _damage(self, now: float, partition: InPartition, error: CorruptRecord) -> Damaged:
         """Of the batch at its position."""
         same = partition.damaged_at == partition.position
         partition.damaged = partition.damaged + 1 if same else 1
@@ -264,7 +264,7 @@ class Fetching:
         self,
         now: float,
         tp: TopicPartition,
-        partition: Partition,
+        partition: InPartition,
         torn: Piece,
         error: CorruptRecord,
     ) -> Batch | Damaged | None:

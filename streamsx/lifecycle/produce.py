@@ -49,14 +49,14 @@ RENUMBERED: Final = frozenset(
 
 
 @dataclass(slots=True)
-class Closed:
+class ClosedBatch:
     """A batch that waits for its acknowledgement."""
 
     data: bytearray
     records: int
 
 
-class Partition:
+class OutPartition:
     """The open batch, and those that are closed and not acknowledged, in order."""
 
     __slots__ = (
@@ -75,11 +75,14 @@ class Partition:
     )  # fmt: skip
 
     def __init__(
-        self, tp: TopicPartition, make: Callable[[], Builder], opened: Callable[["Partition"], None]
+        self,
+        tp: TopicPartition,
+        make: Callable[[], Builder],
+        opened: Callable[["OutPartition"], None],
     ) -> None:
         self.tp, self._make, self._opened = tp, make, opened
         self.builder: Builder | None = None
-        self.queue: deque[Closed] = deque()
+        self.queue: deque[ClosedBatch] = deque()
         self.closed = 0
         """Batches that were ever closed; a flush waits for a number of them."""
         self.flying = False
@@ -111,7 +114,7 @@ class Partition:
         count = builder.count
         data = builder.close(producer_id, self.epoch, self.sequence)
         self.sequence = (self.sequence + count) % SEQUENCES
-        self.queue.append(Closed(data, count))
+        self.queue.append(ClosedBatch(data, count))
         self.closed += 1
         self.builder = None
         return len(data)
@@ -135,11 +138,11 @@ class Partition:
 class Sent(NamedTuple):
     """A batch on its way; an answer is its own, and never one's that took its place."""
 
-    lane: Partition
-    batch: Closed
+    lane: OutPartition
+    batch: ClosedBatch
 
 
-class Answer(NamedTuple):
+class Acknowledged(NamedTuple):
     """What a broker says of one batch."""
 
     code: int
@@ -155,7 +158,7 @@ class Again:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SendRefused:
     """For good: nothing behind that batch may overtake it."""
 
     tp: TopicPartition
@@ -168,7 +171,7 @@ class Sending:
     def __init__(
         self,
         make: Callable[[], Builder],
-        opened: Callable[[Partition], None],
+        opened: Callable[[OutPartition], None],
         *,
         linger_s: float,
         buffer_bytes: int,
@@ -177,29 +180,29 @@ class Sending:
         self.producer_id = -1
         self._make, self._tell_opened = make, opened
         self._linger_s, self._buffer_bytes = linger_s, buffer_bytes
-        self._partitions: dict[TopicPartition, Partition] = {}
-        self._waiting: dict[TopicPartition, Partition] = {}
+        self._partitions: dict[TopicPartition, OutPartition] = {}
+        self._waiting: dict[TopicPartition, OutPartition] = {}
         """With something to send and nothing on its way."""
-        self._open: dict[TopicPartition, Partition] = {}
+        self._open: dict[TopicPartition, OutPartition] = {}
         """With an open batch."""
         self._closed_bytes = 0
 
     # -- what is sent
 
-    def partition(self, tp: TopicPartition) -> Partition:
+    def partition(self, tp: TopicPartition) -> OutPartition:
         """The same one each time."""
         if tp not in self._partitions:
-            self._partitions[tp] = Partition(tp, self._make, self._tell_opened)
+            self._partitions[tp] = OutPartition(tp, self._make, self._tell_opened)
         return self._partitions[tp]
 
-    def opened(self, lane: Partition, now: float) -> None:
+    def opened(self, lane: OutPartition, now: float) -> None:
         """It has a batch with a first record."""
         lane.since = now
         self._open[lane.tp] = lane
         if not lane.flying:
             self._waiting[lane.tp] = lane
 
-    def close(self, lane: Partition) -> None:
+    def close(self, lane: OutPartition) -> None:
         """Nothing more goes into its open batch."""
         del self._open[lane.tp]
         self._closed_bytes += lane.close(self.producer_id)
@@ -216,7 +219,7 @@ class Sending:
         builders = [lane.builder for lane in self._open.values()]
         return sum(builder.size for builder in builders if builder) > room
 
-    def flush(self) -> list[tuple[Partition, int]]:
+    def flush(self) -> list[tuple[OutPartition, int]]:
         """Closes what is open; what is to be `acknowledged` for everything to have arrived."""
         for lane in tuple(self._open.values()):
             self.close(lane)
@@ -242,7 +245,7 @@ class Sending:
         """When something is due that nobody has sent; None while there is nothing."""
         return min(map(self._due_at, self._waiting.values()), default=None)
 
-    def _due_at(self, lane: Partition) -> float:
+    def _due_at(self, lane: OutPartition) -> float:
         if lane.queue:
             return lane.retry_at
         assert lane.builder is not None, "waiting without a batch"
@@ -251,10 +254,10 @@ class Sending:
 
     def due(
         self, now: float, leader: Callable[[TopicPartition], int | None]
-    ) -> tuple[dict[int, list[Partition]], list[Partition]]:
+    ) -> tuple[dict[int, list[OutPartition]], list[OutPartition]]:
         """What may leave now, by broker; and what could, if it had a leader: that pauses."""
-        by_node: dict[int, list[Partition]] = {}
-        leaderless: list[Partition] = []
+        by_node: dict[int, list[OutPartition]] = {}
+        leaderless: list[OutPartition] = []
         for lane in self._waiting.values():
             if self._due_at(lane) > now:
                 continue
@@ -266,12 +269,12 @@ class Sending:
         self.pause(now, leaderless)
         return by_node, leaderless
 
-    def pause(self, now: float, lanes: Iterable[Partition]) -> None:
+    def pause(self, now: float, lanes: Iterable[OutPartition]) -> None:
         """Not at once again."""
         for lane in lanes:
             lane.retry_at = now + BACKOFF_S
 
-    def requests(self, lanes: Iterable[Partition]) -> Iterator[list[Sent]]:
+    def requests(self, lanes: Iterable[OutPartition]) -> Iterator[list[Sent]]:
         """They leave, the first batch of each, in requests of a size that a broker takes."""
         request, size = list[Sent](), 0
         for lane in lanes:
@@ -289,12 +292,12 @@ class Sending:
             yield request
 
     def answered(
-        self, now: float, request: Iterable[Sent], answers: Mapping[TopicPartition, Answer]
-    ) -> list[Again | Refused]:
+        self, now: float, request: Iterable[Sent], answers: Mapping[TopicPartition, Acknowledged]
+    ) -> list[Again | SendRefused]:
         """What became of a request. Where there is no answer nobody knows what has arrived: the
         same bytes again.
         """
-        outcomes = list[Again | Refused]()
+        outcomes = list[Again | SendRefused]()
         for lane, batch in request:
             lane.flying = False
             answer = answers.get(lane.tp)
@@ -306,7 +309,9 @@ class Sending:
                 self._waiting[lane.tp] = lane
         return outcomes
 
-    def _answered(self, now: float, lane: Partition, answer: Answer) -> list[Again | Refused]:
+    def _answered(
+        self, now: float, lane: OutPartition, answer: Acknowledged
+    ) -> list[Again | SendRefused]:
         code = answer.code
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             batch = lane.queue.popleft()
@@ -316,14 +321,14 @@ class Sending:
             return []
         if code not in RENUMBERED | RETRIED:
             lane.flying = True  # for good
-            return [Refused(lane.tp, code)]
+            return [SendRefused(lane.tp, code)]
         if code in RENUMBERED:
             lane.renumber(self.producer_id)
         self.pause(now, [lane])
         return [Again(lane.tp, code)]
 
 
-def sticky(lanes: Sequence[Partition]) -> Partition:
+def sticky(lanes: Sequence[OutPartition]) -> OutPartition:
     """Records without a key fill one batch, then the next partition's."""
     return next(
         (lane for lane in lanes if lane.builder is not None),

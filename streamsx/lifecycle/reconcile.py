@@ -30,13 +30,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamsx.lifecycle import task as life
-from streamsx.lifecycle.task import Life, State
+from streamsx.lifecycle.task import Life, TaskState
 from streamsx.model import Role, TaskId
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """An assignment in full, before its `Assigned`. A task is in one of the two lists at most."""
+class TasksPlanned:
+    """An assignment in full, before its `TasksAssigned`. No task is in both lists."""
 
     active: frozenset[TaskId]
     learners: frozenset[TaskId]
@@ -44,7 +44,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class TasksAssigned:
     """These became ours, or more of them did."""
 
     tasks: frozenset[TaskId]
@@ -62,7 +62,7 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class TasksLost:
     """A part of them, where the rest is `kept`."""
 
     tasks: frozenset[TaskId]
@@ -70,7 +70,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class PositionsKnown:
     """Answers `FetchPositions` of this number."""
 
     task: TaskId
@@ -107,7 +107,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class TaskSettled:
     """A suspended task has nothing left to commit."""
 
     task: TaskId
@@ -128,15 +128,15 @@ class Undone:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class TaskBroken:
     """By its policy, or because its stores cannot be opened or read."""
 
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """Answers `Close`."""
+class StoresClosed:
+    """Answers `CloseStores`."""
 
     task: TaskId
 
@@ -147,8 +147,8 @@ class Ended:
 
 
 Event = (
-    Planned | Assigned | Revoked | Lost | Positions | StoresOpen | EndsKnown | Restored | Settled
-    | Stopped | Undone | Failed | Closed | Ended
+    TasksPlanned | TasksAssigned | Revoked | TasksLost | PositionsKnown | StoresOpen | EndsKnown
+    | Restored | TaskSettled | Stopped | Undone | TaskBroken | StoresClosed | Ended
 )  # fmt: skip
 
 
@@ -170,14 +170,14 @@ class FetchPositions:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnds:
-    """Ask for the bounds of its changelogs as of now. Nothing is answered after a `Close`."""
+    """Ask for the bounds of its changelogs as of now. Nothing is answered after a `CloseStores`."""
 
     task: TaskId
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunTask:
     """Make the task and feed it from its committed positions."""
 
     task: TaskId
@@ -198,7 +198,7 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopTask:
     """End its bodies and feed it nothing more; what it has done is committed all the same."""
 
     task: TaskId
@@ -226,38 +226,38 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseStores:
     """Write what is committed, close its stores."""
 
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TaskMoved:
     """A transition, for the event log."""
 
     task: TaskId
     role: Role
-    old: State
-    new: State
+    old: TaskState
+    new: TaskState
 
 
 Effect = (
-    Open | FetchPositions | ReadEnds | Run | Announce | Suspend | Stop | Release | Forget | Close
-    | Moved
+    Open | FetchPositions | ReadEnds | RunTask | Announce | Suspend | StopTask | Release | Forget
+    | CloseStores | TaskMoved
 )  # fmt: skip
 
-PLAIN: Mapping[life.Effect, type[Run | Suspend | Stop | Forget | Close]] = {
-    life.Effect.RUN: Run,
+PLAIN: Mapping[life.Effect, type[RunTask | Suspend | StopTask | Forget | CloseStores]] = {
+    life.Effect.RUN: RunTask,
     life.Effect.SUSPEND: Suspend,
-    life.Effect.STOP: Stop,
+    life.Effect.STOP: StopTask,
     life.Effect.FORGET: Forget,
-    life.Effect.CLOSE: Close,
+    life.Effect.CLOSE: CloseStores,
 }
 
 
 @dataclass(slots=True)
-class Holding:
+class HeldTask:
     """A task and what its opening or promotion waits for."""
 
     life: Life
@@ -279,7 +279,7 @@ class Holdings:
     """All tasks of one worker; `step` is the only door."""
 
     def __init__(self) -> None:
-        self._held: dict[TaskId, Holding] = {}
+        self._held: dict[TaskId, HeldTask] = {}
         self._now = 0.0
         self._number = 0
         self._effects: list[Effect] = []
@@ -302,7 +302,7 @@ class Holdings:
         """Positions of this number are the newest that were asked for."""
         return task in self._held and self._held[task].number == number
 
-    def tasks(self, *states: State) -> list[TaskId]:
+    def tasks(self, *states: TaskState) -> list[TaskId]:
         """In order; all of them when no state is named."""
         return sorted(t for t, h in self._held.items() if not states or h.life.state in states)
 
@@ -310,15 +310,15 @@ class Holdings:
         """The effects of one event, in order. Raises InvalidTransition with the task's story."""
         self._now, self._effects = now, []
         match event:
-            case Planned():
+            case TasksPlanned():
                 self._planned(event)
-            case Assigned(tasks):
+            case TasksAssigned(tasks):
                 for task in sorted(tasks):
                     self._assigned(task)
             case Revoked(tasks, number, kept):
                 for task in sorted(tasks):
                     self._revoked(task, number, kept=task in kept)
-            case Lost(tasks, kept):
+            case TasksLost(tasks, kept):
                 for task in sorted(tasks & self._held.keys()):
                     self._lost(self._held[task], kept=task in kept)
             case Ended():
@@ -329,55 +329,55 @@ class Holdings:
 
     def _answered(
         self,
-        event: Positions | StoresOpen | EndsKnown | Restored | Settled | Stopped | Undone | Failed
-        | Closed,
+        event: PositionsKnown | StoresOpen | EndsKnown | Restored | TaskSettled | Stopped | Undone
+        | TaskBroken | StoresClosed,
     ) -> None:  # fmt: skip
         held = self._held.get(event.task)
         if held is None:
             return  # asked for a holding that is over
         match event:
-            case Positions(_, number):
+            case PositionsKnown(_, number):
                 held.positions = held.positions or number == held.number
                 self._ask(held)
             case StoresOpen():
                 held.stores_open = True
-                if held.life.state is State.CLOSING:
+                if held.life.state is TaskState.CLOSING:
                     self._step(held, life.Event.OPENED_BEHIND)
                 self._ask(held)
             case EndsKnown(_, role, behind):
                 self._ends_known(held, role, behind=behind)
             case Restored(_, role, done):
                 self._restored(held, role, done=done)
-            case Settled() | Stopped():
-                settled = isinstance(event, Settled)
+            case TaskSettled() | Stopped():
+                settled = isinstance(event, TaskSettled)
                 self._step(held, life.Event.SETTLED if settled else life.Event.STOP)
-            case Failed() | Undone():
+            case TaskBroken() | Undone():
                 self._failed(held, undone=isinstance(event, Undone))
-            case Closed():
+            case StoresClosed():
                 self._closed(held)
 
     # -- from the group
 
-    def _planned(self, plan: Planned) -> None:
+    def _planned(self, plan: TasksPlanned) -> None:
         for task in sorted(self._held.keys() | plan.learners):
             held = self._held.get(task) or self._hold(task, Role.LEARNER)
             held.announced, held.promised = False, task in plan.promised
             state, learns = held.life.state, task in plan.learners
-            if state is State.CLOSING:
+            if state is TaskState.CLOSING:
                 kept = held.afterwards if task in plan.active else None
                 held.afterwards = Role.LEARNER if learns else kept
             elif held.life.role is Role.ACTIVE or task in plan.active:
                 continue
             elif not learns:
                 self._step(held, life.Event.DROP)
-            elif state is State.TAILING:
+            elif state is TaskState.TAILING:
                 self._announce(held)
 
     def _assigned(self, task: TaskId) -> None:
         held = self._held.get(task)
         if held is None:
             self._hold(task, Role.ACTIVE)
-        elif held.life.role is Role.LEARNER and held.life.state is not State.CLOSING:
+        elif held.life.role is Role.LEARNER and held.life.state is not TaskState.CLOSING:
             self._step(held, life.Event.PROMOTE)
         else:
             held.afterwards = Role.ACTIVE
@@ -391,50 +391,50 @@ class Holdings:
             held.afterwards, held.revoke = Role.ACTIVE if kept else None, number
             self._step(held, life.Event.REVOKE)
 
-    def _lost(self, held: Holding, *, kept: bool) -> None:
+    def _lost(self, held: HeldTask, *, kept: bool) -> None:
         if kept:
             held.afterwards = Role.ACTIVE
         elif held.afterwards is Role.ACTIVE:
             held.afterwards = None
-        if held.life.role is Role.ACTIVE or held.life.state is State.CLOSING:
+        if held.life.role is Role.ACTIVE or held.life.state is TaskState.CLOSING:
             self._step(held, life.Event.LOST)
 
     def _ended(self) -> None:
         for _, held in sorted(self._held.items()):
             held.afterwards = None
-            if held.life.state is not State.CLOSING:
+            if held.life.state is not TaskState.CLOSING:
                 learner = held.life.role is Role.LEARNER
                 self._step(held, life.Event.DROP if learner else life.Event.LOST)
 
     # -- answers of the worker
 
-    def _ask(self, held: Holding) -> None:
+    def _ask(self, held: HeldTask) -> None:
         """The ends, once per role: a learner's behind its stores, an active's behind both."""
         role = held.life.role
-        if not held.stores_open or held.asked is role or held.life.state is State.CLOSING:
+        if not held.stores_open or held.asked is role or held.life.state is TaskState.CLOSING:
             return
         if held.positions or role is Role.LEARNER:
             held.asked = role
             self._effects.append(ReadEnds(held.life.task, role))
 
-    def _ends_known(self, held: Holding, role: Role, *, behind: bool) -> None:
+    def _ends_known(self, held: HeldTask, role: Role, *, behind: bool) -> None:
         """A promotion may have come meanwhile: then these ends are too old to run on."""
-        if held.life.state is State.OPENING:
+        if held.life.state is TaskState.OPENING:
             at_end = role is held.life.role and not behind
             self._step(held, life.Event.OPENED_AT_END if at_end else life.Event.OPENED_BEHIND)
 
-    def _restored(self, held: Holding, role: Role, *, done: bool) -> None:
+    def _restored(self, held: HeldTask, role: Role, *, done: bool) -> None:
         if role is not held.life.role:
             return  # of before a promotion
-        if done and held.life.state is State.RESTORING:
+        if done and held.life.state is TaskState.RESTORING:
             self._step(held, life.Event.REACHED_END)
-        elif not done and held.life.state is State.TAILING:
+        elif not done and held.life.state is TaskState.TAILING:
             self._step(held, life.Event.FELL_BEHIND)
 
-    def _failed(self, held: Holding, *, undone: bool) -> None:
+    def _failed(self, held: HeldTask, *, undone: bool) -> None:
         """One that is wanted back begins anew at whoever gets it."""
-        if held.life.state is not State.CLOSING:
-            wanted = held.life.state is State.SUSPENDED
+        if held.life.state is not TaskState.CLOSING:
+            wanted = held.life.state is TaskState.SUSPENDED
             self._step(held, life.Event.FAIL)
             if undone and wanted:
                 self._effects.append(Release(held.life.task, held.revoke))
@@ -443,7 +443,7 @@ class Holdings:
         elif not held.stores_open:
             self._step(held, life.Event.OPENED_BEHIND)  # closes what there is of it
 
-    def _closed(self, held: Holding) -> None:
+    def _closed(self, held: HeldTask) -> None:
         self._step(held, life.Event.CLOSED)
         del self._held[held.life.task]
         if held.afterwards is not None:
@@ -452,17 +452,17 @@ class Holdings:
 
     # -- lives
 
-    def _hold(self, task: TaskId, role: Role) -> Holding:
-        held = self._held[task] = Holding(Life(task, role))
+    def _hold(self, task: TaskId, role: Role) -> HeldTask:
+        held = self._held[task] = HeldTask(Life(task, role))
         self._step(held, life.Event.START)
         return held
 
-    def _step(self, held: Holding, event: life.Event) -> None:
+    def _step(self, held: HeldTask, event: life.Event) -> None:
         alive = held.life
         task, old = alive.task, alive.state
         effects = alive.step(self._now, event)
         if alive.state is not old:
-            self._effects.append(Moved(task, alive.role, old, alive.state))
+            self._effects.append(TaskMoved(task, alive.role, old, alive.state))
         for effect in effects:
             if effect is life.Effect.OPEN:
                 self._effects.append(Open(task, alive.role))
@@ -476,16 +476,16 @@ class Holdings:
                 self._effects.append(Release(task, held.revoke))
             else:
                 self._effects.append(PLAIN[effect](task))
-        opening_ended = old is State.OPENING and alive.state is State.CLOSING
+        opening_ended = old is TaskState.OPENING and alive.state is TaskState.CLOSING
         if opening_ended and held.stores_open and life.Effect.CLOSE not in effects:
             self._step(held, life.Event.OPENED_BEHIND)  # without them, StoresOpen does it
 
-    def _fetch_positions(self, held: Holding) -> None:
+    def _fetch_positions(self, held: HeldTask) -> None:
         self._number += 1
         held.number = self._number
         self._effects.append(FetchPositions(held.life.task, held.number))
 
-    def _announce(self, held: Holding) -> None:
+    def _announce(self, held: HeldTask) -> None:
         if not (held.promised or held.announced):
             held.announced = True
             self._effects.append(Announce(held.life.task))

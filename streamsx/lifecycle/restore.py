@@ -30,7 +30,7 @@ STORY_STEPS = 200
 FALLS_BACK_AT_LIMITS = 2
 
 
-class State(Enum):
+class RestoreState(Enum):
     OPENING = "opening"
     READING = "reading"
     TAILING = "tailing"
@@ -65,7 +65,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class EndMoved:
     """What a fetch reply said of a follower's end."""
 
     end: int
@@ -86,7 +86,7 @@ class Promoted:
     end: int
 
 
-Event = Opened | Fetched | Written | Moved | OutOfRange | Promoted
+Event = Opened | Fetched | Written | EndMoved | OutOfRange | Promoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Step(NamedTuple):
 
     now: float
     event: str
-    state: State
+    state: RestoreState
     position: int
     end: int
 
@@ -150,7 +150,7 @@ class Restore:
     """
 
     def __init__(self, *, follows: bool, limit: int) -> None:
-        self.state, self.follows, self.limit = State.OPENING, follows, limit
+        self.state, self.follows, self.limit = RestoreState.OPENING, follows, limit
         self.position, self.began, self.end = 0, 0, 0
         self.records = 0
         self._writing: int | None = None
@@ -171,26 +171,26 @@ class Restore:
         name = type(event).__name__
         self.story.append(Step(now, name, self.state, self.position, self.end))
         match event:
-            case Opened() if self.state is State.OPENING:
+            case Opened() if self.state is RestoreState.OPENING:
                 return self._opened(event)
             case Fetched() if self.state in READS and self._writing is None:
                 return self._fetched(event)
             case Written() if self.state in READS and self._writing is not None:
                 self.position, self._writing = self._writing, None
                 return self._settled()
-            case Moved(end) if self.state in READS:
+            case EndMoved(end) if self.state in READS:
                 self.end = max(self.end, end) if self.follows else self.end
                 return self._settled()
             case OutOfRange(start, end) if self.state in READS:
                 return self._restart(SetAside(cut(self.position, start, end)), start, end)
             case Promoted(end) if self.state in READS:
                 self.follows, self.end = False, end
-                self.state = State.READING
+                self.state = RestoreState.READING
                 return self._settled()
         raise InvalidTransition(f"restore: {name} while {self.state.value}: {list(self.story)}")
 
     def _opened(self, event: Opened) -> list[Effect]:
-        self.state, self.end = State.READING, event.end
+        self.state, self.end = RestoreState.READING, event.end
         if event.position is None and event.rows:
             wipe = Wipe("the store has rows but no position")
             return self._restart(wipe, event.start, event.end)
@@ -201,7 +201,7 @@ class Restore:
 
     def _restart(self, first: Wipe | SetAside, start: int, end: int) -> list[Effect]:
         """Deletes in the gap are unknown, so nothing that is there can be used."""
-        self.state = State.READING
+        self.state = RestoreState.READING
         self.position = self.began = start
         self.end, self._writing = (max(self.end, end) if self.follows else end), None
         return [first, Read(start), *self._settled()]
@@ -218,18 +218,18 @@ class Restore:
         if not self.follows:
             if self._writing is not None or self.position < self.end:
                 return []
-            self.state = State.DONE
+            self.state = RestoreState.DONE
             return [ReachedEnd(0)]
-        if self.state is State.READING and self.lag <= self.limit:
-            self.state = State.TAILING
+        if self.state is RestoreState.READING and self.lag <= self.limit:
+            self.state = RestoreState.TAILING
             return [ReachedEnd(self.lag)]
-        if self.state is State.TAILING and self.lag > FALLS_BACK_AT_LIMITS * self.limit:
-            self.state = State.READING
+        if self.state is RestoreState.TAILING and self.lag > FALLS_BACK_AT_LIMITS * self.limit:
+            self.state = RestoreState.READING
             return [FellBehind(self.lag)]
         return []
 
 
-READS: Final = frozenset({State.READING, State.TAILING})
+READS: Final = frozenset({RestoreState.READING, RestoreState.TAILING})
 
 
 def cut(position: int, start: int, end: int) -> str:

@@ -38,7 +38,7 @@ from streamsx.model import Role, TaskId
 STORY_STEPS = 200
 
 
-class State(Enum):
+class TaskState(Enum):
     """Values are the words of the event `task`."""
 
     CREATED = "created"
@@ -102,16 +102,16 @@ class Effect(Enum):
 class Cell(NamedTuple):
     """None as the next state: stays."""
 
-    next: State | None
+    next: TaskState | None
     effects: tuple[Effect, ...] = ()
 
 
-_C, _O, _R, _T = State.CREATED, State.OPENING, State.RESTORING, State.TAILING
-_RUN, _S, _X, _END = State.RUNNING, State.SUSPENDED, State.CLOSING, State.CLOSED
-_STOP = State.STOPPED
+_C, _O, _R, _T = TaskState.CREATED, TaskState.OPENING, TaskState.RESTORING, TaskState.TAILING
+_RUN, _S, _X, _END = TaskState.RUNNING, TaskState.SUSPENDED, TaskState.CLOSING, TaskState.CLOSED
+_STOP = TaskState.STOPPED
 STAYS: Final = Cell(None)
 
-BOTH: Final[dict[tuple[Event, State], Cell]] = {
+BOTH: Final[dict[tuple[Event, TaskState], Cell]] = {
     (Event.START, _C): Cell(_O, (Effect.OPEN,)),
     (Event.OPENED_BEHIND, _O): Cell(_R),
     (Event.OPENED_BEHIND, _X): Cell(None, (Effect.CLOSE,)),
@@ -123,7 +123,7 @@ BOTH: Final[dict[tuple[Event, State], Cell]] = {
     (Event.FAIL, _R): Cell(_X, (Effect.CLOSE,)),
     (Event.CLOSED, _X): Cell(_END),
 }
-ACTIVE: Final[dict[tuple[Event, State], Cell]] = {
+ACTIVE: Final[dict[tuple[Event, TaskState], Cell]] = {
     (Event.OPENED_AT_END, _O): Cell(_RUN, (Effect.RUN,)),
     (Event.REACHED_END, _R): Cell(_RUN, (Effect.RUN,)),
     (Event.RENEW, _O): Cell(_X),
@@ -148,7 +148,7 @@ ACTIVE: Final[dict[tuple[Event, State], Cell]] = {
     (Event.FAIL, _STOP): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
     (Event.FAIL, _S): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
 }
-LEARNER: Final[dict[tuple[Event, State], Cell]] = {
+LEARNER: Final[dict[tuple[Event, TaskState], Cell]] = {
     (Event.OPENED_AT_END, _O): Cell(_R),
     (Event.REACHED_END, _R): Cell(_T, (Effect.READY,)),
     (Event.FELL_BEHIND, _T): Cell(_R),
@@ -169,7 +169,7 @@ class Step(NamedTuple):
     now: float
     event: Event
     role: Role
-    state: State
+    state: TaskState
     effects: tuple[Effect, ...]
 
 
@@ -177,7 +177,7 @@ class Life:
     """One task; `step` is the only door."""
 
     def __init__(self, task: TaskId, role: Role) -> None:
-        self.task, self.role, self.state = task, role, State.CREATED
+        self.task, self.role, self.state = task, role, TaskState.CREATED
         self.story: deque[Step] = deque(maxlen=STORY_STEPS)
 
     def step(self, now: float, event: Event) -> tuple[Effect, ...]:

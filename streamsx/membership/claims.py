@@ -23,7 +23,7 @@ from streamsx.model import TopicPartition
 NONE: frozenset[TopicPartition] = frozenset()
 
 
-class Asked(NamedTuple):
+class RevokeAsked(NamedTuple):
     """`until`: when it is taken as lost."""
 
     number: int
@@ -35,7 +35,7 @@ class Claims:
 
     def __init__(self) -> None:
         self.owned, self.assigned = NONE, NONE
-        self.revoking: dict[TopicPartition, Asked] = {}
+        self.revoking: dict[TopicPartition, RevokeAsked] = {}
         self.since: dict[TopicPartition, int] = {}
 
     @property
@@ -53,7 +53,7 @@ class Claims:
     def revoke(self, number: int, until: float) -> Partitions:
         """Asks for all that is to be revoked; returns what was not asked for before."""
         asked = sorted(self.to_be_revoked - self.revoking.keys())
-        self.revoking |= dict.fromkeys(asked, Asked(number, until))
+        self.revoking |= dict.fromkeys(asked, RevokeAsked(number, until))
         return tuple(asked)
 
     def release(self, tps: AnyPartitions, number: int) -> tuple[Partitions, Partitions]:

@@ -46,7 +46,7 @@ WAITING_MAX = 100
 
 
 @dataclass(slots=True)
-class Asked:
+class CommitAsked:
     """`born`: the generation that it was asked under."""
 
     id: int
@@ -82,8 +82,8 @@ class Commits:
     """Of one member, over its whole life."""
 
     def __init__(self) -> None:
-        self._flying: Asked | None = None
-        self._waiting: deque[Asked] = deque()
+        self._flying: CommitAsked | None = None
+        self._waiting: deque[CommitAsked] = deque()
 
     @property
     def idle(self) -> bool:
@@ -96,7 +96,7 @@ class Commits:
 
     def ask(self, commit: e.Commit, claims: Claims) -> list[e.Effect]:
         offsets = dict(sorted(commit.offsets.items()))
-        asked = Asked(commit.id, offsets, commit.generation)
+        asked = CommitAsked(commit.id, offsets, commit.generation)
         asked.keep(claims)
         if not asked.offsets:
             return [asked.failed(e.Refusal.NOT_OWNED)]

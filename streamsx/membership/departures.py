@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from streamsx.assignor.model import Leaving, Mark, MarkState
+from streamsx.assignor.model import Mark, MarkState, WayOut
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.errors import UsageError
 from streamsx.model import TaskId
@@ -30,7 +30,7 @@ SETTLE_MS = 10_000
 NO_MARK = Mark(MarkState.LEAVING)
 
 
-class State(Enum):
+class DepartureState(Enum):
     """In the words of `streamsx leave`."""
 
     LEAVING = "leaving"
@@ -51,7 +51,7 @@ class Departure:
 
     instance: str
     cancels: bool
-    state: State
+    state: DepartureState
     members: frozenset[str]
     tasks: frozenset[TaskId]
     left: frozenset[TaskId]
@@ -63,7 +63,7 @@ class Departure:
 
     @property
     def ended(self) -> bool:
-        return self.state is not State.LEAVING
+        return self.state is not DepartureState.LEAVING
 
     @property
     def tasks_moved(self) -> int:
@@ -97,11 +97,11 @@ def begun(
     leaves = [here.leaving for here in mine if here.leaving]
     sooner = [leaving.deadline_ms for leaving in leaves if leaving.deadline_ms is not None]
     tasks = frozenset(task for here in mine for task in here.active)
-    state = State.LEAVING if mine else State.UNKNOWN
+    state = DepartureState.LEAVING if mine else DepartureState.UNKNOWN
     return Departure(
         instance=instance,
         cancels=cancels,
-        state=State.CANCELLED if mine and cancels and not leaves else state,
+        state=DepartureState.CANCELLED if mine and cancels and not leaves else state,
         members=frozenset(here.member for here in mine),
         tasks=tasks,
         left=tasks,
@@ -137,24 +137,24 @@ def after(departure: Departure, report: GroupReport, now_ms: int) -> Departure:
     seen_ms = departure.seen_ms if gone and departure.gone else now_ms
     noted = replace(departure, members=members, gone=gone, seen_ms=seen_ms)
     if seen_ms >= departure.deadline_ms:
-        return replace(noted, state=State.TIMEOUT)
+        return replace(noted, state=DepartureState.TIMEOUT)
     if not report.settled:
         patient = not gone or now_ms <= seen_ms + SETTLE_MS
-        return noted if patient else replace(noted, state=State.LEFT)
+        return noted if patient else replace(noted, state=DepartureState.LEFT)
     others = (here for here in report.instances if here.instance != departure.instance)
     left = departure.tasks.difference(*(here.active for here in others))
     return replace(noted, left=left, state=_state(noted, report))
 
 
-def _state(noted: Departure, report: GroupReport) -> State:
+def _state(noted: Departure, report: GroupReport) -> DepartureState:
     """By a look that says who runs what."""
     mine = _mine(noted.instance, report)
     mark = _mark(noted.instance, report)
     if any(here.leaving for here in mine):
-        return State.LEAVING
+        return DepartureState.LEAVING
     if mine and (noted.cancels or (_cancels(mark) and mark.epoch_ms > noted.epoch_ms)):
-        return State.CANCELLED
-    return State.LEFT if noted.gone else State.LEAVING
+        return DepartureState.CANCELLED
+    return DepartureState.LEFT if noted.gone else DepartureState.LEAVING
 
 
 def _mine(instance: str, report: GroupReport) -> list[Instance]:
@@ -170,5 +170,5 @@ def _cancels(mark: Mark) -> bool:
     return mark.state is MarkState.CANCELLED
 
 
-def _leaves_by(leaving: Leaving | None, due_ms: int) -> bool:
+def _leaves_by(leaving: WayOut | None, due_ms: int) -> bool:
     return leaving is not None and leaving.overdue(due_ms)

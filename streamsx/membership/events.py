@@ -1,8 +1,8 @@
 """What a member hears and what it asks for: frozen values, one union each.
 
-Whoever performs a `Send` reports its fate exactly once: `Reply`, or `Disconnected` for its whole
-lane; after a `Close` nothing is reported of that lane any more. A lane is one connection, in order.
-The user data of a JoinGroup are built when its `Send` is performed, once per nonce.
+Whoever performs a `SendRequest` reports its fate exactly once: `Reply`, or `Disconnected` for its
+whole lane; after a `Close` nothing is reported of that lane any more. A lane is one connection, in
+order. The user data of a JoinGroup are built when its `SendRequest` is performed, once per nonce.
 
 Not here: what follows from them (member.py) and what they look like in bytes.
 """
@@ -30,7 +30,7 @@ class OffsetAndMetadata(NamedTuple):
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
-class Lane(Enum):
+class LaneName(Enum):
     """One connection each: a broker answers one request per connection at a time."""
 
     JOIN = "join"
@@ -121,7 +121,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LeaveMark:
     """Somebody wants this member to leave, or to stay after all; the newest epoch counts."""
 
     leaving: bool
@@ -138,7 +138,7 @@ class Synced:
     user_data: bytes = b""
     more: bool = False
     no_takers: bool = False
-    mark: Mark | None = None
+    mark: LeaveMark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Reply:
 class Disconnected:
     """All requests of the lane are unanswered and over: reset, refused, or out of time."""
 
-    lane: Lane
+    lane: LaneName
 
 
 class Eviction(NamedTuple):
@@ -275,12 +275,12 @@ class Find:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendRequest:
     """Unanswered for `timeout_s`, the lane is aborted: `Disconnected`."""
 
     request: int
     node: int
-    lane: Lane
+    lane: LaneName
     timeout_s: float
     body: Request
 
@@ -289,7 +289,7 @@ class Send:
 class Close:
     """Abort the lane's connection; its requests, sent or waiting, are abandoned."""
 
-    lane: Lane
+    lane: LaneName
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +406,6 @@ class Left:
 
 
 Effect = (
-    Find | Send | Close | Arm | Disarm | Assign | Evict | OnAssignment | Assigned | Revoke | Lost
-    | CommitDone | CommitFailed | Count | Remember | Fatal | Left
+    Find | SendRequest | Close | Arm | Disarm | Assign | Evict | OnAssignment | Assigned | Revoke
+    | Lost | CommitDone | CommitFailed | Count | Remember | Fatal | Left
 )  # fmt: skip

@@ -10,13 +10,13 @@ from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict
 from streamsx.membership.claims import NONE, Claims
 from streamsx.membership.commits import Commits
-from streamsx.membership.outbox import Outbox
+from streamsx.membership.outbox import PendingRequests
 
 
 class Holding:
     """`claims` is there to be read."""
 
-    def __init__(self, box: Outbox, revoke_timeout_s: float) -> None:
+    def __init__(self, box: PendingRequests, revoke_timeout_s: float) -> None:
         self.claims, self.commits = Claims(), Commits()
         self._box, self._revoke_timeout_s = box, revoke_timeout_s
 

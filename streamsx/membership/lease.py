@@ -10,7 +10,7 @@ Not here: what an answer says of the group.
 """
 
 from streamsx.membership import events as e
-from streamsx.membership.outbox import Outbox
+from streamsx.membership.outbox import PendingRequests
 
 TRIES_PER_SESSION = 3
 """A heartbeat or commit that stays unanswered leaves time for another one."""
@@ -20,7 +20,9 @@ HURRY_INTERVAL_S, HURRY_S = 0.1, 10.0
 class Lease:
     """`until`: nothing of ours runs at or after it. A plain number: any thread may read it."""
 
-    def __init__(self, box: Outbox, session_timeout_s: float, heartbeat_interval_s: float) -> None:
+    def __init__(
+        self, box: PendingRequests, session_timeout_s: float, heartbeat_interval_s: float
+    ) -> None:
         self.until = 0.0
         self._box = box
         self._session_s, self._interval_s = session_timeout_s, heartbeat_interval_s
@@ -37,7 +39,7 @@ class Lease:
             self._box.emit(e.Count("self-fence-total"))
 
     def ask(self, body: e.Heartbeat | e.OffsetCommit, *, stable: bool) -> None:
-        self._box.send(e.Lane.BEAT, self._session_s / TRIES_PER_SESSION, body, stable=stable)
+        self._box.send(e.LaneName.BEAT, self._session_s / TRIES_PER_SESSION, body, stable=stable)
 
     def beat(self, member_id: str, generation: int, *, stable: bool) -> None:
         """Now, unless one is under way or no coordinator is known; and again after the interval."""

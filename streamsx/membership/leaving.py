@@ -10,13 +10,13 @@ Not here: what a leaving member releases, and when it is gone.
 """
 
 from streamsx.membership import events as e
-from streamsx.membership.outbox import Outbox
+from streamsx.membership.outbox import PendingRequests
 
 
 class Leaving:
     """What returns a text returns what the leader must hear, if anything."""
 
-    def __init__(self, box: Outbox) -> None:
+    def __init__(self, box: PendingRequests) -> None:
         self.draining = self.halting = False
         self.deadline: float | None = None
         self._told = False
@@ -50,7 +50,7 @@ class Leaving:
         self._box.disarm(e.Timer.DRAIN)
         return "stays"
 
-    def heed(self, mark: e.Mark | None) -> str | None:
+    def heed(self, mark: e.LeaveMark | None) -> str | None:
         if mark is None or mark.epoch_ms <= self._marked_ms:
             return None
         self._marked_ms = mark.epoch_ms

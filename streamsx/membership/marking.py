@@ -17,7 +17,14 @@ from streamsx.assignor.observer import GroupReport
 from streamsx.clock import Clock
 from streamsx.errors import GroupError, UsageError
 from streamsx.kafka.cluster import Cluster
-from streamsx.membership.departures import Departure, State, after, begun, refuse_shared, wish
+from streamsx.membership.departures import (
+    Departure,
+    DepartureState,
+    after,
+    begun,
+    refuse_shared,
+    wish,
+)
 from streamsx.membership.look import LOOK_EVERY_S, look, settled
 from streamsx.membership.observer import Observer
 
@@ -102,7 +109,7 @@ def _believed(departure: Departure, now_ms: int) -> Departure:
     """The group knows; whether it was in time nobody waits to see."""
     if departure.ended:
         return departure
-    state = State.CANCELLED if departure.cancels else State.LEAVING
+    state = DepartureState.CANCELLED if departure.cancels else DepartureState.LEAVING
     return replace(departure, state=state, seen_ms=now_ms)
 
 

@@ -47,14 +47,14 @@ from streamsx.membership.claims import NONE
 from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
 from streamsx.membership.leaving import Leaving
-from streamsx.membership.outbox import Flight, Outbox
+from streamsx.membership.outbox import Flight, PendingRequests
 from streamsx.membership.plans import Plans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class State(Enum):
+class MemberState(Enum):
     """In the order of TABLE's columns."""
 
     OUT = "out"
@@ -85,7 +85,7 @@ TABLE: dict[type[e.Event], tuple[str, str, str, str, str]] = {
     e.Silent:            ("_silent",   "_silent",   "_silent",   "_silent",   "-"),
     e.Tick:              ("_tick",     "_tick",     "_tick",     "_tick",     "-"),
 }  # fmt: skip
-COLUMN = {state: i for i, state in enumerate(State)}
+COLUMN = {state: i for i, state in enumerate(MemberState)}
 TICKS: dict[e.Timer, str] = {
     e.Timer.HEARTBEAT: "_beat",
     e.Timer.FENCE: "lease.ended",
@@ -125,10 +125,10 @@ class Member:
 
     def __init__(self, config: MemberConfig) -> None:
         self.config = config
-        self.state = State.OUT
+        self.state = MemberState.OUT
         self.member_id, self.generation, self.owned_generation = "", -1, -1
         self.leader, self.nonce = False, 0
-        self._box = Outbox(config.jitter)
+        self._box = PendingRequests(config.jitter)
         self._mine = Holding(self._box, config.revoke_timeout_s)
         self.claims = self._mine.claims
         self.lease = Lease(self._box, config.session_timeout_s, config.heartbeat_interval_s)
@@ -144,7 +144,7 @@ class Member:
         """Raises InvalidTransition, with the story, for an event that the state does not know."""
         out = self._box.open(now)
         self._fire(TABLE[type(event)][COLUMN[self.state]], event)
-        if self.state is not State.GONE:
+        if self.state is not MemberState.GONE:
             self._follow()
         self.story.append((now, event, tuple(out)))
         return out
@@ -170,9 +170,9 @@ class Member:
             self._go()
             return
         joins = not self.leaving.halting or self._mine.commits.refused
-        if self.state is State.STABLE and self._want is not None and joins:
+        if self.state is MemberState.STABLE and self._want is not None and joins:
             self._join(self._want)
-        if self._box.known and self.generation >= 0 and self.state is not State.SYNCING:
+        if self._box.known and self.generation >= 0 and self.state is not MemberState.SYNCING:
             self._send_commit()
         self._mine.watch()
 
@@ -190,7 +190,7 @@ class Member:
             return
         if self.nonce == 0:
             self._begin()
-        elif self.state is State.JOINING and not self._box.flying(e.Lane.JOIN):
+        elif self.state is MemberState.JOINING and not self._box.flying(e.LaneName.JOIN):
             self._send_join()
         self._beat()
 
@@ -198,19 +198,19 @@ class Member:
         """Every round would wait for a dead predecessor until its session ends: one try."""
         gone, self._predecessor = self._predecessor, None
         if gone is not None:
-            self._box.send(e.Lane.JOIN, PREDECESSOR_S, e.LeaveGroup(gone))
-        elif not self._box.flying(e.Lane.JOIN):
+            self._box.send(e.LaneName.JOIN, PREDECESSOR_S, e.LeaveGroup(gone))
+        elif not self._box.flying(e.LaneName.JOIN):
             self._join("first")
 
     def _cut(self, event: e.Disconnected) -> None:
         self._box.landed(event)
-        joining = self.state in (State.JOINING, State.SYNCING)
-        if event.lane is e.Lane.BEAT:
+        joining = self.state in (MemberState.JOINING, MemberState.SYNCING)
+        if event.lane is e.LaneName.BEAT:
             self._mine.commits.break_off()
         elif joining:
-            self.state = State.JOINING
+            self.state = MemberState.JOINING
             self._plans.drop()
-        if event.lane is e.Lane.BEAT or joining or self.nonce == 0:
+        if event.lane is e.LaneName.BEAT or joining or self.nonce == 0:
             self._box.find()
 
     def _replied(self, event: e.Reply) -> None:
@@ -237,13 +237,13 @@ class Member:
 
     def _send_join(self) -> None:
         """Of this round, for the first time or again: the same claims, the same nonce."""
-        self.state = State.JOINING
+        self.state = MemberState.JOINING
         if not self._box.known:
             self._box.find()
             return
         who = (self.member_id, tuple(sorted(self._claimed)), self.owned_generation, self.nonce)
         body = e.JoinGroup(*who, bool(self.leaving), self.leaving.deadline, self._reason)
-        self._box.send(e.Lane.JOIN, self._round_s, body)
+        self._box.send(e.LaneName.JOIN, self._round_s, body)
 
     def _joined(self, flight: Flight, event: e.Reply) -> None:
         what, body = verdict(flight.body, event.error), event.body
@@ -258,7 +258,7 @@ class Member:
             if not (self.leaving and self._mine.nothing):
                 self._send_join()
             return
-        self.state, self.generation = State.SYNCING, body.generation
+        self.state, self.generation = MemberState.SYNCING, body.generation
         self.leader = body.leader == body.member_id
         self.lease.contact(flight.at)
         self._plans.end()
@@ -274,24 +274,24 @@ class Member:
 
     def _sync(self, assignments: tuple[tuple[str, bytes], ...]) -> None:
         body = e.SyncGroup(self.member_id, self.generation, assignments)
-        self._box.send(e.Lane.JOIN, self._round_s, body)
+        self._box.send(e.LaneName.JOIN, self._round_s, body)
 
     def _refused(self, what: Verdict, code: int) -> None:
         """JoinGroup or SyncGroup. What is owned stays ours, unless we are out."""
         self._box.emit(e.Count("failed-rebalance-total", name_of(code)))
         match what:
             case Verdict.FIND:
-                self.state = State.JOINING
+                self.state = MemberState.JOINING
             case Verdict.REJOIN:
                 self._join(f"the last round ended with {name_of(code)}")
             case Verdict.PAUSE | Verdict.FULL:
-                self.state = State.OUT
+                self.state = MemberState.OUT
                 full = what is Verdict.FULL
                 self._box.after(e.Timer.BACKOFF, FULL_PAUSE_S if full else self._box.pause())
         self._fall(what, code)
 
     def _retry(self, _: e.Tick) -> str | None:
-        if self.state is not State.OUT:
+        if self.state is not MemberState.OUT:
             return "the assignment failed"
         self._join(self._want or "retry")
         return None
@@ -302,7 +302,7 @@ class Member:
             self._refused(what, event.error)
             return
         assert isinstance(body, e.Synced)
-        self.state, self.owned_generation = State.STABLE, self.generation
+        self.state, self.owned_generation = MemberState.STABLE, self.generation
         self._mine.apply(self.generation, body, halting=self.leaving.halting)
         self.lease.hurry(hurries=body.more)
         self._wish(self.leaving.heed(body.mark))
@@ -313,17 +313,17 @@ class Member:
 
     def _beat(self, _: e.Tick | None = None) -> None:
         if self.generation >= 0:
-            stable = self.state is State.STABLE
+            stable = self.state is MemberState.STABLE
             self.lease.beat(self.member_id, self.generation, stable=stable)
 
     def _send_commit(self) -> None:
-        stable = self.state is State.STABLE
+        stable = self.state is MemberState.STABLE
         if offsets := self._mine.next_commit(stable=stable):
             self.lease.ask(e.OffsetCommit(self.member_id, self.generation, offsets), stable=stable)
 
     def _heard(self, body: e.Heartbeat | e.OffsetCommit, flight: Flight, event: e.Reply) -> None:
         current = body.generation == self.generation
-        stable = current and self.state is State.STABLE
+        stable = current and self.state is MemberState.STABLE
         what = verdict(body, event.error, stayed=stable and flight.stable)
         if what is Verdict.GOOD:
             self.lease.contact(flight.at)
@@ -358,18 +358,18 @@ class Member:
         asked for a name waits a moment for it: the group waits for whomever it has named.
         """
         if tick is None and not self.member_id and self._box.flying(e.JoinGroup):
-            self.leaving.wait(self._box.now - self._box.waited_s(e.Lane.JOIN) + DEAF_S)
+            self.leaving.wait(self._box.now - self._box.waited_s(e.LaneName.JOIN) + DEAF_S)
             return
-        listens = self._box.waited_s(e.Lane.BEAT) < DEAF_S
+        listens = self._box.waited_s(e.LaneName.BEAT) < DEAF_S
         self._lose(e.Refusal.GONE)
-        self.state = State.GONE
+        self.state = MemberState.GONE
         if not (listens and self._farewell()):
             self._box.emit(e.Left())
 
     def _farewell(self) -> bool:
         speaks = bool(self.member_id) and self._box.known
         if speaks:
-            self._box.send(e.Lane.BEAT, LEAVE_S, e.LeaveGroup(self.member_id))
+            self._box.send(e.LaneName.BEAT, LEAVE_S, e.LeaveGroup(self.member_id))
         return speaks
 
     def _gone(self, event: e.Reply | e.Disconnected) -> None:
@@ -394,7 +394,7 @@ class Member:
     def _lose(self, why: e.Refusal) -> None:
         """All that is ours, and all that is under way."""
         self._mine.lose_all(why)
-        self._box.emit(*(e.Close(lane) for lane in e.Lane if self._box.flying(lane)))
+        self._box.emit(*(e.Close(lane) for lane in e.LaneName if self._box.flying(lane)))
         self._box.abandon()
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
         self._plans.end()
@@ -404,12 +404,12 @@ class Member:
 
     def _fence(self, what: Verdict) -> None:
         self._lose(e.Refusal.FENCED)
-        self.state = State.OUT
+        self.state = MemberState.OUT
         if what is Verdict.FORGET:
             self.member_id = ""
         self._box.after(e.Timer.BACKOFF, self._box.pause())
 
     def _die(self, why: str, code: int = 0) -> None:
         self._lose(e.Refusal.FENCED)
-        self.state = State.GONE
+        self.state = MemberState.GONE
         self._box.emit(e.Fatal(why, code))

@@ -28,7 +28,7 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanRead:
     """An assignment in full, before its parts."""
 
     generation: int
@@ -38,7 +38,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class PositionsRead:
     """Committed offset and metadata; -1 where nothing is committed. `ticket`: of who asked."""
 
     ticket: Any
@@ -71,7 +71,7 @@ class Crashed:
     error: BaseException
 
 
-Message = (
-    Joining | Planned | Positions | Counted | IsLeaving | Stays | Crashed | e.Assigned | e.Revoke
-    | e.Lost | e.CommitDone | e.CommitFailed | e.Fatal | e.Left
+ControlMessage = (
+    Joining | PlanRead | PositionsRead | Counted | IsLeaving | Stays | Crashed | e.Assigned
+    | e.Revoke | e.Lost | e.CommitDone | e.CommitFailed | e.Fatal | e.Left
 )  # fmt: skip

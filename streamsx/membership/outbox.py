@@ -24,12 +24,12 @@ class Flight:
 
     body: e.Request
     node: int
-    lane: e.Lane
+    lane: e.LaneName
     at: float
     stable: bool
 
 
-class Outbox:
+class PendingRequests:
     """While the coordinator is not `known`, only what a standing connection waits for may be sent.
 
     "The beat lane breaks; on the join lane JoinGroup is answered": SyncGroup goes there too.
@@ -85,22 +85,22 @@ class Outbox:
         return self._serial
 
     def send(
-        self, lane: e.Lane, timeout_s: float, body: e.Request, *, stable: bool = False
+        self, lane: e.LaneName, timeout_s: float, body: e.Request, *, stable: bool = False
     ) -> None:
         assert self._node is not None
-        assert not self.flying(lane if lane is e.Lane.JOIN else type(body))
+        assert not self.flying(lane if lane is e.LaneName.JOIN else type(body))
         number = self.number()
         self._flights[number] = Flight(body, self._node, lane, self.now, stable)
-        self.emit(e.Send(number, self._node, lane, timeout_s, body))
+        self.emit(e.SendRequest(number, self._node, lane, timeout_s, body))
 
-    def flying(self, what: e.Lane | type[e.Request]) -> bool:
+    def flying(self, what: e.LaneName | type[e.Request]) -> bool:
         return any(f.lane is what or type(f.body) is what for f in self._flights.values())
 
-    def waited_s(self, lane: e.Lane) -> float:
+    def waited_s(self, lane: e.LaneName) -> float:
         """How long the oldest request on this lane has been unanswered; 0 without one."""
         return max((self.now - f.at for f in self._flights.values() if f.lane is lane), default=0.0)
 
-    def doubtful(self, node: int | None) -> list[e.Lane]:
+    def doubtful(self, node: int | None) -> list[e.LaneName]:
         """Lanes that nobody can rely on once the coordinator is found at `node`: something waits
         there for minutes that was asked before it had to be looked for, or at another broker.
 
@@ -111,9 +111,9 @@ class Outbox:
         lanes = {
             flight.lane
             for flight in self._flights.values()
-            if flight.lane is e.Lane.JOIN or flight.node != node
+            if flight.lane is e.LaneName.JOIN or flight.node != node
         }
-        return [lane for lane in e.Lane if lane in lanes and node is not None]
+        return [lane for lane in e.LaneName if lane in lanes and node is not None]
 
     def landed(self, event: e.Reply | e.Disconnected) -> list[Flight]:
         """What this event ends; nothing, if that was given up before."""

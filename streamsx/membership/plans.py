@@ -9,7 +9,7 @@ Not here: what a plan says (the assignor's), making it (`leading`).
 """
 
 from streamsx.membership import events as e
-from streamsx.membership.outbox import Outbox
+from streamsx.membership.outbox import PendingRequests
 
 PAUSE_S = 1.0
 
@@ -17,7 +17,7 @@ PAUSE_S = 1.0
 class Plans:
     """Of one member, for as long as it leads."""
 
-    def __init__(self, box: Outbox) -> None:
+    def __init__(self, box: PendingRequests) -> None:
         self._box = box
         self._asked: int | None = None
         self._evictions: tuple[e.Eviction, ...] = ()

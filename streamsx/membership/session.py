@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from streamsx.assignor.model import Leaving, Mark, MarkState
+from streamsx.assignor.model import Mark, MarkState, WayOut
 from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor
 from streamsx.assignor.wire import AssignmentView
 from streamsx.clock import Clock
@@ -34,13 +34,13 @@ from streamsx.membership.lanes import Lane
 from streamsx.membership.leading import Leading
 from streamsx.membership.member import Member, MemberConfig
 from streamsx.membership.messages import (
+    ControlMessage,
     Counted,
     Crashed,
     IsLeaving,
     Joining,
-    Message,
-    Planned,
-    Positions,
+    PlanRead,
+    PositionsRead,
     Published,
     Stays,
 )
@@ -80,7 +80,7 @@ class Session:
         subscribed: Iterable[str],
         assignor: StreamsPartitionAssignor,
         published: Callable[[], Published],
-        deliver: Callable[[Message], None],
+        deliver: Callable[[ControlMessage], None],
         file: MemberFile,
         predecessor: str | None,
         log: Callable[[str], None],
@@ -129,7 +129,7 @@ class Session:
         self._thread.call(self._feed, event)
 
     def fetch_positions(self, ticket: object, tps: Iterable[TopicPartition]) -> None:
-        """From another thread; answered by `Positions` with the ticket."""
+        """From another thread; answered by `PositionsRead` with the ticket."""
         self._thread.call(self._ask_positions, ticket, tuple(tps))
 
     # -- the thread
@@ -146,7 +146,7 @@ class Session:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._begin = tasks.create_task
-                self._lanes = {lane: self._lane(lane) for lane in e.Lane}
+                self._lanes = {lane: self._lane(lane) for lane in e.LaneName}
                 self._leading = self._leading_part()
                 self._offsets = Inquiries(
                     self._fetch_offsets, lambda why: self._log(f"positions: {why}")
@@ -179,7 +179,7 @@ class Session:
     def _grown(self) -> None:
         self._feed(e.PartitionsChanged())
 
-    def _lane(self, lane: e.Lane) -> Lane:
+    def _lane(self, lane: e.LaneName) -> Lane:
         return Lane(self._cluster, lane.value, lambda: self._feed(e.Disconnected(lane)))
 
     def _feed(self, event: e.Event) -> None:
@@ -199,7 +199,7 @@ class Session:
 
     def _perform(self, effect: e.Effect) -> None:
         match effect:
-            case e.Send():
+            case e.SendRequest():
                 self._send(effect)
             case e.Arm() | e.Disarm():
                 self._wind(effect)
@@ -256,11 +256,11 @@ class Session:
         if not effect.learns:
             view = replace(view, learners=frozenset(), promises=frozenset())
         assigned = frozenset(effect.assigned)
-        self._deliver(Planned(effect.generation, assigned, view, self._member.leader))
+        self._deliver(PlanRead(effect.generation, assigned, view, self._member.leader))
 
     # -- requests
 
-    def _send(self, send: e.Send) -> None:
+    def _send(self, send: e.SendRequest) -> None:
         body = send.body
         if isinstance(body, e.JoinGroup):
             api = Api.JOIN_GROUP
@@ -275,7 +275,7 @@ class Session:
 
         self._lanes[send.lane].put(send.node, ask)
 
-    def _answer(self, send: e.Send, reply: Any) -> e.Reply:
+    def _answer(self, send: e.SendRequest, reply: Any) -> e.Reply:
         """What the member wants to know of a reply."""
         match send.body:
             case e.JoinGroup():
@@ -308,7 +308,7 @@ class Session:
             copies=said.copies,
             stalled=said.stalled,
             stopped=said.stopped,
-            leaving=Leaving(deadline_ms) if body.leaving else None,
+            leaving=WayOut(deadline_ms) if body.leaving else None,
             fresh=self._fresh,
         )
         user_data = self._assignor.user_data(report)
@@ -326,9 +326,9 @@ class Session:
             mark=None if view.mark is None else self._mark(view.mark),
         )
 
-    def _mark(self, said: Mark) -> e.Mark:
+    def _mark(self, said: Mark) -> e.LeaveMark:
         deadline = None if said.deadline_ms is None else self._at(said.deadline_ms)
-        return e.Mark(said.state is MarkState.LEAVING, deadline, said.epoch_ms)
+        return e.LeaveMark(said.state is MarkState.LEAVING, deadline, said.epoch_ms)
 
     def _at(self, unix_ms: int) -> float:
         """Deadlines travel as unix time."""
@@ -348,7 +348,7 @@ class Session:
             self._begin(self._positions(ticket, tps), name="positions")
 
     async def _positions(self, ticket: object, tps: tuple[TopicPartition, ...]) -> None:
-        self._deliver(Positions(ticket, await self._offsets.of(tps)))
+        self._deliver(PositionsRead(ticket, await self._offsets.of(tps)))
 
     async def _fetch_offsets(
         self, tps: list[TopicPartition]

@@ -16,7 +16,7 @@ UNDECODABLE = b"\xff\xfe poison"
 SLEEPS_S = (0.01, 0.3, 1.5)
 
 
-Done = Callable[[str, TopicPartition, int], None]
+HearsDone = Callable[[str, TopicPartition, int], None]
 """Hears of each record, and which agent, when its body has done with it, whatever came of it."""
 
 
@@ -25,7 +25,7 @@ class _Told:
 
     __module__ = "user"  # whoever looks for tables in the bodies does not look into the world
 
-    def __init__(self, scene: Scene, done: Done, rng: random.Random) -> None:
+    def __init__(self, scene: Scene, done: HearsDone, rng: random.Random) -> None:
         self._sleepy, self._done, self._rng = scene.sleepy, done, rng
 
     def finish(self, agent: str, event: Event) -> None:
@@ -37,7 +37,7 @@ class _Told:
             await asyncio.sleep(self._rng.choice(SLEEPS_S))
 
 
-def app_of(scene: Scene, done: Done, rng: random.Random, **settings: object) -> App:
+def app_of(scene: Scene, done: HearsDone, rng: random.Random, **settings: object) -> App:
     """Poison raises in the body, and counts as done by then."""
     app, told = App(APP, **settings), _Told(scene, done, rng)
     words = app.topic(WORDS, value_type=str, value_serializer="raw")

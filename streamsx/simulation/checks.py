@@ -9,14 +9,14 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from streamsx.assignor.wire import ErrorWord, read_assignment
-from streamsx.broker.classic import State as GroupState
+from streamsx.broker.classic import GroupState as GroupState
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.errors import BrokerUnreachable, DiskFailed
 from streamsx.kafka.batch import columns
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.kafka.wire import Api
-from streamsx.lifecycle.task import State
+from streamsx.lifecycle.task import TaskState
 from streamsx.membership import member
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.simulation import front
@@ -61,7 +61,7 @@ class Check:
     def asked(self, host: str, call: Call) -> None:
         """A request has reached the broker."""
 
-    def told(self, host: str, call: Call, body: Body) -> None:
+    def told(self, host: str, call: Call, body: ReplyBody) -> None:
         """And is answered."""
 
     def settled(self) -> None:
@@ -132,7 +132,7 @@ class OnlyItsRunnerCommits(Check):
     def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
         self.processed[home.process.name, agent, tp].add(offset)
 
-    def told(self, host: str, call: Call, body: Body) -> None:
+    def told(self, host: str, call: Call, body: ReplyBody) -> None:
         if call.api is not Api.OFFSET_COMMIT:
             return
         asked = {
@@ -313,7 +313,7 @@ class Whole(Check):
         elif group.round.members.keys() != ids:
             self.wrong(f"members {sorted(group.round.members)}, alive {sorted(ids)}")
         for home in alive:
-            if home.member is None or home.member.state is not member.State.STABLE:
+            if home.member is None or home.member.state is not member.MemberState.STABLE:
                 self.wrong(f"{home.name} is {home.member and home.member.state}")
             elif home.member.leaving:
                 self.wrong(f"{home.name} is leaving")
@@ -327,7 +327,7 @@ class Whole(Check):
             if (parts := home.parts) is not None:
                 held = parts.tasks.holdings
                 learns = [t for t in held.tasks() if held.of(t).role is Role.LEARNER]
-                rest = [t for t in held.tasks() if held.of(t).state is not State.RUNNING]
+                rest = [t for t in held.tasks() if held.of(t).state is not TaskState.RUNNING]
                 if learns or rest:
                     self.wrong(f"{home.name} learns {learns}, does not run {rest}")
         number = self.world.numbers[WORDS]

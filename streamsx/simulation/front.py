@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body, Peer, Request
+from streamsx.broker.events import ClientRequest, Peer, ReplyBody
 from streamsx.broker.server import answered
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
@@ -62,7 +62,7 @@ class Front:
         gone = self.leaderless.get(topic, 0.0) > self.scheduler.now
         return NOBODY if gone else self.leader
 
-    def answer(self, service: Service, call: Call) -> Body | None:
+    def answer(self, service: Service, call: Call) -> ReplyBody | None:
         """In place of the broker's own."""
         self.world.hear("asked", call.connection.host, call)
         if (refused := self._refused(service, call)) is not None:
@@ -70,7 +70,7 @@ class Front:
         call.respond = partial(self._respond, call.respond)
         return answered(service, call)
 
-    def _refused(self, service: Service, call: Call) -> Body | None:
+    def _refused(self, service: Service, call: Call) -> ReplyBody | None:
         node = HOSTS.index(call.connection.address[0])
         if call.api in GROUP_APIS:
             code = ErrorCode.NOT_COORDINATOR if node != self.coordinator else self._spent(call)
@@ -94,14 +94,14 @@ class Front:
         poor = call.api is Api.PRODUCE and any(self.stingy.get(n, 0.0) > now for n in names(call))
         return ErrorCode.NOT_ENOUGH_REPLICAS if poor else ErrorCode.NONE
 
-    def _of_group(self, service: Service, call: Call, code: ErrorCode) -> Body | None:
+    def _of_group(self, service: Service, call: Call, code: ErrorCode) -> ReplyBody | None:
         if (machine := service.groups.machine) is None:
             return None
-        request = Request(0, call.api, call.version, Peer("", ""), call.body, "", 0)
+        request = ClientRequest(0, call.api, call.version, Peer("", ""), call.body, "", 0)
         return machine.refuse(request, code).body
 
     def _respond(
-        self, respond: Callable[[Call, Body | None], None], call: Call, body: Body | None
+        self, respond: Callable[[Call, ReplyBody | None], None], call: Call, body: ReplyBody | None
     ) -> None:
         if body is not None:
             match call.api:
@@ -114,7 +114,7 @@ class Front:
             self.world.hear("told", call.connection.host, call, body)
         respond(call, body)
 
-    def _metadata(self, body: Body) -> None:
+    def _metadata(self, body: ReplyBody) -> None:
         body["brokers"] = [
             {"node_id": node, "host": host, "port": PORT} for node, host in enumerate(HOSTS)
         ]
@@ -122,7 +122,7 @@ class Front:
             for partition in topic.get("partitions", ()):
                 partition["leader_id"] = self.leads(topic["name"])
 
-    def _coordinators(self, body: Body) -> None:
+    def _coordinators(self, body: ReplyBody) -> None:
         node = self.coordinator
         told = {"node_id": node, "host": HOSTS[node], "port": PORT}
         if self.scheduler.now < self.uncoordinated_until:
@@ -130,7 +130,7 @@ class Front:
         for one in (body, *body["coordinators"]):
             one.update(told)
 
-    def _fetched(self, call: Call, body: Body) -> None:
+    def _fetched(self, call: Call, body: ReplyBody) -> None:
         """One bit of one batch; the broker's own bytes stay whole."""
         if not self._damaged or call.connection.host == self._spared:
             return
@@ -159,7 +159,7 @@ def names(call: Call) -> list[str]:
             return [topic.name for topic in body.topics]
 
 
-def refusal(call: Call, code: ErrorCode) -> Body:
+def refusal(call: Call, code: ErrorCode) -> ReplyBody:
     """Every partition of a request to a leader."""
     topics: list[dict[str, Any]] = []
     for topic in call.body.topic_data if call.api is Api.PRODUCE else call.body.topics:

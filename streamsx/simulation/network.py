@@ -29,7 +29,7 @@ LATENCY_MIN_S: Final = 20e-6
 SYN_TRIES: Final = 6
 """The first after 1 s, each twice as late as the one before, as Linux has it."""
 
-Address = tuple[str, int]
+Endpoint = tuple[str, int]
 
 
 class Net:
@@ -45,8 +45,8 @@ class Net:
         """What a connection holds, per direction, that nobody has read yet."""
         self.slow: dict[str, float] = {}
         """How many times slower a host's segments are."""
-        self._listeners: dict[Address, tuple[ThreadLoop, Callable[[], Any]]] = {}
-        self._aliases: dict[Address, Address] = {}
+        self._listeners: dict[Endpoint, tuple[ThreadLoop, Callable[[], Any]]] = {}
+        self._aliases: dict[Endpoint, Endpoint] = {}
         self._cuts: dict[tuple[str, str], float] = {}
         self._away: dict[str, float] = {}
         self._off: dict[str, None] = {}
@@ -97,7 +97,7 @@ class Net:
             if loop.process is process:
                 self._off[host] = None
 
-    def alias(self, address: Address, of: Address) -> None:
+    def alias(self, address: Endpoint, of: Endpoint) -> None:
         """A second address at which a listener is reached."""
         self._aliases[address] = of
 
@@ -118,12 +118,12 @@ class Net:
         self._listeners[address] = (loop, factory)
         return Listener(self, loop, address)  # type: ignore[abstract]  # as asyncio's
 
-    def close(self, loop: "ThreadLoop", address: Address) -> None:
+    def close(self, loop: "ThreadLoop", address: Endpoint) -> None:
         """Nobody listens there any more."""
         if (found := self._listeners.get(address)) and found[0] is loop:
             del self._listeners[address]
 
-    def _listening(self, address: Address) -> tuple["ThreadLoop", Callable[[], Any]] | None:
+    def _listening(self, address: Endpoint) -> tuple["ThreadLoop", Callable[[], Any]] | None:
         found = self._listeners.get(self._aliases.get(address, address))
         return found if found and not found[0].closed else None
 
@@ -158,7 +158,7 @@ class _Dialing:
     """A connection that is asked for until it is there, refused, or nobody wants it."""
 
     def __init__(
-        self, net: Net, loop: "ThreadLoop", to: Address, answer: "asyncio.Future[Side | OSError]"
+        self, net: Net, loop: "ThreadLoop", to: Endpoint, answer: "asyncio.Future[Side | OSError]"
     ) -> None:
         self.net, self.loop, self.to, self.answer = net, loop, to, answer
         self.host = loop.process.host
@@ -207,11 +207,11 @@ class _Dialing:
 class Listener(asyncio.AbstractServer):
     """An `asyncio.Server`."""
 
-    def __init__(self, net: Net, loop: "ThreadLoop", address: Address) -> None:
+    def __init__(self, net: Net, loop: "ThreadLoop", address: Endpoint) -> None:
         self._net, self._loop, self._address = net, loop, address
         self.sockets = [self]
 
-    def getsockname(self) -> Address:
+    def getsockname(self) -> Endpoint:
         return self._address
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import uuid
 from pathlib import Path
 
-from streamsx.broker.connection import Limits
+from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.server import Broker
 from streamsx.broker.service import Options, Service
 from streamsx.simulation.front import HOSTS, PORT, Front
@@ -42,7 +42,7 @@ class Nodes:
                 topics=self.scene.sources,
                 clock=process.clock,
                 options=Options(sync=False, auto_create=True, partitions=self.scene.words),
-                limits=Limits(connections_max_idle_s=self.scene.idle_s),
+                limits=ConnectionLimits(connections_max_idle_s=self.scene.idle_s),
                 fresh_id=self._fresh_id,
                 answer=self.front.answer,
             )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 JOIN_S: Final = 5.0
 """As the machine's thread has it."""
 
-Main = Callable[[], Coroutine[Any, Any, Any]]
+ProcessMain = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Process:
@@ -46,11 +46,11 @@ class Process:
     def __repr__(self) -> str:
         return f"<Process {self.name}>"
 
-    def thread(self, name: str, main: Main) -> "SimThread":
+    def thread(self, name: str, main: ProcessMain) -> "SimThread":
         """What a worker is handed for its control thread."""
         return SimThread(self, name, main)
 
-    def start(self, main: Main, name: str = "main") -> "SimThread":
+    def start(self, main: ProcessMain, name: str = "main") -> "SimThread":
         """The main thread."""
         thread = SimThread(self, name, main)
         thread.start()
@@ -109,7 +109,7 @@ class Process:
 class SimThread:
     """`LoopThread` of a simulated process. `result` or `error`: how its coroutine has ended."""
 
-    def __init__(self, process: Process, name: str, main: Main) -> None:
+    def __init__(self, process: Process, name: str, main: ProcessMain) -> None:
         self.process, self.name, self._main = process, name, main
         self.loop: ThreadLoop | None = None
         self.task: asyncio.Task[Any] | None = None

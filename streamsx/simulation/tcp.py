@@ -26,7 +26,7 @@ FIN: Final = b""
 """Among what was sent: nothing follows."""
 
 
-class Owner(Protocol):
+class TcpOwner(Protocol):
     """Who has it open."""
 
     def readable(self) -> None: ...
@@ -48,7 +48,7 @@ class SimSocket:
 
     peer: "SimSocket"
 
-    def __init__(self, net: "Net", host: str, rng: Random, owner: Owner) -> None:
+    def __init__(self, net: "Net", host: str, rng: Random, owner: TcpOwner) -> None:
         self.net, self.host, self._rng, self._owner = net, host, rng, owner
         self.closed = False
         self._user_timeout_s, self._lingers = USER_TIMEOUT_S, True

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.model import Headers, TaskId
-from streamsx.serde.codec import BLESSED, Encoders
+from streamsx.serde.codec import BLESSED, Decode, Encoders
 from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
-from streamsx.topology.nodes import AgentNode, Decode, Source
+from streamsx.topology.nodes import AgentNode, Source
 
 Send = Callable[[bytes | None, bytes | None, int, Headers | None], None]
 """Key, value, timestamp in ms, headers; never awaits. Raises RecordTooLarge."""
@@ -343,9 +343,9 @@ class Actor(Protocol):
         """Ends the body where it waits."""
 
 
-Failed = Callable[[Exception], bool]
+BodyFailed = Callable[[Exception], bool]
 """Told of what ended a body; whether another one follows."""
-Start = Callable[[AgentNode, Values, Running, Failed], Actor]
+StartActor = Callable[[AgentNode, Values, Running, BodyFailed], Actor]
 """Given by the driver; it gives the inbox its gate."""
 
 

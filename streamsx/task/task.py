@@ -32,7 +32,7 @@ from streamsx.task.batch import Batch, Chunk
 from streamsx.task.merge import Merge
 from streamsx.task.policy import Failure, Policy, Streak, Word
 from streamsx.task.reader import AgentRun, LoopRun
-from streamsx.task.stream import Outbox, Start
+from streamsx.task.stream import Outbox, StartActor
 from streamsx.topology.nodes import SubTopology
 
 STORE_FAULTS = (DiskFailed, StoreCorrupt, StoreLocked)
@@ -100,7 +100,7 @@ class Task:
         partition: int,
         stores: Mapping[str, CachedStore[Any, Any]],
         outbox: Outbox,
-        start: Start,
+        start: StartActor,
         policy: Policy,
         metadata: TaskMetadata,
         checked: Mapping[str, int] | None = None,

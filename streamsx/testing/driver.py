@@ -43,7 +43,7 @@ from streamsx.engine.actor import GatedActor
 from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
 from streamsx.kafka.batch import NO_HEADERS, Builder
 from streamsx.kafka.partitioner import check_place, partition_of
-from streamsx.lifecycle.produce import Partition
+from streamsx.lifecycle.produce import OutPartition
 from streamsx.model import BATCH_BYTES_MAX, Headers, TaskId, TopicPartition
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
@@ -103,7 +103,7 @@ class _Logs(Outbox):
                 turn = next(self._unkeyed)
                 chosen = turn % partitions if key is None else partition_of(key, partitions)
             tp = TopicPartition(topic, chosen)
-            Partition(tp, _builder, _nobody).open(at_ms, key, value, headers or NO_HEADERS)
+            OutPartition(tp, _builder, _nobody).open(at_ms, key, value, headers or NO_HEADERS)
             self._rows[tp].append((key, value, at_ms, headers))
 
         return send
@@ -469,7 +469,7 @@ def _builder() -> Builder:
     return Builder(BATCH_BYTES_MAX)
 
 
-def _nobody(_: Partition) -> None:
+def _nobody(_: OutPartition) -> None:
     """Hears of a batch: its one record is in a list already."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from streamsx.errors import NameClash, TopologyError
-from streamsx.topology.internal_topics import Kind, TopicSpec
+from streamsx.topology.internal_topics import TopicKind, TopicSpec
 from streamsx.topology.nodes import Source, StoreNode, SubTopology
 from streamsx.topology.subtopologies import Stage, subtopologies
 
@@ -59,7 +59,7 @@ def build(
 def _either(one: TopicSpec, other: TopicSpec) -> TopicSpec:
     """Two of the app's objects with one name: a source is more than an output."""
     kinds = {one.kind, other.kind}
-    if not kinds <= {Kind.SOURCE, Kind.OUTPUT}:
+    if not kinds <= {TopicKind.SOURCE, TopicKind.OUTPUT}:
         raise NameClash(
             f"two topics with one name: {one.name}: one is a {one.kind.value} topic, the other a "
             f"{other.kind.value} topic: rename the table, the agent or the topic"
@@ -70,7 +70,7 @@ def _either(one: TopicSpec, other: TopicSpec) -> TopicSpec:
             f"two topics with one name: {one.name}: they ask for {one.partitions} and "
             f"{other.partitions} partitions: use one topic object"
         )
-    main = one if one.kind is Kind.SOURCE else other
+    main = one if one.kind is TopicKind.SOURCE else other
     return TopicSpec(
         one.name, main.kind, next(iter(partitions), None), main.replication, main.config
     )

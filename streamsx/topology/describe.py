@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from streamsx.topology.build import Topology, outline
 from streamsx.topology.nodes import SubTopology
-from streamsx.topology.partitions import Partitions
+from streamsx.topology.partitions import Layout
 
 
-def as_data(topology: Topology, partitions: Partitions) -> dict[str, object]:
+def as_data(topology: Topology, partitions: Layout) -> dict[str, object]:
     """For JSON: sub-topologies with tasks and signature, topics with partitions and config."""
     pairs = zip(topology.subtopologies, topology.signatures, strict=True)
     return {
@@ -38,7 +38,7 @@ def as_data(topology: Topology, partitions: Partitions) -> dict[str, object]:
     }
 
 
-def as_text(topology: Topology, partitions: Partitions) -> Iterator[str]:
+def as_text(topology: Topology, partitions: Layout) -> Iterator[str]:
     """Lines: each sub-topology with what it does, then the topics."""
     yield topology.app_id
     for each in topology.subtopologies:

@@ -25,7 +25,7 @@ NAME_LENGTH_MAX: Final = 249
 BROKER_DEFAULT: Final = -1
 
 
-class Kind(Enum):
+class TopicKind(Enum):
     """What a topic is to the app: `repartition` and `changelog` are ours, the others the user's."""
 
     SOURCE = "source"
@@ -34,15 +34,15 @@ class Kind(Enum):
     CHANGELOG = "changelog"
 
 
-CONFIGS: Final[Mapping[Kind, Mapping[str, str]]] = {
-    Kind.SOURCE: {},
-    Kind.OUTPUT: {},
-    Kind.REPARTITION: {
+CONFIGS: Final[Mapping[TopicKind, Mapping[str, str]]] = {
+    TopicKind.SOURCE: {},
+    TopicKind.OUTPUT: {},
+    TopicKind.REPARTITION: {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "segment.bytes": str(REPARTITION_SEGMENT_BYTES),
     },
-    Kind.CHANGELOG: {"cleanup.policy": "compact"},
+    TopicKind.CHANGELOG: {"cleanup.policy": "compact"},
 }
 
 
@@ -53,7 +53,7 @@ class TopicSpec:
     """
 
     name: str
-    kind: Kind
+    kind: TopicKind
     partitions: int | None = None
     replication: int = BROKER_DEFAULT
     config: Mapping[str, str] = field(default_factory=dict)

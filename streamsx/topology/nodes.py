@@ -10,11 +10,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamsx.serde.codec import Quick
+from streamsx.serde.codec import Decode, Quick
 
-Encode = Callable[[Any], bytes | None]
-Decode = Callable[[bytes | None], Any]
-Body = Callable[[Any], Coroutine[Any, Any, None]]
+AgentBody = Callable[[Any], Coroutine[Any, Any, None]]
 """Of what it reads."""
 
 LAYOUT_VERSION = 1
@@ -38,7 +36,7 @@ class AgentNode:
     """An `async def` body that is handed its stream of decoded values and never returns."""
 
     name: str
-    body: Body
+    body: AgentBody
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from streamsx.topology.nodes import SubTopology
 
 
 @dataclass(frozen=True, slots=True)
-class Partitions:
+class Layout:
     """`counts` by topic, of those to be created too; `tasks` by sub-topology."""
 
     counts: Mapping[str, int]
@@ -35,7 +35,7 @@ class Partitions:
 
 def partitioned(
     topology: Topology, found: Mapping[str, int], *, default: int, declare: bool
-) -> Partitions:
+) -> Layout:
     """`found`: partition counts of those topics that are there; `declare`: others may be created.
 
     Raises PartitionMismatch, PartitionCountChanged, TopologyError.
@@ -54,7 +54,7 @@ def partitioned(
         counts |= _changelogs(each, specs, counts)
     counts |= {name: specs[name].partitions or default for name in specs if name not in counts}
     create = tuple(replace(specs[name], partitions=counts[name]) for name in missing)
-    return Partitions(counts, tasks, create)
+    return Layout(counts, tasks, create)
 
 
 def _sources(

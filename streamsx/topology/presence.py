@@ -37,11 +37,11 @@ class Made(NamedTuple):
     folder: str
 
 
-Found = Mapping[str, bytes | None]
+TopicIds = Mapping[str, bytes | None]
 """Ids of topics as brokers say; None for one that they do not know. Others were not asked for."""
 
 
-def refuse_lost(tables: Iterable[Made], found: Found) -> None:
+def refuse_lost(tables: Iterable[Made], found: TopicIds) -> None:
     """Raises ChangelogLost where the state on this disk may be the last copy."""
     for table in tables:
         now = found.get(table.changelog, NO_ID)
@@ -72,7 +72,7 @@ def made_anew(topic: str, table: str, folder: str) -> ChangelogLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Vanished:
     """It is not there any more: told once, and then now and again."""
 
     topic: str
@@ -88,14 +88,14 @@ class Anew:
 class Presence:
     """Of topics that were all there when it begins. Time is in seconds of a monotonic clock."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: TopicIds) -> None:
         self._ids = {topic: topic_id or NO_ID for topic, topic_id in found.items()}
         self._since: dict[str, float] = {}
         self._told_at: dict[str, float] = {}
 
-    def heard(self, now: float, found: Found) -> list[Gone | Anew]:
+    def heard(self, now: float, found: TopicIds) -> list[Vanished | Anew]:
         """What the newest answer of brokers means."""
-        effects = list[Gone | Anew]()
+        effects = list[Vanished | Anew]()
         for topic, topic_id in found.items():
             if topic_id is None:
                 effects += self._missed(now, topic)
@@ -107,10 +107,10 @@ class Presence:
             self._ids[topic] = topic_id
         return effects
 
-    def _missed(self, now: float, topic: str) -> list[Gone | Anew]:
+    def _missed(self, now: float, topic: str) -> list[Vanished | Anew]:
         if now - self._since.setdefault(topic, now) < GONE_AFTER_S:
             return []
         if now - self._told_at.get(topic, -TELL_EVERY_S) < TELL_EVERY_S:
             return []
         self._told_at[topic] = now
-        return [Gone(topic)]
+        return [Vanished(topic)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streamsx.broker import server
-from streamsx.broker.connection import Limits
+from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.server import Broker
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
@@ -54,7 +54,7 @@ def alive(broker: BrokerThread) -> bool:
 
 @contextmanager
 def serving(folder: Path, **limits: float) -> Iterator[BrokerThread]:
-    with BrokerThread(folder, limits=Limits(**limits), topics={"t": 1}) as broker:  # type: ignore[arg-type]  # of two types
+    with BrokerThread(folder, limits=ConnectionLimits(**limits), topics={"t": 1}) as broker:  # type: ignore[arg-type]  # of two types
         yield broker
 
 

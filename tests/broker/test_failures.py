@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.events import Effect, Event, Request
+from streamsx.broker.events import ClientRequest, Effect, Event
 from streamsx.broker.meta import Meta
 from streamsx.broker.segment import Segment
 from streamsx.broker.service import Options
@@ -113,7 +113,11 @@ def fails_once(real: Any) -> Any:
     attempts = iter([True])
 
     def step(machine: Coordinator, now: float, event: Event) -> list[Effect]:
-        if isinstance(event, Request) and event.api is Api.LIST_GROUPS and next(attempts, False):
+        if (
+            isinstance(event, ClientRequest)
+            and event.api is Api.LIST_GROUPS
+            and next(attempts, False)
+        ):
             raise ZeroDivisionError
         found: list[Effect] = real(machine, now, event)
         return found

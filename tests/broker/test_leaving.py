@@ -13,11 +13,11 @@ from streamsx.clock import SystemClock
 from streamsx.errors import NotFound, UsageError
 from streamsx.kafka.cluster import Cluster
 from streamsx.membership import events as e
-from streamsx.membership.departures import Departure, State
+from streamsx.membership.departures import Departure, DepartureState
 from streamsx.membership.look import look, settled
 from streamsx.membership.marking import Progress, leave
 from streamsx.membership.member import MemberConfig
-from streamsx.membership.messages import IsLeaving, Joining, Message, Planned, Published
+from streamsx.membership.messages import ControlMessage, IsLeaving, Joining, PlanRead, Published
 from streamsx.membership.session import Session
 from tests.support.embedded_broker import BrokerThread
 
@@ -30,7 +30,7 @@ class Peer:
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.name, self.learns = name, True
-        self.heard: list[Message] = []
+        self.heard: list[ControlMessage] = []
         self.copies = Published({})
         self.session = Session(
             lambda: Cluster(bootstrap),
@@ -52,21 +52,21 @@ class Peer:
             self.log,
         )
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: ControlMessage) -> None:
         self.heard.append(message)
         match message:
             case e.Revoke(tps, number):
                 self.session.post(e.Released(frozenset(tps), number))
-            case Planned() if message.view.learners:
+            case PlanRead() if message.view.learners:
                 lag = 0 if self.learns else 9_000
                 learners = dict.fromkeys(message.view.learners, Copy(CopyRole.LEARNER, lag))
                 self.copies = Published(learners)
                 if self.learns:
                     self.session.post(e.Ready())
-            case Planned():
+            case PlanRead():
                 self.copies = Published({})
 
-    def told(self, kind: type[Message]) -> list[Any]:
+    def told(self, kind: type[ControlMessage]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]
 
     # What keeps member ids for a successor, and logs.
@@ -152,7 +152,7 @@ def test_who_is_asked_leaves_when_others_have_learned_its_tasks(play: Play) -> N
         assert group["b"].told(e.Left)
         assert await shares(cluster) == [3, 3]
         assert [progress.departures["b"].state for progress in (seen[0], seen[-1])] == [
-            State.LEAVING, State.LEFT,
+            DepartureState.LEAVING, DepartureState.LEFT,
         ]  # fmt: skip
 
     play("abc", story)

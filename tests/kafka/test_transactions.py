@@ -11,7 +11,7 @@ from streamsx.engine.fetch import Fetcher
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import Cluster
-from streamsx.lifecycle.fetch import Limits
+from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.model import TopicPartition
 from tests.support.apache_kafka import ApacheKafka
 
@@ -49,7 +49,7 @@ async def read(kafka: ApacheKafka, topic: str) -> list[bytes | None]:
     cluster, tp, arrived = Cluster(kafka.bootstrap), TopicPartition(topic, 0), asyncio.Event()
     await cluster.start()
     await cluster.follow([topic])
-    fetcher = Fetcher(cluster, SystemClock(), "data", Limits(), arrived.set, raises, raises)
+    fetcher = Fetcher(cluster, SystemClock(), "data", FetchLimits(), arrived.set, raises, raises)
     fetcher.add(tp, 0)
     running = asyncio.create_task(fetcher.run())
     values: list[bytes | None] = []

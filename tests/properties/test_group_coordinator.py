@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from streamsx.broker.classic import TABLE, Cause, GroupConfig, State
+from streamsx.broker.classic import TABLE, Cause, GroupConfig, GroupState
 from streamsx.broker.events import Gone
 from tests.support.desk import Desk
 
@@ -28,7 +28,7 @@ class Clients:
         )
         self.desk.set_topics(t=2, u=1)
         self.sessions = random.Random(f"sessions {seed}")
-        self.seen: Counter[tuple[Cause, State]] = Counter()
+        self.seen: Counter[tuple[Cause, GroupState]] = Counter()
 
     def group(self) -> str:
         return self.random.choice("ggh")
@@ -150,10 +150,10 @@ def test_the_seeds_reach_every_entry_of_the_table() -> None:
     wanted = {
         (cause, state)
         for cause, row in TABLE.items()
-        for state, action in zip(State, row, strict=True)
+        for state, action in zip(GroupState, row, strict=True)
         if action
     }
-    seen: set[tuple[Cause, State]] = set()
+    seen: set[tuple[Cause, GroupState]] = set()
     for seed in range(SEEDS):
         clients = Clients(seed)
         for _ in range(STEPS):

@@ -22,7 +22,7 @@ from kio.static.protocol import Entity
 
 from streamsx.kafka import wire
 from streamsx.kafka.compiler import Malformed, decode, decoder, encoder
-from streamsx.kafka.schema import UUID_ZERO, Message
+from streamsx.kafka.schema import UUID_ZERO, WireMessage
 
 MESSAGES_PER_VERSION = 5
 CODES = [code for code in ErrorCode if code >= 0]
@@ -108,7 +108,7 @@ def plain(value: Any, kind: str = "") -> Any:
 def told(value: object) -> object:
     """What a decoded message says, in the same form."""
     match value:
-        case Message():
+        case WireMessage():
             names = {n for n in dir(type(value)) if not n.startswith("_")}
             return {name: told(getattr(value, name)) for name in names}
         case list() | tuple():

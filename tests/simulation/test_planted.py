@@ -20,7 +20,7 @@ from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import session
 from streamsx.membership.answers import Verdict
-from streamsx.membership.member import Member, State
+from streamsx.membership.member import Member, MemberState
 from streamsx.membership.outbox import Flight
 from streamsx.simulation.checks import Check
 from streamsx.simulation.front import HOSTS
@@ -64,7 +64,7 @@ class NoCommitIsFenced(Coordinator):
     """Whoever commits is taken for somebody who may."""
 
     def step(self, now: float, event: b.Event) -> list[b.Effect]:
-        if isinstance(event, b.Request) and event.api == Api.OFFSET_COMMIT:
+        if isinstance(event, b.ClientRequest) and event.api == Api.OFFSET_COMMIT:
             group = self.groups.get(event.body.group_id)
             if group is not None and group.round.members:
                 event.body.member_id = min(group.round.members)
@@ -83,7 +83,7 @@ class FencedMembersKeepTheirClaims(Member):
     """KIP-792: a zombie's claim, with an old generation, wins over nobody's."""
 
     def _fence(self, what: Verdict) -> None:
-        self.state, self.generation, self.member_id = State.OUT, -1, ""
+        self.state, self.generation, self.member_id = MemberState.OUT, -1, ""
         self._box.abandon()
         self._mine.commits.fail(e.Refusal.FENCED)
         self._box.after(e.Timer.BACKOFF, self._box.pause())

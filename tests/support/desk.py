@@ -8,20 +8,20 @@ from math import inf
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from streamsx.broker.classic import ClassicGroup, GroupConfig, State, describe
+from streamsx.broker.classic import ClassicGroup, GroupConfig, GroupState, describe
 from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import (
-    Body,
+    BrokerTick,
+    ClientReply,
+    ClientRequest,
     Effect,
     Event,
     Gone,
     Load,
     Peer,
     Persist,
-    Reply,
-    Request,
+    ReplyBody,
     Story,
-    Tick,
     Topics,
     Wake,
 )
@@ -50,12 +50,12 @@ class AnsweredOnce:
         self.open: set[int] = set()
 
     def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
-        if isinstance(event, Request):
+        if isinstance(event, ClientRequest):
             self.open.add(event.waiter)
         if isinstance(event, Gone):
             self.open.discard(event.waiter)
         for effect in effects:
-            if isinstance(effect, Reply):
+            if isinstance(effect, ClientReply):
                 hold(effect.waiter in self.open, f"waiter {effect.waiter} is answered again")
                 self.open.remove(effect.waiter)
         members = [m for g in desk.machine.groups.values() for m in g.round.members.values()]
@@ -84,10 +84,10 @@ class PersistedBeforeTold:
         for effect in effects:
             if isinstance(effect, Persist):
                 disk |= dict(effect.puts)
-            elif isinstance(effect, Reply) and not effect.body.get("error_code"):
+            elif isinstance(effect, ClientReply) and not effect.body.get("error_code"):
                 self._check(desk.asked[effect.waiter], effect.body, disk)
 
-    def _check(self, request: Request, body: Body, disk: dict[Key, Value]) -> None:
+    def _check(self, request: ClientRequest, body: ReplyBody, disk: dict[Key, Value]) -> None:
         row = disk.get(GroupKey(getattr(request.body, "group_id", "")))
         if "generation_id" in body:
             hold(isinstance(row, GroupValue), "a generation is told that is on no disk")
@@ -107,7 +107,7 @@ class NothingForgotten:
         self.armed: dict[str, float] = {}
 
     def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
-        if isinstance(event, Tick):
+        if isinstance(event, BrokerTick):
             self.armed.pop(event.group, None)
         if isinstance(event, Load):
             self.armed.clear()
@@ -115,7 +115,7 @@ class NothingForgotten:
         for group_id, group in desk.machine.groups.items():
             due = earliest(group)
             hold(self.armed.get(group_id, inf) <= due, f"{group_id} sleeps beyond {due}")
-            late = isinstance(event, Tick) and event.group == group_id and due <= desk.now
+            late = isinstance(event, BrokerTick) and event.group == group_id and due <= desk.now
             hold(not late, f"{group_id} was not done at {desk.now}")
 
 
@@ -127,8 +127,8 @@ class Desk:
         self.now = 1000.0
         self.disk: dict[Key, Value] = {}
         self.disk_before: dict[Key, Value] = {}
-        self.asked: dict[int, Request] = {}
-        self.replies: dict[int, Body] = {}
+        self.asked: dict[int, ClientRequest] = {}
+        self.replies: dict[int, ReplyBody] = {}
         self.story: list[str] = []
         self.topics: dict[str, tuple[bytes, int]] = {}
         self.wakes: dict[str, float] = {}
@@ -140,7 +140,7 @@ class Desk:
     def step(self, event: Event) -> list[Effect]:
         """One event, its effects carried out, the invariants checked."""
         self.disk_before = dict(self.disk)
-        if isinstance(event, Tick):
+        if isinstance(event, BrokerTick):
             self.wakes.pop(event.group, None)
         effects = self.machine.step(self.now, event)
         for effect in effects:
@@ -148,7 +148,7 @@ class Desk:
                 case Persist():
                     self.disk |= dict(effect.puts)
                     self.disk = {k: v for k, v in self.disk.items() if k not in effect.deletes}
-                case Reply():
+                case ClientReply():
                     self.replies[effect.waiter] = effect.body
                 case Wake():
                     self.wakes[effect.group] = effect.at
@@ -163,7 +163,7 @@ class Desk:
         waiter = len(self.asked) + 1
         peer = Peer(client, "127.0.0.1")
         wall_ms = int(self.now * 1000)
-        request = Request(
+        request = ClientRequest(
             waiter, Api(api), version, peer, SimpleNamespace(**body), f"{waiter:04d}", wall_ms
         )
         self.asked[waiter] = request
@@ -205,7 +205,7 @@ class Desk:
 
     def heartbeat(
         self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None
-    ) -> Body:
+    ) -> ReplyBody:
         """Heartbeat, and its answer."""
         waiter = self.ask(
             12, 4, group_id=group, member_id=member_id, generation_id=generation,
@@ -271,13 +271,13 @@ class Desk:
         while self.wakes and min(self.wakes.values()) <= until:
             at, group = min((at, group) for group, at in self.wakes.items())
             self.now = max(self.now, at)
-            self.step(Tick(group, int(self.now * 1000)))
+            self.step(BrokerTick(group, int(self.now * 1000)))
         self.now = until
 
     def crash(self) -> None:
         """A new coordinator, from what is on the disk; who waited will never be answered."""
         groups = self.machine.groups.values()
-        stable = {g.id: describe(g) for g in groups if g.round.state is State.STABLE}
+        stable = {g.id: describe(g) for g in groups if g.round.state is GroupState.STABLE}
         for invariant in self.invariants:
             if isinstance(invariant, AnsweredOnce):
                 invariant.open.clear()

@@ -7,7 +7,7 @@ from streamsx.engine.fetch import Fetcher
 from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.lifecycle.fetch import Limits
+from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.model import TopicPartition
 
 STALL_S = 60.0
@@ -31,7 +31,7 @@ async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[bytes, byte
     ends = {
         tp: each for tp, each in (await admin.bounds(cluster, tps)).items() if each[0] < each[1]
     }
-    fetcher = Fetcher(cluster, clock, "newest", Limits(), arrived.set, gone, unreadable)
+    fetcher = Fetcher(cluster, clock, "newest", FetchLimits(), arrived.set, gone, unreadable)
     for tp, bounds in ends.items():
         fetcher.add(tp, bounds.start)
     found: dict[bytes | None, bytes | None] = {}

@@ -9,21 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Event = Mapping[str, Any]
+SeenEvent = Mapping[str, Any]
 """A line of an events file."""
 
 MOVES = frozenset({"rebalance_started", "assigned", "task"})
 LEARNER, TAILING, RUNNING, CLOSED = "learner", "tailing", "running", "closed"
 
 
-def events_of(data: bytes) -> tuple[list[Event], int]:
+def events_of(data: bytes) -> tuple[list[SeenEvent], int]:
     """The whole lines of a file, and how many bytes they are: the last one may be torn."""
     whole = data[: data.rfind(b"\n") + 1]
     return [json.loads(line) for line in whole.splitlines()], len(whole)
 
 
 @dataclass(slots=True)
-class Held:
+class SeenTask:
     """A task on one worker, with `role` and `state` as in the event `task`; rows to learn."""
 
     role: str = ""
@@ -33,20 +33,20 @@ class Held:
 
 
 @dataclass(slots=True)
-class Worker:
+class SeenWorker:
     """`doing`: in a word. `settled`: it has an assignment, and no rebalance has begun since."""
 
     doing: str = "starts"
-    tasks: dict[str, Held] = field(default_factory=dict)
+    tasks: dict[str, SeenTask] = field(default_factory=dict)
     generation: int = -1
     settled: bool = False
     commits: int = 0
     records: int = 0
 
-    def learns(self) -> dict[str, Held]:
+    def learns(self) -> dict[str, SeenTask]:
         return {task: held for task, held in self.tasks.items() if held.role == LEARNER}
 
-    def hear(self, event: Event) -> None:
+    def hear(self, event: SeenEvent) -> None:
         match event["event"]:
             case "rebalance_started":
                 self.settled = False
@@ -56,7 +56,7 @@ class Worker:
             case "task" if event["to"] == CLOSED:
                 self.tasks.pop(event["task"], None)
             case "task":
-                held = self.tasks.setdefault(event["task"], Held())
+                held = self.tasks.setdefault(event["task"], SeenTask())
                 held.role, held.state = event["role"], event["to"]
             case "restore_progress" if event["task"] in self.tasks:
                 held = self.tasks[event["task"]]
@@ -70,15 +70,15 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Group:
+class DemoGroup:
     """Workers by name. `moved_at`: monotonic seconds, when something last changed."""
 
-    workers: dict[str, Worker] = field(default_factory=dict)
+    workers: dict[str, SeenWorker] = field(default_factory=dict)
     moved_at: float = 0.0
 
     def at_rest(self, names: Sequence[str], tasks: int) -> bool:
         """These workers share all the tasks, each running once, and nobody learns any more."""
-        members = [self.workers.get(name, Worker()) for name in names]
+        members = [self.workers.get(name, SeenWorker()) for name in names]
         held = [(task, each.state) for member in members for task, each in member.tasks.items()]
         return (
             all(member.settled for member in members)
@@ -88,11 +88,11 @@ class Group:
         )
 
 
-def group_of(events: Iterable[Event]) -> Group:
+def group_of(events: Iterable[SeenEvent]) -> DemoGroup:
     """As it stands after these events."""
-    group = Group()
+    group = DemoGroup()
     for event in events:
-        group.workers.setdefault(event["instance"], Worker()).hear(event)
+        group.workers.setdefault(event["instance"], SeenWorker()).hear(event)
         if event["event"] in MOVES:
             group.moved_at = event["mono"]
     return group

@@ -23,8 +23,15 @@ from rich.table import Table
 from rich.text import Text
 
 from streamsx.clock import Clock
-from streamsx.tools.demonstration.group import LEARNER, RUNNING, TAILING, Group, Held, Worker
-from streamsx.tools.demonstration.verdict import Result
+from streamsx.tools.demonstration.group import (
+    LEARNER,
+    RUNNING,
+    TAILING,
+    DemoGroup,
+    SeenTask,
+    SeenWorker,
+)
+from streamsx.tools.demonstration.verdict import DemoResult
 
 WIDTH = 80
 REDRAW_EVERY_S = 0.2
@@ -35,7 +42,7 @@ PARTITIONS = 8
 GAPS = {"calm": "calm", "staying": "of tasks that stay", "moving": "of tasks that move"}
 
 
-class Stage(Enum):
+class DemoStage(Enum):
     """What goes on, in plain words."""
 
     START = """Workers start and share the word count. Tasks 0_* cut lines into words and
@@ -55,18 +62,18 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DemoView:
     """All there is to see. `result`: as far as it is known; `left`: records not committed yet;
     `feeds_s`: for how long; `stateful`: numbers of sub-topologies.
     """
 
-    stage: Stage
+    stage: DemoStage
     seconds: float
     feeds_s: float
     sent: int
     left: int
-    group: Group
-    result: Result
+    group: DemoGroup
+    result: DemoResult
     stateful: frozenset[int]
 
 
@@ -89,7 +96,7 @@ class Screen:
         if self._live:
             self._live.stop()
 
-    def show(self, view: View) -> None:
+    def show(self, view: DemoView) -> None:
         """Not each time: see the constants."""
         now = self._clock.now()
         if now - self._shown_at < (REDRAW_EVERY_S if self._live else LINE_EVERY_S):
@@ -100,7 +107,7 @@ class Screen:
         else:
             self._say(line(view))
 
-    def tell(self, result: Result, notes: Iterable[str]) -> None:
+    def tell(self, result: DemoResult, notes: Iterable[str]) -> None:
         """What it was all about, behind the live screen."""
         word, style = ("ok", "green") if result["ok"] else (f"failed: {result['why']}", "red")
         self._say(textwrap.fill(f"streamsx demo: {word}", WIDTH), f"bold {style}")
@@ -114,7 +121,7 @@ class Screen:
 # -- the live screen
 
 
-def picture(view: View) -> RenderableType:
+def picture(view: DemoView) -> RenderableType:
     """All of it, at most 80 columns wide."""
     words = textwrap.wrap(" ".join(view.stage.value.split()), WIDTH - 2)
     parts = (
@@ -134,15 +141,15 @@ def columns(widths: Sequence[int], *rows: Sequence[RenderableType]) -> Table:
     return table
 
 
-def heading(view: View) -> Table:
+def heading(view: DemoView) -> Table:
     steps = Text()
-    for stage in Stage:
+    for stage in DemoStage:
         style = "bold reverse" if stage is view.stage else "dim"
         steps.append(f" {stage.title} ", style).append(" ")
     return columns([15, 57, 6], ["[bold]streamsx demo", steps, f"[dim]{view.seconds:.0f} s"])
 
 
-def traffic(view: View) -> RenderableType:
+def traffic(view: DemoView) -> RenderableType:
     records = view.result["records"]
     bar = ProgressBar(records, view.sent, width=38, complete_style="cyan", finished_style="cyan")
     done = sum(worker.records for worker in view.group.workers.values())
@@ -156,12 +163,12 @@ def traffic(view: View) -> RenderableType:
     )
 
 
-def per_s(count: int, view: View) -> str:
+def per_s(count: int, view: DemoView) -> str:
     """Since the first line."""
     return f"{count / max(1.0, view.feeds_s):,.0f}/s"
 
 
-def workers(view: View) -> RenderableType:
+def workers(view: DemoView) -> RenderableType:
     """A row for each, a cell for each task: one sees them move."""
     numbers = sorted({int(t[0]) for each in view.group.workers.values() for t in each.tasks})
     kinds = ["with state" if number in view.stateful else "no state" for number in numbers]
@@ -176,14 +183,14 @@ def workers(view: View) -> RenderableType:
     return Stack(columns([9, *[21 for _ in numbers], 11, 9], *rows), legend)
 
 
-def cells_of(worker: Worker, number: int, stateful: bool) -> Text:
+def cells_of(worker: SeenWorker, number: int, stateful: bool) -> Text:
     text = Text("  ")
     for partition in range(PARTITIONS):
         text.append(*sign_of(worker.tasks.get(f"{number}_{partition}"), stateful)).append(" ")
     return text
 
 
-def sign_of(held: Held | None, stateful: bool) -> tuple[str, str]:
+def sign_of(held: SeenTask | None, stateful: bool) -> tuple[str, str]:
     """And its style."""
     if held is None:
         return "·", "dim"
@@ -192,7 +199,7 @@ def sign_of(held: Held | None, stateful: bool) -> tuple[str, str]:
     return ("█" if held.state == RUNNING else "░"), ("green" if stateful else "blue")
 
 
-def learners(group: Group) -> Table:
+def learners(group: DemoGroup) -> Table:
     rows: list[list[RenderableType]] = []
     for name, worker in sorted(group.workers.items()):
         for task, held in sorted(worker.learns().items()):
@@ -203,7 +210,7 @@ def learners(group: Group) -> Table:
     return columns([9, 13, 20, 28, 8], *rows[:LEARNERS_SHOWN])
 
 
-def promoted(result: Result) -> Table:
+def promoted(result: DemoResult) -> Table:
     rows = [
         (
             f"[bold]{each['task']}",
@@ -218,7 +225,7 @@ def promoted(result: Result) -> Table:
 # -- words
 
 
-def line(view: View) -> str:
+def line(view: DemoView) -> str:
     """What goes on, for whoever has no terminal."""
     held = ", ".join(
         f"{name} {len(worker.tasks) - len(worker.learns())}+{len(worker.learns())}"
@@ -242,7 +249,7 @@ TOLD = {
 }
 
 
-def summary(result: Result) -> Iterator[str]:
+def summary(result: DemoResult) -> Iterator[str]:
     """What was proven, in words; nothing about what was not reached."""
     known = {**result, **result["leave"], "learned": len(result["promotions"]) or None}
     for name in ("learn_ms", "handover_ms"):

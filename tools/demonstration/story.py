@@ -17,15 +17,15 @@ from streamsx.clock import Clock
 from streamsx.errors import StreamsxError, WorldError, first_of
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.membership.departures import State
+from streamsx.membership.departures import DepartureState
 from streamsx.membership.marking import leave
-from streamsx.tools.demonstration.group import Event, Worker, events_of, group_of
+from streamsx.tools.demonstration.group import SeenEvent, SeenWorker, events_of, group_of
 from streamsx.tools.demonstration.processes import Child, Died, Processes
-from streamsx.tools.demonstration.screen import PARTITIONS, Stage, View
+from streamsx.tools.demonstration.screen import PARTITIONS, DemoStage, DemoView
 from streamsx.tools.demonstration.traffic import Feed, counts, left_of
-from streamsx.tools.demonstration.verdict import CALM_S, Facts, Result, verdict
+from streamsx.tools.demonstration.verdict import CALM_S, DemoFacts, DemoResult, verdict
 from streamsx.topology.build import Topology
-from streamsx.topology.internal_topics import Kind
+from streamsx.topology.internal_topics import TopicKind
 
 APP = "streamsx.examples.wordcount"
 SETTINGS = {
@@ -45,7 +45,7 @@ SETTLE_S = 2.5
 """Behind a change: until the gaps that it made are told, and for whoever watches."""
 
 
-class Story:
+class DemoStory:
     """One run. `options`: of the command; `show` is told what there is to see, now and then."""
 
     def __init__(
@@ -55,16 +55,16 @@ class Story:
         folder: Path,
         processes: Processes,
         clock: Clock,
-        show: Callable[[View], None],
+        show: Callable[[DemoView], None],
     ) -> None:
         self._options, self._folder, self._processes = options, folder, processes
         self._clock, self._show, self._began = clock, show, clock.now()
         self._app, plans = topology.app_id, topology.subtopologies
         self._topics = [spec.name for spec in topology.topics]
         self._sources = [topic for plan in plans for topic in plan.topics]
-        (self._changelog,) = (t.name for t in topology.topics if t.kind is Kind.CHANGELOG)
+        (self._changelog,) = (t.name for t in topology.topics if t.kind is TopicKind.CHANGELOG)
         self._tasks = PARTITIONS * len(plans)
-        self._facts = Facts(
+        self._facts = DemoFacts(
             records=options.records,
             workers=tuple(f"w{number}" for number in range(1, options.workers + 2)),
             stateful=frozenset(plan.number for plan in plans if plan.stateful),
@@ -78,14 +78,14 @@ class Story:
         """Who may end."""
         self._read: dict[str, int] = {}
         """Bytes of each worker's events."""
-        self._events: list[Event] = []
+        self._events: list[SeenEvent] = []
         self._group, self._result = group_of(()), verdict((), self._facts)
-        self._stage = Stage.START
+        self._stage = DemoStage.START
         self._looked = asyncio.Event()
         self.notes: list[str] = []
         """What else there is to say at the end."""
 
-    async def run(self) -> Result:
+    async def run(self) -> DemoResult:
         """Raises BrokerUnreachable and UsageError for a cluster that cannot be used."""
         me = asyncio.current_task()
         assert me is not None, "called in a task"
@@ -124,7 +124,7 @@ class Story:
                 f"not done in {limit_s:g} s: {self._feed.sent:,} of {records:,} lines were sent, "
                 f"and it was at {self._stage.title!r}: allow more with --seconds-limit"
             ) from None
-        self._stage = Stage.COMPARE
+        self._stage = DemoStage.COMPARE
         await self._stop(self._workers())
         for worker in self._workers():
             if worker.code:
@@ -159,22 +159,22 @@ class Story:
         first, added, leaver = facts.workers[:-1], facts.workers[-1], facts.leaver
         await self._at_rest(first, 0.0)
 
-        self._stage, facts.fed_at = Stage.CALM, self._feed.begun_at
+        self._stage, facts.fed_at = DemoStage.CALM, self._feed.begun_at
         await self._at_rest(first, CALM_S + CALM_MORE_S)
 
-        self._stage, facts.added_at = Stage.JOIN, clock.now()
+        self._stage, facts.added_at = DemoStage.JOIN, clock.now()
         self._work(added)
         await self._at_rest(facts.workers, SETTLE_S)
 
-        self._stage, facts.marked_at = Stage.LEAVE, clock.now()
+        self._stage, facts.marked_at = DemoStage.LEAVE, clock.now()
         self._ending.add(leaver)
         gone = await leave(self._cluster, clock, self._app, [leaver])
-        facts.forced = gone[leaver].state is not State.LEFT
+        facts.forced = gone[leaver].state is not DepartureState.LEFT
         await self._until(lambda: self._processes[leaver].code is not None)
         facts.exit_code = self._processes[leaver].code
         await self._at_rest(facts.workers[1:], SETTLE_S)
 
-        self._stage, facts.shown_at = Stage.DRAIN, clock.now()
+        self._stage, facts.shown_at = DemoStage.DRAIN, clock.now()
         self._feed.shown = True
         await self._until(lambda: self._drained)
         facts.drained_at = clock.now()
@@ -216,11 +216,11 @@ class Story:
             self._events.sort(key=lambda event: event["mono"])
             self._group, self._result = group_of(self._events), verdict(self._events, self._facts)
         for worker in self._workers():
-            self._group.workers.setdefault(worker.name, Worker())
+            self._group.workers.setdefault(worker.name, SeenWorker())
         self._looked.set()
         now = self._clock.now()
         self._show(
-            View(
+            DemoView(
                 stage=self._stage,
                 seconds=now - self._began,
                 feeds_s=now - self._feed.begun_at,

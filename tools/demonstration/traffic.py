@@ -19,7 +19,7 @@ from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.wire import Api
-from streamsx.lifecycle.fetch import Limits
+from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.membership import requests
 from streamsx.model import TopicPartition
 
@@ -129,7 +129,7 @@ async def counts(cluster: Cluster, clock: Clock, changelog: str) -> dict[str, in
     ends = {
         tp: each for tp, each in (await admin.bounds(cluster, tps)).items() if each[0] < each[1]
     }
-    fetcher = Fetcher(cluster, clock, "counts", Limits(), arrived.set, gone, unreadable)
+    fetcher = Fetcher(cluster, clock, "counts", FetchLimits(), arrived.set, gone, unreadable)
     for tp, bounds in ends.items():
         fetcher.add(tp, bounds.start)
     newest: dict[bytes | None, bytes | None] = {}

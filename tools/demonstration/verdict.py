@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from streamsx.tools.demonstration.group import LEARNER, RUNNING, Event
+from streamsx.tools.demonstration.group import LEARNER, RUNNING, SeenEvent
 
 CALM_S = 5.0
 ACTIVE, SUSPENDED, CLOSING = "active", "suspended", "closing"
 
-Result = dict[str, Any]
+DemoResult = dict[str, Any]
 """The object of `--json`. None: what was not reached. `why`: what did not hold, if not `ok`."""
 
 
@@ -66,7 +66,7 @@ class _Moves:
     learning: dict[tuple[str, str], _Learning] = field(default_factory=dict)
     last_records: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def hear(self, event: Event) -> None:
+    def hear(self, event: SeenEvent) -> None:
         instance, task = event["instance"], event.get("task", "")
         match event["event"]:
             case "assigned":
@@ -84,7 +84,7 @@ class _Moves:
                 self._begun(instance, task, event["at"])
                 self._promoted(instance, task)
 
-    def _assigned(self, instance: str, event: Event) -> None:
+    def _assigned(self, instance: str, event: SeenEvent) -> None:
         """A learner that an assignment leaves out was dropped, and begins anew next time."""
         for key in [key for key in self.learning if key[0] == instance]:
             if key[1] not in event[LEARNER] + event[ACTIVE]:
@@ -104,7 +104,7 @@ class _Moves:
             move.learn_s = learning.ready - learning.since
 
 
-def hand_overs(events: Iterable[Event]) -> list[HandOver]:
+def hand_overs(events: Iterable[SeenEvent]) -> list[HandOver]:
     """Of events in the order of their times: those that were done, in that order."""
     moves = _Moves()
     for event in events:
@@ -116,7 +116,7 @@ def hand_overs(events: Iterable[Event]) -> list[HandOver]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Facts:
+class DemoFacts:
     """What the events do not tell. Monotonic seconds; `inf`: it was not reached.
 
     `workers`: in the order of their start, the added one last. `failure`: what ended the story.
@@ -145,7 +145,7 @@ class Facts:
         return self.workers[0]
 
 
-def verdict(events: Sequence[Event], facts: Facts) -> Result:
+def verdict(events: Sequence[SeenEvent], facts: DemoFacts) -> DemoResult:
     """`events`: of all workers, in the order of their times."""
     shown = [event for event in events if facts.added_at < event["mono"] < facts.shown_at]
     moves = [m for m in hand_overs(events) if facts.added_at < m.begun < facts.shown_at]
@@ -182,7 +182,7 @@ def _promotion(move: HandOver, learn_s: float) -> dict[str, Any]:
     return {"task": move.task, "from": move.source, "to": move.target, **learned}
 
 
-def _why(facts: Facts, moves: Sequence[HandOver], moved: Sequence[HandOver]) -> str:
+def _why(facts: DemoFacts, moves: Sequence[HandOver], moved: Sequence[HandOver]) -> str:
     """What did not hold, the worst first; empty if all did."""
     added, leaver = facts.workers[-1], facts.leaver
     learned = [move for move in moves if move.learn_s is not None]
@@ -205,9 +205,9 @@ def _named(moves: Iterable[HandOver]) -> str:
     return ", ".join(f"{move.task} to {move.target}" for move in moves)
 
 
-def _calm_gap(shown: Iterable[Event], facts: Facts) -> float | None:
+def _calm_gap(shown: Iterable[SeenEvent], facts: DemoFacts) -> float | None:
     """Of the stretch that the first change ended at each worker, where it was long enough."""
-    first: dict[tuple[str, str], Event] = {}
+    first: dict[tuple[str, str], SeenEvent] = {}
     for event in shown:
         if event["event"] == "calm_gap" and event["mono"] < facts.marked_at:
             first.setdefault((event["instance"], event["task"]), event)

@@ -36,16 +36,16 @@ def lines() -> list[bytes]:
     return [line.encode() for text in topics.values() for line in text.splitlines() if line.strip()]
 
 
-Row = tuple[bytes | None, bytes]
+CorpusRow = tuple[bytes | None, bytes]
 """Key and value."""
 
 
-def text() -> Iterator[Row]:
+def text() -> Iterator[CorpusRow]:
     """The lines, over and over."""
     return ((None, line) for line in cycle(lines()))
 
 
-def orders() -> Iterator[Row]:
+def orders() -> Iterator[CorpusRow]:
     """Orders as JSON, 150 bytes each, by one of ORDER_KEYS users; without end."""
     rng = random.Random(1)  # noqa: S311  # no secret
     for number in count():
@@ -60,7 +60,7 @@ def orders() -> Iterator[Row]:
 
 
 async def filled(
-    bootstrap: str, topic: str, partitions: int, records: int, rows: Iterator[Row]
+    bootstrap: str, topic: str, partitions: int, records: int, rows: Iterator[CorpusRow]
 ) -> None:
     """Write so many rows: by their keys, without keys in turn. Raises StreamsxError."""
     cluster = Cluster(bootstrap)
@@ -68,7 +68,7 @@ async def filled(
     await admin.create_topics(cluster, [NewTopic(topic, partitions, 1)])
     await cluster.follow([topic])
     for start in range(0, records, CHUNK_ROWS):
-        parts: list[list[Row]] = [[] for _ in range(partitions)]
+        parts: list[list[CorpusRow]] = [[] for _ in range(partitions)]
         for turn, row in enumerate(islice(rows, min(CHUNK_ROWS, records - start))):
             key = row[0]
             parts[turn % partitions if key is None else partition_of(key, partitions)].append(row)
@@ -77,7 +77,7 @@ async def filled(
     await cluster.stop()
 
 
-async def _produce(cluster: Cluster, tp: TopicPartition, rows: list[Row]) -> None:
+async def _produce(cluster: Cluster, tp: TopicPartition, rows: list[CorpusRow]) -> None:
     keys, values = [key for key, _ in rows], [value for _, value in rows]
     node = cluster.leader(tp)
     assert node is not None, f"{tp} has no leader"
@@ -96,7 +96,7 @@ async def _produce(cluster: Cluster, tp: TopicPartition, rows: list[Row]) -> Non
         assert not code, f"{tp}: refused with {code}"
 
 
-class Progress(NamedTuple):
+class GroupProgress(NamedTuple):
     """`records` of the topic that are committed; `left`: of all topics of the group."""
 
     records: int
@@ -105,7 +105,7 @@ class Progress(NamedTuple):
 
 async def progress(
     bootstrap: str, topic: str, group: str, every_s: float
-) -> AsyncIterator[Progress]:
+) -> AsyncIterator[GroupProgress]:
     """How far a group has come, again and again: with the lines, and with what it made of them."""
     cluster = Cluster(bootstrap)
     await cluster.start()
@@ -122,7 +122,7 @@ async def progress(
             ends = await admin.bounds(cluster, done) if done else {}
             left = sum(ends[tp].high_watermark - offset for tp, offset in done.items())
             records = sum(offset for tp, offset in done.items() if tp.topic == topic)
-            yield Progress(records, left)
+            yield GroupProgress(records, left)
             await asyncio.sleep(every_s)
     finally:
         await cluster.stop()

@@ -7,10 +7,10 @@ import logging
 from typing import Any
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
-from streamsx.broker.producer_state import Refused
+from streamsx.broker.events import ReplyBody
+from streamsx.broker.producer_state import BatchRefused
 from streamsx.broker.service import Service
-from streamsx.broker.topics import Topic
+from streamsx.broker.topics import StoredTopic
 from streamsx.kafka.errors import ErrorCode
 
 VERSIONS = (3, 13)
@@ -19,7 +19,7 @@ TOPIC_IDS_SINCE = 13
 logger = logging.getLogger(__name__)
 
 
-def answer(service: Service, call: Call) -> Body | None:
+def answer(service: Service, call: Call) -> ReplyBody | None:
     """The offset of each batch; with `sync`, once it is on the disk."""
     body, by_id = call.body, call.version >= TOPIC_IDS_SINCE
     acks = body.acks in (-1, 0, 1)
@@ -43,14 +43,16 @@ def answer(service: Service, call: Call) -> Body | None:
     return None
 
 
-def append(service: Service, topic: Topic | None, asked: Any, unknown: ErrorCode) -> Body:
+def append(
+    service: Service, topic: StoredTopic | None, asked: Any, unknown: ErrorCode
+) -> ReplyBody:
     """Appends one batch to one partition."""
     log = topic.log(asked.index) if topic else None
     if topic is None or log is None:
         return refused(asked.index, unknown)
     try:
         offset = log.append(asked.records, int(topic.config("max.message.bytes")))
-    except Refused as why:
+    except BatchRefused as why:
         return refused(asked.index, why.code)
     except OSError:
         logger.exception("append_failed folder=%s", log.folder)
@@ -59,12 +61,12 @@ def append(service: Service, topic: Topic | None, asked: Any, unknown: ErrorCode
     return {"index": asked.index, "base_offset": offset, "log_start_offset": log.start}
 
 
-def refused(partition: int, code: ErrorCode) -> Body:
+def refused(partition: int, code: ErrorCode) -> ReplyBody:
     """Nothing was appended."""
     return {"index": partition, "error_code": code, "base_offset": -1}
 
 
-def not_stored(reply: Body) -> Body:
+def not_stored(reply: ReplyBody) -> ReplyBody:
     """The disk failed: all of it is to be sent again, and will be recognised if it is there."""
     for topic in reply["responses"]:
         topic["partition_responses"] = [

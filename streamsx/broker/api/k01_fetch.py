@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
@@ -20,7 +20,7 @@ FETCH_BYTES_MAX = 55 << 20
 """Of one answer, whatever was asked for; as Kafka's fetch.max.bytes."""
 
 
-def answer(service: Service, call: Call) -> Body | None:
+def answer(service: Service, call: Call) -> ReplyBody | None:
     """At once if there is enough, or anything is wrong; else the call waits."""
     if call.body.session_id:
         return {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
@@ -43,7 +43,7 @@ class Reading:
         self._by_id = call.version >= TOPIC_IDS_SINCE
         self._left = min(call.body.max_bytes, FETCH_BYTES_MAX)
 
-    def read(self) -> Body:
+    def read(self) -> ReplyBody:
         """The answer as it is now."""
         responses = []
         for asked in self._body.topics:
@@ -56,7 +56,7 @@ class Reading:
             responses.append({"topic": name, "topic_id": asked.topic_id, "partitions": partitions})
         return {"responses": responses}
 
-    def _partition(self, log: Log | None, asked: Any) -> Body:
+    def _partition(self, log: Log | None, asked: Any) -> ReplyBody:
         if log is None:
             by_name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return self._error(asked, ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else by_name)
@@ -77,7 +77,7 @@ class Reading:
             "records": records,
         }
 
-    def _error(self, asked: Any, code: ErrorCode, start: int = -1) -> Body:
+    def _error(self, asked: Any, code: ErrorCode, start: int = -1) -> ReplyBody:
         self.failed = True
         return {
             "partition_index": asked.partition,

@@ -6,7 +6,7 @@ Not: leader epochs, transactions; of tiered storage (-4, -5) what there is witho
 from typing import Any
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
 from streamsx.broker.service import LEADER_EPOCH, Service
 from streamsx.errors import CorruptRecord
@@ -16,7 +16,7 @@ VERSIONS = (1, 11)
 NOTHING = (-1, -1)
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """Offset and timestamp per partition, -1 for what there is not."""
     topics = []
     for asked in call.body.topics:
@@ -28,9 +28,9 @@ def answer(service: Service, call: Call) -> Body:
     return {"topics": topics}
 
 
-def partition(log: Log | None, asked: Any) -> Body:
+def partition(log: Log | None, asked: Any) -> ReplyBody:
     """Of one partition."""
-    body: Body = {"partition_index": asked.partition_index}
+    body: ReplyBody = {"partition_index": asked.partition_index}
     if log is None:
         return {**body, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     try:

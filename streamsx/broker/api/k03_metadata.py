@@ -7,9 +7,9 @@ Not: authorized operations, racks.
 from typing import Any
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import CLUSTER_ID, LEADER_EPOCH, NO_OPERATIONS, NODE_ID, Service
-from streamsx.broker.topics import NAME, Topic
+from streamsx.broker.topics import NAME, StoredTopic
 from streamsx.kafka.errors import ErrorCode
 
 VERSIONS = (0, 13)
@@ -17,7 +17,7 @@ NULL_IS_ALL_SINCE = 1
 REQUEST_ALLOWS_SINCE = 4
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """All topics, or those that were asked for, at the address where the client reached us."""
     asked = call.body.topics
     if asked is None or (not asked and call.version < NULL_IS_ALL_SINCE):
@@ -34,7 +34,7 @@ def answer(service: Service, call: Call) -> Body:
     }
 
 
-def find(service: Service, call: Call, asked: Any) -> Body:
+def find(service: Service, call: Call, asked: Any) -> ReplyBody:
     """One topic, made if that is wanted."""
     name = asked.name
     if topic := service.topics.find(name, getattr(asked, "topic_id", b"")):
@@ -57,7 +57,7 @@ def may_create(service: Service, call: Call) -> bool:
     return service.options.auto_create and allowed and partitions <= service.limits.partitions_max
 
 
-def describe(topic: Topic) -> Body:
+def describe(topic: StoredTopic) -> ReplyBody:
     """One topic that is there."""
     replicas = [NODE_ID]
     return {

@@ -4,7 +4,7 @@ Not: coordinators of transactions and of share groups.
 """
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import NODE_ID, Service
 from streamsx.kafka.errors import ErrorCode
 
@@ -12,7 +12,7 @@ VERSIONS = (0, 6)
 GROUP = 0
 
 
-def answer(_: Service, call: Call) -> Body:
+def answer(_: Service, call: Call) -> ReplyBody:
     """One answer per key, and the first once more at the top, where it was before version 4."""
     body = call.body
     if body.key_type != GROUP:

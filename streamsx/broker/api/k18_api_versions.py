@@ -4,14 +4,14 @@ Not: features (KIP-584): none is finalized.
 """
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 
 VERSIONS = (0, 4)
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """Each request and its versions."""
     keys = [
         {"api_key": key, "min_version": oldest, "max_version": newest}

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamsx.broker.configs import CONFIGS, wrong
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
 from streamsx.broker.topics import NAME
 from streamsx.kafka.errors import ErrorCode
@@ -18,13 +18,13 @@ DEFAULT = -1
 SET_HERE, BY_DEFAULT = 1, 5
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """Each topic by itself."""
     names = Counter(asked.name for asked in call.body.topics)
     return {"topics": [create(service, call, asked, names) for asked in call.body.topics]}
 
 
-def create(service: Service, call: Call, asked: Any, names: Counter[str]) -> Body:
+def create(service: Service, call: Call, asked: Any, names: Counter[str]) -> ReplyBody:
     """One topic, or why not."""
     partitions = len(asked.assignments) or asked.num_partitions
     partitions = service.options.partitions if partitions == DEFAULT else partitions

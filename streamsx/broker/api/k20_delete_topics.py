@@ -1,7 +1,7 @@
 """20 DeleteTopics: with their records and committed offsets; by id since 6 (KIP-516)."""
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 
@@ -9,7 +9,7 @@ VERSIONS = (1, 6)
 STRUCTS_SINCE = 6
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """Each topic by itself."""
     body = call.body
     if call.version >= STRUCTS_SINCE:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
@@ -12,7 +12,7 @@ VERSIONS = (0, 2)
 END = -1
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """Where each partition begins now."""
     topics = []
     for asked in call.body.topics:
@@ -24,9 +24,9 @@ def answer(service: Service, call: Call) -> Body:
     return {"topics": topics}
 
 
-def delete(log: Log | None, asked: Any) -> Body:
+def delete(log: Log | None, asked: Any) -> ReplyBody:
     """Of one partition."""
-    body: Body = {"partition_index": asked.partition_index, "low_watermark": -1}
+    body: ReplyBody = {"partition_index": asked.partition_index, "low_watermark": -1}
     if log is None:
         return {**body, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     if not END <= asked.offset <= log.high_watermark:

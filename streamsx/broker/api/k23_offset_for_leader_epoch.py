@@ -3,7 +3,7 @@
 from typing import Any
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
 from streamsx.broker.service import LEADER_EPOCH, Service
 from streamsx.kafka.errors import ErrorCode
@@ -11,7 +11,7 @@ from streamsx.kafka.errors import ErrorCode
 VERSIONS = (2, 4)
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """The end of each partition."""
     topics = []
     for asked in call.body.topics:
@@ -21,9 +21,9 @@ def answer(service: Service, call: Call) -> Body:
     return {"topics": topics}
 
 
-def end(log: Log | None, asked: Any) -> Body:
+def end(log: Log | None, asked: Any) -> ReplyBody:
     """Of one partition."""
-    body: Body = {"partition": asked.partition}
+    body: ReplyBody = {"partition": asked.partition}
     if log is None:
         return {**body, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     return {**body, "leader_epoch": LEADER_EPOCH, "end_offset": log.high_watermark}

@@ -5,9 +5,9 @@ Not: synonyms, documentation.
 
 from typing import Any
 
-from streamsx.broker.configs import CONFIGS, Config, Kind
+from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 
@@ -16,15 +16,15 @@ TOPIC, BROKER = 2, 4
 SET_HERE, BY_DEFAULT = 1, 5
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """Each topic or broker by itself."""
     return {"results": [describe(service, asked) for asked in call.body.resources]}
 
 
-def describe(service: Service, asked: Any) -> Body:
+def describe(service: Service, asked: Any) -> ReplyBody:
     """One of them: all configurations, or those that were asked for."""
     resource = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
-    found: dict[str, Config]
+    found: dict[str, ConfigDef]
     if asked.resource_type == TOPIC:
         topic = service.topics.by_name.get(asked.resource_name)
         if topic is None:
@@ -34,9 +34,9 @@ def describe(service: Service, asked: Any) -> Body:
         auto_create = str(service.options.auto_create).lower()
         found, given = (
             {
-                "auto.create.topics.enable": Config(auto_create, Kind.BOOLEAN),
-                "default.replication.factor": Config("1", Kind.INT),
-                "num.partitions": Config(str(service.options.partitions), Kind.INT),
+                "auto.create.topics.enable": ConfigDef(auto_create, ConfigType.BOOLEAN),
+                "default.replication.factor": ConfigDef("1", ConfigType.INT),
+                "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
             },
             {},
         )

@@ -3,20 +3,20 @@
 from typing import Any
 
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 
 VERSIONS = (0, 3)
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """Each topic by itself."""
     validate_only = call.body.validate_only
     return {"results": [grow(service, asked, validate_only) for asked in call.body.topics]}
 
 
-def grow(service: Service, asked: Any, validate_only: bool) -> Body:
+def grow(service: Service, asked: Any, validate_only: bool) -> ReplyBody:
     """One topic, or why not."""
     topic = service.topics.by_name.get(asked.name)
     if topic is None:

@@ -5,11 +5,11 @@ Not: of the broker.
 
 from typing import Any
 
-from streamsx.broker.configs import CONFIGS, Kind, wrong
+from streamsx.broker.configs import CONFIGS, ConfigType, wrong
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
-from streamsx.broker.topics import Topic
+from streamsx.broker.topics import StoredTopic
 from streamsx.kafka.errors import ErrorCode
 
 VERSIONS = (0, 1)
@@ -17,13 +17,13 @@ TOPIC = 2
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def answer(service: Service, call: Call) -> Body:
+def answer(service: Service, call: Call) -> ReplyBody:
     """Each topic by itself, all of its changes or none."""
     validate_only = call.body.validate_only
     return {"responses": [alter(service, asked, validate_only) for asked in call.body.resources]}
 
 
-def alter(service: Service, asked: Any, validate_only: bool) -> Body:
+def alter(service: Service, asked: Any, validate_only: bool) -> ReplyBody:
     """One topic, or why not."""
     resource = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     if asked.resource_type != TOPIC:
@@ -40,7 +40,7 @@ def alter(service: Service, asked: Any, validate_only: bool) -> Body:
     return resource
 
 
-def apply(topic: Topic, configs: dict[str, str], change: Any) -> str | None:
+def apply(topic: StoredTopic, configs: dict[str, str], change: Any) -> str | None:
     """Changes one of the configurations, or says what is wrong."""
     name, value, operation = change.name, change.value, change.config_operation
     if name not in CONFIGS:
@@ -49,7 +49,7 @@ def apply(topic: Topic, configs: dict[str, str], change: Any) -> str | None:
         configs.pop(name, None)
         return None
     if operation in (APPEND, SUBTRACT):
-        if CONFIGS[name].kind is not Kind.LIST:
+        if CONFIGS[name].kind is not ConfigType.LIST:
             return f"{name}: it is no list"
         had = [part for part in configs.get(name, CONFIGS[name].default).split(",") if part]
         given = (value or "").split(",")

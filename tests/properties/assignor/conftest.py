@@ -15,12 +15,12 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
-    Leaving,
-    Member,
+    MemberAtJoin,
     Memory,
     Plan,
+    PlannedTask,
     Rules,
-    Task,
+    WayOut,
 )
 from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
@@ -41,7 +41,7 @@ class Seat:
     copies: dict[TaskId, Copy] = field(default_factory=dict)
     claims: set[TaskId] = field(default_factory=set)
     promises: frozenset[TaskId] = frozenset()
-    leaving: Leaving | None = None
+    leaving: WayOut | None = None
     capacity: int = 1
     eager: bool = False
     slow: bool = False
@@ -73,7 +73,7 @@ class Play:
         policy: str = "none",
     ) -> None:
         kinds = [(task, True) for task in stateful] + [(task, False) for task in stateless]
-        self.tasks = {task: Task(task, kind, (source(task),)) for task, kind in kinds}
+        self.tasks = {task: PlannedTask(task, kind, (source(task),)) for task, kind in kinds}
         self.rules = rules or Rules()
         self.policy = policy
         self.seats: dict[str, Seat] = {}
@@ -106,7 +106,7 @@ class Play:
 
     def decide(self, claims: Mapping[str, set[TaskId]], deaf: Iterable[str] = ()) -> Plan:
         members = [
-            Member(
+            MemberAtJoin(
                 id=name,
                 instance=name,
                 capacity=seat.capacity,

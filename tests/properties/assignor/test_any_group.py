@@ -17,14 +17,14 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
-    Kind,
-    Leaving,
     Mark,
     MarkState,
-    Member,
+    MemberAtJoin,
     Memory,
+    PlannedTask,
     Rules,
-    Task,
+    TaskKind,
+    WayOut,
 )
 from streamsx.model import TaskId, TopicPartition
 
@@ -56,10 +56,10 @@ marks = st.dictionaries(
     max_size=2,
 )
 members = st.builds(
-    Member,
+    MemberAtJoin,
     id=st.just(""),
     capacity=st.integers(1, 3),
-    leaving=st.none() | st.builds(Leaving, deadlines),
+    leaving=st.none() | st.builds(WayOut, deadlines),
     fresh=st.booleans(),
     observer=st.sampled_from([False] * 7 + [True]),
     opaque=st.sampled_from([False] * 7 + [True]),
@@ -71,7 +71,7 @@ members = st.builds(
     round=st.integers(0, 2),
     marks=marks,
 )
-memories = st.none() | st.builds(Memory, st.integers(0, 2), st.integers(0, 3).map(Kind), marks)
+memories = st.none() | st.builds(Memory, st.integers(0, 2), st.integers(0, 3).map(TaskKind), marks)
 limits = st.sampled_from([None, 0, 1, 2])
 rules = st.builds(
     Rules,
@@ -86,14 +86,14 @@ rules = st.builds(
 def groups(draw: st.DrawFn) -> Group:
     """Opaque members and observers say nothing of copies: nobody could read it."""
     kinds = draw(st.lists(st.booleans(), min_size=3, max_size=3))
-    tasks = [Task(task, kinds[task.subtopology], (source(task),)) for task in IDS]
+    tasks = [PlannedTask(task, kinds[task.subtopology], (source(task),)) for task in IDS]
     seats = []
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=1)):
         member = replace(draw(members), id=f"id-{name}", instance=name)
         if member.opaque:
-            member = Member(member.id, opaque=True, claims=member.claims)
+            member = MemberAtJoin(member.id, opaque=True, claims=member.claims)
         elif member.observer:
-            member = Member(member.id, observer=True, marks=member.marks)
+            member = MemberAtJoin(member.id, observer=True, marks=member.marks)
         seats.append(member)
     return Group(tasks, seats, draw(memories), NOW_MS)
 
@@ -141,7 +141,7 @@ def plain() -> Iterator[State]:
 
 
 def world(states: tuple[State, ...], leavers: tuple[bool, ...], *, claimed: bool) -> Group:
-    tasks = [Task(TaskId(0, p), True, (source(TaskId(0, p)),)) for p in range(len(states))]
+    tasks = [PlannedTask(TaskId(0, p), True, (source(TaskId(0, p)),)) for p in range(len(states))]
     held: dict[str, dict[TaskId, Copy]] = {seat: {} for seat in SEATS}
     claims: dict[str, set[TopicPartition]] = {seat: set() for seat in SEATS}
     for task, (owner, own, other) in zip(tasks, states, strict=True):
@@ -153,9 +153,9 @@ def world(states: tuple[State, ...], leavers: tuple[bool, ...], *, claimed: bool
     return Group(
         tasks,
         [
-            Member(seat, leaving=gone, claims=frozenset(claims[seat]), copies=held[seat])
+            MemberAtJoin(seat, leaving=gone, claims=frozenset(claims[seat]), copies=held[seat])
             for seat, leaves in zip(SEATS, leavers, strict=True)
-            for gone in [Leaving() if leaves else None]
+            for gone in [WayOut() if leaves else None]
         ],
     )
 

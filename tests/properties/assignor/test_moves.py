@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx.assignor.assign import assign
-from streamsx.assignor.model import Group, Member, Rules, Task
+from streamsx.assignor.model import Group, MemberAtJoin, PlannedTask, Rules
 from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
@@ -32,12 +32,12 @@ def source(task: TaskId) -> TopicPartition:
 def dealt(count: int, members: int, *, subtopologies: int = 1) -> Group:
     """A balanced group at rest."""
     ids = [TaskId(s, p) for s in range(subtopologies) for p in range(count // subtopologies)]
-    tasks = [Task(task, True, (source(task),)) for task in ids]
+    tasks = [PlannedTask(task, True, (source(task),)) for task in ids]
     return Group(tasks, [owning(f"m{n:03}", tasks[n::members]) for n in range(members)])
 
 
-def owning(name: str, tasks: list[Task]) -> Member:
-    return Member(name, claims=frozenset(task.partitions[0] for task in tasks))
+def owning(name: str, tasks: list[PlannedTask]) -> MemberAtJoin:
+    return MemberAtJoin(name, claims=frozenset(task.partitions[0] for task in tasks))
 
 
 def resized(group: Group, members: int) -> Group:
@@ -71,7 +71,10 @@ def test_a_change_of_size_moves_as_few_tasks_as_possible(
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.integers(0, 12))
 def test_the_number_of_moves_is_the_least_that_balances(owned: list[int], orphans: int) -> None:
     """P4: what is above a member's share has to go, what nobody runs has to come, and no more."""
-    tasks = [Task(TaskId(0, p), True, (source(TaskId(0, p)),)) for p in range(sum(owned) + orphans)]
+    tasks = [
+        PlannedTask(TaskId(0, p), True, (source(TaskId(0, p)),))
+        for p in range(sum(owned) + orphans)
+    ]
     rest = iter(tasks)
     members = [owning(f"m{n}", [next(rest) for _ in range(k)]) for n, k in enumerate(owned)]
 

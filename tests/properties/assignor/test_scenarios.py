@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamsx.assignor.model import Leaving, Plan, Rules
+from streamsx.assignor.model import Plan, Rules, WayOut
 from streamsx.model import TaskId
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def gone(group: "Play", names: list[str]) -> None:
 
 def leaving(group: "Play", names: list[str]) -> None:
     for name in names:
-        group.seats[name].leaving = Leaving()
+        group.seats[name].leaving = WayOut()
 
 
 def cancel(group: "Play", names: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamsx.assignor.model import Copy, CopyRole, Leaving, Plan, Rules
+from streamsx.assignor.model import Copy, CopyRole, Plan, Rules, WayOut
 from streamsx.model import TaskId
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def restart(group: "Play", random: Random, name: str) -> None:
 
 
 def leave(group: "Play", random: Random, name: str) -> None:
-    group.seats[name].leaving = Leaving(random.choice([None, None, 0]))
+    group.seats[name].leaving = WayOut(random.choice([None, None, 0]))
 
 
 def stay(group: "Play", random: Random, name: str) -> None:

@@ -10,7 +10,7 @@ from streamsx import App
 from streamsx.errors import UsageError
 from streamsx.task.stream import DONE
 from streamsx.testing import TestDriver
-from streamsx.topology.internal_topics import BROKER_DEFAULT, Kind
+from streamsx.topology.internal_topics import BROKER_DEFAULT, TopicKind
 
 Drive = Callable[..., TestDriver]
 
@@ -110,19 +110,19 @@ def test_a_topic_is_created_as_it_asks(app: App) -> None:
         "t", partitions=4, replicas=3, retention=timedelta(hours=1), compacting=True, deleting=True,
         config={"segment.bytes": 1024}, acks=False, internal=True, maxsize=5,
     )  # fmt: skip
-    (spec,) = topic.specs(Kind.SOURCE)
+    (spec,) = topic.specs(TopicKind.SOURCE)
     assert (spec.partitions, spec.replication) == (4, 3)
     assert spec.config == {
         "cleanup.policy": "compact,delete", "retention.ms": "3600000", "segment.bytes": "1024",
     }  # fmt: skip
-    assert next(iter(app.topic("plain").specs(Kind.OUTPUT))).config == {}
+    assert next(iter(app.topic("plain").specs(TopicKind.OUTPUT))).config == {}
 
 
 def test_how_many_copies_a_topic_has_is_for_the_cluster_to_say_unless_it_is_set() -> None:
     ours, set_for_all = App("shop"), App("shop", topic_replication_factor=2)
-    assert next(iter(ours.topic("t").specs(Kind.REPARTITION))).replication == BROKER_DEFAULT
+    assert next(iter(ours.topic("t").specs(TopicKind.REPARTITION))).replication == BROKER_DEFAULT
     assert ours.Table("totals").spec().replication == BROKER_DEFAULT
-    assert next(iter(set_for_all.topic("t").specs(Kind.SOURCE))).replication == 2
+    assert next(iter(set_for_all.topic("t").specs(TopicKind.SOURCE))).replication == 2
     assert set_for_all.Table("totals").spec().replication == 2
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from faust.types.settings import Settings
 
-from streamsx.app.settings import Settled, settled
+from streamsx.app.settings import SettledConfig, settled
 from streamsx.errors import SettingError
 
 
@@ -14,7 +14,7 @@ def settle(
     code: Mapping[str, object] | None = None,
     command_line: Mapping[str, object] | None = None,
     **environment: str,
-) -> Settled:
+) -> SettledConfig:
     return settled("shop", code or {}, command_line or {}, environment)
 
 

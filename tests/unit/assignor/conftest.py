@@ -12,7 +12,16 @@ from collections.abc import Callable
 
 import pytest
 
-from streamsx.assignor.model import Copy, CopyRole, Group, Leaving, Member, Memory, Plan, Task
+from streamsx.assignor.model import (
+    Copy,
+    CopyRole,
+    Group,
+    MemberAtJoin,
+    Memory,
+    Plan,
+    PlannedTask,
+    WayOut,
+)
 from streamsx.model import TaskId, TopicPartition
 
 ROLES = {
@@ -28,7 +37,7 @@ def source(task: TaskId) -> TopicPartition:
     return TopicPartition(f"t{task.subtopology}", task.partition)
 
 
-def read_member(name: str, text: str) -> Member:
+def read_member(name: str, text: str) -> MemberAtJoin:
     lists: dict[str, list[TaskId]] = {"owns": [], "promised": [], "stalled": []}
     copies: dict[TaskId, Copy] = {}
     settings: dict[str, str] = {}
@@ -48,11 +57,11 @@ def read_member(name: str, text: str) -> Member:
             if mode == "restoring":
                 lists["owns"].append(TaskId.parse(key))
     deadline = settings.get("leaving")
-    return Member(
+    return MemberAtJoin(
         f"id-{name}",
         instance=name,
         capacity=int(settings.get("capacity", 1)),
-        leaving=None if deadline is None else Leaving(int(deadline) if deadline else None),
+        leaving=None if deadline is None else WayOut(int(deadline) if deadline else None),
         fresh="fresh" in settings,
         observer="observer" in settings,
         opaque="opaque" in settings,
@@ -68,7 +77,7 @@ def build(tasks: str, memory: Memory | None = None, now_ms: int = 0, **members: 
     stateful, _, stateless = tasks.partition("|")
     return Group(
         [
-            Task(task, kind, (source(task),))
+            PlannedTask(task, kind, (source(task),))
             for kind, words in ((True, stateful), (False, stateless))
             for task in map(TaskId.parse, words.split())
         ],

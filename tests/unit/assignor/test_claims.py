@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from streamsx.assignor.claims import read_members, unchanged
-from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, Member, Memory
+from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, MemberAtJoin, Memory
 from streamsx.assignor.wire import ErrorWord, read_assignment, write_join
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
@@ -13,9 +13,12 @@ T = TaskId(0, 0)
 
 
 def said(
-    *owned: TopicPartition, generation: int = 1, member: Member | None = None, data: bytes = b""
+    *owned: TopicPartition,
+    generation: int = 1,
+    member: MemberAtJoin | None = None,
+    data: bytes = b"",
 ) -> bytes:
-    user_data = data or write_join(member or Member(""))
+    user_data = data or write_join(member or MemberAtJoin(""))
     return Subscription(("t",), user_data, owned, generation).write()
 
 
@@ -42,19 +45,21 @@ def test_a_member_whose_user_data_cannot_be_read_is_opaque_but_keeps_its_claims(
     joined = read_members([("damaged", said(A, data=b"\x01\x01\x03"))])
 
     (note,) = joined.notes
-    assert joined.members == (Member("damaged", opaque=True, claims=frozenset({A})),)
+    assert joined.members == (MemberAtJoin("damaged", opaque=True, claims=frozenset({A})),)
     assert note.startswith("a member that cannot be read: damaged: user data ends early")
 
 
 def test_a_member_whose_subscription_cannot_be_read_claims_nothing() -> None:
     joined = read_members([("lost", b"\xff")])
 
-    assert joined.members == (Member("lost", opaque=True),)
+    assert joined.members == (MemberAtJoin("lost", opaque=True),)
     assert len(joined.notes) == 2
 
 
 def test_a_member_is_what_it_says_it_is() -> None:
-    member = Member("", instance="x", capacity=2, copies={T: Copy(CopyRole.LEARNER, 5)}, nonce=3)
+    member = MemberAtJoin(
+        "", instance="x", capacity=2, copies={T: Copy(CopyRole.LEARNER, 5)}, nonce=3
+    )
 
     assert read_members([("m", said(A, member=member))]).members == (
         replace(member, id="m", claims=frozenset({A})),
@@ -62,7 +67,7 @@ def test_a_member_is_what_it_says_it_is() -> None:
 
 
 def test_a_promise_of_an_older_plan_is_none() -> None:
-    member = Member("", heirs=frozenset({T}), round=7)
+    member = MemberAtJoin("", heirs=frozenset({T}), round=7)
     newer = replace(member, heirs=frozenset(), round=8)
 
     alone = read_members([("m", said(member=member))]).members
@@ -74,7 +79,7 @@ def test_a_promise_of_an_older_plan_is_none() -> None:
 
 def test_a_member_knows_the_subtopologies_whose_signatures_are_the_leaders() -> None:
     def knows(theirs: tuple[int, ...]) -> frozenset[int] | None:
-        metadata = [("m", said(member=Member("", signatures=theirs)))]
+        metadata = [("m", said(member=MemberAtJoin("", signatures=theirs)))]
         return read_members(metadata, (7, 8, 9)).members[0].knows
 
     assert knows((7, 5, 9)) == frozenset({0, 2})
@@ -85,8 +90,8 @@ def test_a_member_knows_the_subtopologies_whose_signatures_are_the_leaders() -> 
 def test_an_unchanged_answer_leaves_claims_learners_and_promises_where_they_are() -> None:
     copies = {T: Copy(CopyRole.LEARNER, 5), TaskId(0, 1): Copy(CopyRole.DORMANT, 5)}
     members = [
-        Member("a", claims=frozenset({A, B}), copies=copies, heirs=frozenset({T})),
-        Member("b", claims=frozenset({B, C})),
+        MemberAtJoin("a", claims=frozenset({A, B}), copies=copies, heirs=frozenset({T})),
+        MemberAtJoin("b", claims=frozenset({B, C})),
     ]
     memory = Memory(3, marks={"x": Mark(MarkState.LEAVING)})
 

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 
 from streamsx.assignor.assign import assign
-from streamsx.assignor.leaving import Eviction, evictions, leavers
+from streamsx.assignor.leaving import DueEviction, evictions, leavers
 from streamsx.assignor.model import (
     Group,
-    Leaving,
     Mark,
     MarkState,
-    Member,
+    MemberAtJoin,
     Memory,
     Plan,
     Rules,
+    WayOut,
 )
 from streamsx.model import TaskId
 
@@ -24,39 +24,39 @@ def asked(state: MarkState, deadline_ms: int | None = None, epoch_ms: int = 5) -
     return Mark(state, deadline_ms, epoch_ms=epoch_ms)
 
 
-def leaves(member: Member, mark: Mark) -> Leaving | None:
+def leaves(member: MemberAtJoin, mark: Mark) -> WayOut | None:
     return leavers([member], Memory(marks={"a": mark})).get(member.id)
 
 
 def test_a_marked_instance_leaves_until_the_mark_s_deadline() -> None:
     mark = asked(MarkState.LEAVING, 1000)
 
-    assert leaves(Member("1", instance="a"), mark) == Leaving(1000)
-    assert leaves(Member("1", instance="b"), mark) is None
-    assert leaves(Member("1"), mark) is None
+    assert leaves(MemberAtJoin("1", instance="a"), mark) == WayOut(1000)
+    assert leaves(MemberAtJoin("1", instance="b"), mark) is None
+    assert leaves(MemberAtJoin("1"), mark) is None
 
 
 def test_of_two_deadlines_the_sooner_one_counts() -> None:
-    signalled = Member("1", instance="a", leaving=Leaving(400))
+    signalled = MemberAtJoin("1", instance="a", leaving=WayOut(400))
 
-    assert leaves(signalled, asked(MarkState.LEAVING, 1000)) == Leaving(400)
-    assert leaves(signalled, asked(MarkState.LEAVING, 300)) == Leaving(300)
-    assert leaves(signalled, asked(MarkState.LEAVING)) == Leaving(400)
+    assert leaves(signalled, asked(MarkState.LEAVING, 1000)) == WayOut(400)
+    assert leaves(signalled, asked(MarkState.LEAVING, 300)) == WayOut(300)
+    assert leaves(signalled, asked(MarkState.LEAVING)) == WayOut(400)
 
 
 def test_a_cancelled_leaver_stays_although_it_has_not_heard_of_it_yet() -> None:
     old = {"a": asked(MarkState.LEAVING, epoch_ms=4)}
     cancelled = asked(MarkState.CANCELLED)
 
-    assert leaves(Member("1", instance="a", leaving=Leaving()), cancelled) is None
-    assert leaves(Member("1", instance="a", leaving=Leaving(), marks=old), cancelled) is None
+    assert leaves(MemberAtJoin("1", instance="a", leaving=WayOut()), cancelled) is None
+    assert leaves(MemberAtJoin("1", instance="a", leaving=WayOut(), marks=old), cancelled) is None
 
 
 def test_who_has_heard_of_the_cancellation_and_leaves_has_its_own_reason() -> None:
     cancelled = asked(MarkState.CANCELLED)
-    stopped = Member("1", instance="a", leaving=Leaving(9), marks={"a": cancelled})
+    stopped = MemberAtJoin("1", instance="a", leaving=WayOut(9), marks={"a": cancelled})
 
-    assert leaves(stopped, cancelled) == Leaving(9)
+    assert leaves(stopped, cancelled) == WayOut(9)
 
 
 def test_when_nobody_stays_owners_go_on_and_are_told_not_to_wait(group: Build, tell: Tell) -> None:
@@ -80,7 +80,11 @@ def test_a_group_of_tools_alone_has_a_plan_too(group: Build) -> None:
 
 
 def test_marked_instances_are_removed_five_seconds_after_their_deadline() -> None:
-    members = [Member("1", instance="a"), Member("2", instance="b"), Member("3", instance="c")]
+    members = [
+        MemberAtJoin("1", instance="a"),
+        MemberAtJoin("2", instance="b"),
+        MemberAtJoin("3", instance="c"),
+    ]
     marks = {
         "a": asked(MarkState.LEAVING, 1000),
         "b": asked(MarkState.LEAVING),
@@ -88,11 +92,11 @@ def test_marked_instances_are_removed_five_seconds_after_their_deadline() -> Non
         "gone": asked(MarkState.LEAVING, 1000),
     }
 
-    assert evictions(members, Memory(marks=marks), now_ms=0) == (Eviction("1", 6000),)
+    assert evictions(members, Memory(marks=marks), now_ms=0) == (DueEviction("1", 6000),)
 
 
 def test_who_comes_back_behind_its_deadline_is_to_hear_of_the_mark_first() -> None:
     """Removed at once it joined again, was removed again, and so for ever."""
-    member, marks = Member("1", instance="a"), {"a": asked(MarkState.LEAVING, 1000)}
+    member, marks = MemberAtJoin("1", instance="a"), {"a": asked(MarkState.LEAVING, 1000)}
 
-    assert evictions([member], Memory(marks=marks), now_ms=9000) == (Eviction("1", 14_000),)
+    assert evictions([member], Memory(marks=marks), now_ms=9000) == (DueEviction("1", 14_000),)

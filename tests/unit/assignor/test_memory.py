@@ -5,53 +5,57 @@ from dataclasses import replace
 
 from streamsx.assignor.assign import assign
 from streamsx.assignor.memory import MARK_KEPT_MS, MARKS_MAX, recall
-from streamsx.assignor.model import Group, Kind, Mark, MarkState, Member, Memory, Rules
+from streamsx.assignor.model import Group, Mark, MarkState, MemberAtJoin, Memory, Rules, TaskKind
 
 Build = Callable[..., Group]
 LEAVE = Mark(MarkState.LEAVING, epoch_ms=100)
 LATER = Mark(MarkState.CANCELLED, epoch_ms=200)
 
 
-def said(*members: Member, memory: Memory | None = None, now_ms: int = 0) -> Memory:
+def said(*members: MemberAtJoin, memory: Memory | None = None, now_ms: int = 0) -> Memory:
     return recall(Group((), members, memory, now_ms))
 
 
 def test_a_new_leader_knows_what_the_others_were_told() -> None:
-    memory = said(Member("1", round=7, marks={"x": LEAVE}), Member("2", round=6))
+    memory = said(MemberAtJoin("1", round=7, marks={"x": LEAVE}), MemberAtJoin("2", round=6))
 
-    assert memory == Memory(7, Kind(0), {"x": LEAVE})
+    assert memory == Memory(7, TaskKind(0), {"x": LEAVE})
 
 
 def test_the_newest_memory_counts_and_not_an_older_one_of_the_leader() -> None:
     """ "y restarts and its mark ends in round 8; z, whose last plan was 7, still tells of it"."""
-    own = Memory(7, Kind.STATEFUL, {"y": LEAVE})
+    own = Memory(7, TaskKind.STATEFUL, {"y": LEAVE})
 
-    memory = said(Member("1", round=8), Member("2", round=7, marks={"y": LEAVE}), memory=own)
+    memory = said(
+        MemberAtJoin("1", round=8), MemberAtJoin("2", round=7, marks={"y": LEAVE}), memory=own
+    )
 
     assert memory == Memory(8)
 
 
 def test_who_was_away_while_all_others_were_started_again_does_not_know_better() -> None:
     """w4 is cut off in round 13 and comes back to a group that began anew."""
-    begun = said(Member("1", fresh=True), now_ms=100_000)
-    back = Member("4", round=13, marks={"x": LEAVE})
+    begun = said(MemberAtJoin("1", fresh=True), now_ms=100_000)
+    back = MemberAtJoin("4", round=13, marks={"x": LEAVE})
 
-    memory = said(Member("1", round=begun.round + 1), back, now_ms=101_000)
+    memory = said(MemberAtJoin("1", round=begun.round + 1), back, now_ms=101_000)
 
     assert memory.marks == {}
 
 
 def test_what_is_being_balanced_is_remembered_by_a_leader_that_is_up_to_date() -> None:
-    own = Memory(8, Kind.STATEFUL)
+    own = Memory(8, TaskKind.STATEFUL)
 
-    assert said(Member("1", round=8), memory=own).balancing is Kind.STATEFUL
+    assert said(MemberAtJoin("1", round=8), memory=own).balancing is TaskKind.STATEFUL
 
 
 def test_an_observer_brings_news_and_the_newest_word_counts() -> None:
-    member = Member("1", instance="x", round=3, marks={"x": LEAVE})
+    member = MemberAtJoin("1", instance="x", round=3, marks={"x": LEAVE})
 
-    told = said(member, Member("2", observer=True, marks={"x": LATER, "y": LEAVE}))
-    late = said(replace(member, marks={"x": LATER}), Member("2", observer=True, marks={"x": LEAVE}))
+    told = said(member, MemberAtJoin("2", observer=True, marks={"x": LATER, "y": LEAVE}))
+    late = said(
+        replace(member, marks={"x": LATER}), MemberAtJoin("2", observer=True, marks={"x": LEAVE})
+    )
 
     assert told.marks == {"x": LATER, "y": LEAVE}
     assert late.marks == {"x": LATER}
@@ -61,7 +65,7 @@ def test_of_two_words_of_one_moment_the_same_one_wins_in_every_order() -> None:
     early, late = (Mark(MarkState.LEAVING, ms, epoch_ms=100) for ms in (5, 6))
     swap = Mark(MarkState.LEAVING, 6, "y", epoch_ms=100)
     tools = [
-        Member(f"{n}", observer=True, marks={"x": mark})
+        MemberAtJoin(f"{n}", observer=True, marks={"x": mark})
         for n, mark in enumerate((early, late, swap))
     ]
 
@@ -70,24 +74,24 @@ def test_of_two_words_of_one_moment_the_same_one_wins_in_every_order() -> None:
 
 
 def test_a_mark_ends_when_its_instance_has_left_and_come_back() -> None:
-    other = Member("2", round=3, marks={"x": LEAVE})
+    other = MemberAtJoin("2", round=3, marks={"x": LEAVE})
 
-    assert said(Member("1", instance="x", fresh=True), other).marks == {}
-    assert said(Member("1", instance="x", round=3), other).marks == {"x": LEAVE}
+    assert said(MemberAtJoin("1", instance="x", fresh=True), other).marks == {}
+    assert said(MemberAtJoin("1", instance="x", round=3), other).marks == {"x": LEAVE}
 
 
 def test_a_mark_that_comes_with_a_fresh_instance_is_meant_for_it() -> None:
     fresh, tool = (
-        Member("1", instance="x", fresh=True),
-        Member("2", observer=True, marks={"x": LEAVE}),
+        MemberAtJoin("1", instance="x", fresh=True),
+        MemberAtJoin("2", observer=True, marks={"x": LEAVE}),
     )
 
     assert said(fresh, tool).marks == {"x": LEAVE}
 
 
 def test_a_mark_of_an_instance_that_stays_away_ends_after_ten_minutes() -> None:
-    other = Member("2", round=3, marks={"x": LEAVE})
-    here = Member("1", instance="x", round=3)
+    other = MemberAtJoin("2", round=3, marks={"x": LEAVE})
+    here = MemberAtJoin("1", instance="x", round=3)
     end = LEAVE.epoch_ms + MARK_KEPT_MS
 
     assert said(other, now_ms=end).marks == {"x": LEAVE}
@@ -96,7 +100,7 @@ def test_a_mark_of_an_instance_that_stays_away_ends_after_ten_minutes() -> None:
 
 
 def test_a_cancellation_ends_after_ten_minutes_wherever_its_instance_is() -> None:
-    here = Member("1", instance="x", round=3, marks={"x": LATER})
+    here = MemberAtJoin("1", instance="x", round=3, marks={"x": LATER})
 
     assert said(here, now_ms=LATER.epoch_ms + MARK_KEPT_MS + 1).marks == {}
 
@@ -104,7 +108,7 @@ def test_a_cancellation_ends_after_ten_minutes_wherever_its_instance_is() -> Non
 def test_the_oldest_of_too_many_marks_is_forgotten() -> None:
     marks = {f"m{n:02}": Mark(MarkState.LEAVING, epoch_ms=n) for n in range(MARKS_MAX + 1)}
 
-    kept = said(Member("1", observer=True, marks=marks)).marks
+    kept = said(MemberAtJoin("1", observer=True, marks=marks)).marks
 
     assert kept == {name: mark for name, mark in marks.items() if name != "m00"}
 
@@ -117,10 +121,10 @@ def test_kinds_that_are_not_where_they_shall_be_are_being_balanced(group: Build)
     both = group("0_0 0_1 | 9_0 9_1", a="owns 0_0 0_1 9_0 9_1", b="")
     leave = group("0_0 | 9_0", a="owns 0_0 9_0 leaving", b="")
 
-    assert assign(rest, rules).memory.balancing == Kind(0)
-    assert assign(moves, rules).memory.balancing == Kind.STATEFUL
-    assert assign(both, rules).memory.balancing == Kind.STATEFUL | Kind.STATELESS
-    assert assign(leave, rules).memory.balancing == Kind(0)
+    assert assign(rest, rules).memory.balancing == TaskKind(0)
+    assert assign(moves, rules).memory.balancing == TaskKind.STATEFUL
+    assert assign(both, rules).memory.balancing == TaskKind.STATEFUL | TaskKind.STATELESS
+    assert assign(leave, rules).memory.balancing == TaskKind(0)
 
 
 def test_each_plan_is_a_round(group: Build) -> None:

@@ -1,6 +1,6 @@
 """How a tool is heard, and what it sees."""
 
-from streamsx.assignor.model import Copy, CopyRole, Leaving, Mark, MarkState, Rules
+from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, Rules, WayOut
 from streamsx.assignor.observer import describe, lead, observer_data
 from streamsx.assignor.partition_assignor import (
     Outcome,
@@ -68,7 +68,7 @@ def test_a_group_is_described_from_its_bytes_alone() -> None:
     metadata = [
         ("1", said(a.user_data(Report(1, frozenset({P0, P1}))), P0, P1)),
         ("2", said(b.user_data(Report(1, copies=lag, leaving=None)))),
-        ("3", said(c.user_data(Report(1, leaving=Leaving(77))))),
+        ("3", said(c.user_data(Report(1, leaving=WayOut(77))))),
         ("4", said(b"\x09\x09")),
         ("tool", said(observer_data({"a": MARK}, nonce=1))),
     ]
@@ -80,9 +80,9 @@ def test_a_group_is_described_from_its_bytes_alone() -> None:
     assert report.marks == {"a": MARK}
     first, second, third, fourth = report.instances
     assert (first.member, first.instance, first.version) == ("1", "a", "0.1.0")
-    assert (first.active, first.partitions, first.leaving) == ((T0, T1), (P0, P1), Leaving(9000))
+    assert (first.active, first.partitions, first.leaving) == ((T0, T1), (P0, P1), WayOut(9000))
     assert (second.active, second.learners) == ((), {T0: 90_000, T1: None})
-    assert (third.leaving, fourth.readable) == (Leaving(77), False)
+    assert (third.leaving, fourth.readable) == (WayOut(77), False)
 
 
 def test_who_runs_nothing_as_the_leader_does_is_named() -> None:

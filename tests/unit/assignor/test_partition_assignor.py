@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx.assignor import partition_assignor
-from streamsx.assignor.leaving import Eviction
+from streamsx.assignor.leaving import DueEviction
 from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
-    Kind,
-    Leaving,
     Mark,
     MarkState,
     Memory,
     Plan,
     Rules,
+    TaskKind,
+    WayOut,
 )
 from streamsx.assignor.observer import observer_data
 from streamsx.assignor.partition_assignor import (
@@ -116,7 +116,7 @@ def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
     }
     stalled = frozenset({TaskId(1, 0)})
     claims, stopped = tps("left-0 right-0 counts-1"), frozenset({TaskId(0, 0)})
-    report = Report(4, claims, copies, stalled, Leaving(9), fresh=True, stopped=stopped)
+    report = Report(4, claims, copies, stalled, WayOut(9), fresh=True, stopped=stopped)
 
     member = read_join(assignor().user_data(report))
 
@@ -126,7 +126,7 @@ def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
         TaskId(1, 1): Copy(CopyRole.RESTORING, 6),  # it has become its own since
     }
     assert (member.instance, member.process, member.version) == ("a", b"a".ljust(16).hex(), "0.1.0")
-    assert (member.nonce, member.leaving, member.fresh) == (4, Leaving(9), True)
+    assert (member.nonce, member.leaving, member.fresh) == (4, WayOut(9), True)
     assert (member.stalled, member.signatures) == (stalled, (1, 7))
     assert member.stopped == stopped
 
@@ -257,7 +257,7 @@ def test_a_plan_that_is_not_lawful_is_not_shipped(monkeypatch: pytest.MonkeyPatc
     assert given_to(outcome, "1") == tps("counts-0")
     story, given = outcome.notes
     assert story == "the story"
-    assert given.startswith("its input: Group(tasks=[Task(")
+    assert given.startswith("its input: Group(tasks=[PlannedTask(")
 
 
 def test_claims_of_no_task_go_back_unless_their_topic_is_known_to_be_gone() -> None:
@@ -297,7 +297,7 @@ def test_a_leader_goes_on_balancing_where_its_last_plan_stopped() -> None:
     ]
 
     assert word_for(lead(a, metadata), "2").learners == frozenset()
-    a.on_assignment(write_assignment(AssignmentView(Memory(6, Kind.STATEFUL))))
+    a.on_assignment(write_assignment(AssignmentView(Memory(6, TaskKind.STATEFUL))))
     assert word_for(lead(a, metadata), "2").learners == {TaskId(1, 0)}
 
 
@@ -312,7 +312,7 @@ def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
     )
     view = b.on_assignment(Assignment.read(outcome.assignments["2"]).user_data)
 
-    assert outcome.evictions == (Eviction("2", 7000),)
+    assert outcome.evictions == (DueEviction("2", 7000),)
     assert view.mark == mark
     assert given_to(outcome, "tool") == frozenset()
     assert word_for(outcome, "tool").memory == word_for(outcome, "1").memory

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from streamsx.assignor.assign import look
-from streamsx.assignor.model import Group, Kind, Memory, Rules
+from streamsx.assignor.model import Group, Memory, Rules, TaskKind
 from streamsx.assignor.place import place
 from streamsx.config import Config
 
@@ -194,8 +194,8 @@ def test_balancing_that_has_begun_does_not_stop_inside_the_tolerance(group: Buil
     even = {"a": "0_1 0_2 0_3", "b": "0_0 0_4 0_5"}
 
     learning = group(tasks, a="owns 0_0 0_1 0_2 0_3", b=f"{b} learner 0_0=99")
-    remembered = group(tasks, Memory(1, Kind.STATEFUL), a="owns 0_0 0_1 0_2 0_3", b=b)
-    other_kind = group(tasks, Memory(1, Kind.STATELESS), a="owns 0_0 0_1 0_2 0_3", b=b)
+    remembered = group(tasks, Memory(1, TaskKind.STATEFUL), a="owns 0_0 0_1 0_2 0_3", b=b)
+    other_kind = group(tasks, Memory(1, TaskKind.STATELESS), a="owns 0_0 0_1 0_2 0_3", b=b)
 
     assert target(learning, imbalance=0.4) == even
     assert target(remembered, imbalance=0.4) == even

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx.assignor.codec import Unreadable, number, text
-from streamsx.assignor.model import Copy, CopyRole, Kind, Leaving, Mark, MarkState, Member, Memory
+from streamsx.assignor.model import (
+    Copy,
+    CopyRole,
+    Mark,
+    MarkState,
+    MemberAtJoin,
+    Memory,
+    TaskKind,
+    WayOut,
+)
 from streamsx.assignor.wire import (
     AssignmentView,
     ErrorWord,
@@ -32,12 +41,12 @@ marks = st.dictionaries(
     max_size=3,
 )
 members = st.builds(
-    Member,
+    MemberAtJoin,
     id=st.just(""),
     instance=st.none() | names,
     process=st.just("") | st.binary(min_size=16, max_size=16).map(bytes.hex),
     capacity=st.integers(1, 9),
-    leaving=st.none() | st.builds(Leaving, st.none() | numbers),
+    leaving=st.none() | st.builds(WayOut, st.none() | numbers),
     fresh=st.booleans(),
     observer=st.booleans(),
     copies=st.dictionaries(ids, copies, max_size=6),
@@ -52,7 +61,7 @@ members = st.builds(
 )
 assignments = st.builds(
     AssignmentView,
-    memory=st.builds(Memory, numbers, st.integers(0, 3).map(Kind), marks),
+    memory=st.builds(Memory, numbers, st.integers(0, 3).map(TaskKind), marks),
     more=st.booleans(),
     no_takers=st.booleans(),
     shared_name=st.booleans(),
@@ -71,7 +80,7 @@ strangers = st.lists(st.tuples(st.integers(100, 10_000), st.binary(max_size=5)),
 
 @given(members, strangers)
 def test_a_join_arrives_as_it_was_written_beside_fields_of_the_future(
-    member: Member, strangers: bytes
+    member: MemberAtJoin, strangers: bytes
 ) -> None:
     assert read_join(write_join(member) + strangers) == member
     assert read_join(write_join(member)[:2] + strangers + write_join(member)[2:]) == member
@@ -87,9 +96,9 @@ def test_an_assignment_arrives_as_it_was_written_beside_fields_of_the_future(
 
 @given(members | assignments, st.data())
 def test_damaged_bytes_are_read_or_refused_and_nothing_else(
-    said: Member | AssignmentView, choose: st.DataObject
+    said: MemberAtJoin | AssignmentView, choose: st.DataObject
 ) -> None:
-    data = bytearray(write_join(said) if isinstance(said, Member) else write_assignment(said))
+    data = bytearray(write_join(said) if isinstance(said, MemberAtJoin) else write_assignment(said))
     for _ in range(choose.draw(st.integers(1, 3))):
         data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
     cut = bytes(data[: choose.draw(st.integers(0, len(data)))])
@@ -100,11 +109,11 @@ def test_damaged_bytes_are_read_or_refused_and_nothing_else(
 
 def test_the_bytes_of_a_join_are_these() -> None:
     """Members of other versions read them: a change here is a change of the format."""
-    member = Member(
+    member = MemberAtJoin(
         "",
         instance="a",
         process="ab" * 16,
-        leaving=Leaving(300),
+        leaving=WayOut(300),
         nonce=2,
         copies={TaskId(0, 1): Copy(CopyRole.LEARNER, 4), TaskId(0, 3): Copy(CopyRole.RUNNING, 0)},
         heirs=frozenset({TaskId(0, 1)}),
@@ -132,7 +141,7 @@ def test_the_bytes_of_a_join_are_these() -> None:
 
 def test_the_bytes_of_an_assignment_are_these() -> None:
     data = AssignmentView(
-        memory=Memory(9, Kind.STATELESS, {"b": Mark(MarkState.LEAVING, 4, "c", 7)}),
+        memory=Memory(9, TaskKind.STATELESS, {"b": Mark(MarkState.LEAVING, 4, "c", 7)}),
         more=True,
         leader=True,
         learners=frozenset({TaskId(2, 0)}),
@@ -170,14 +179,14 @@ def test_roles_states_and_words_of_the_future_are_passed_over() -> None:
     mark = text("x") + text("") + number(7) + number(0) + number(1)
     told = bytes.fromhex("0101") + number(11) + number(len(mark)) + mark
 
-    assert read_join(role) == Member("")
-    assert read_join(told) == Member("")
+    assert read_join(role) == MemberAtJoin("")
+    assert read_join(told) == MemberAtJoin("")
     assert read_assignment(bytes.fromhex("01010c0109")).error is ErrorWord.ASSIGNMENT_FAILED
 
 
 def test_a_member_without_capacity_cannot_be_read() -> None:
     with pytest.raises(Unreadable, match="capacity"):
-        read_join(write_join(replace(Member(""), capacity=0)))
+        read_join(write_join(replace(MemberAtJoin(""), capacity=0)))
 
 
 def test_roles_have_the_numbers_that_members_of_other_versions_know() -> None:

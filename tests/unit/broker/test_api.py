@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import pytest
 
-from streamsx.broker.connection import Limits
+from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.events import Effect, Event, Request
+from streamsx.broker.events import ClientRequest, Effect, Event
 from streamsx.broker.meta import Meta
 from streamsx.broker.segment import DESCRIPTORS_MAX
 from streamsx.broker.server import Broker
@@ -237,7 +237,7 @@ def test_a_topic_is_made_for_who_asks_if_both_sides_want_it_and_there_is_room(ru
         assert deleted.responses[0].error_code == E.NONE
         assert await codes(client, True, "c") == [E.NONE]
 
-    run(story, options=Options(partitions=3), limits=Limits(partitions_max=8))
+    run(story, options=Options(partitions=3), limits=ConnectionLimits(partitions_max=8))
 
 
 def test_a_broker_that_makes_no_topics_makes_none(run: Run) -> None:
@@ -260,7 +260,7 @@ def test_partitions_are_added_as_far_as_there_is_room(run: Run) -> None:
             assert told.results[0].error_code == code
         assert len(client.broker.service.topics.by_name["t"].logs) == 4
 
-    run(story, limits=Limits(partitions_max=4))
+    run(story, limits=ConnectionLimits(partitions_max=4))
 
 
 def test_records_are_deleted_up_to_the_end_and_not_beyond(run: Run) -> None:
@@ -290,7 +290,7 @@ def test_a_topic_that_cannot_be_made_takes_no_room(run: Run, tmp_path: Path) -> 
         told = await other.ask(Api.CREATE_TOPICS, 4, topics=asked, timeout=1000)
         assert told.topics[0].error_code == E.NONE
 
-    run(story, limits=Limits(partitions_max=4))
+    run(story, limits=ConnectionLimits(partitions_max=4))
 
 
 def test_a_configuration_is_described_with_its_type_as_kafka_numbers_it(run: Run) -> None:
@@ -342,7 +342,10 @@ def test_a_group_that_fails_sends_away_who_waits_in_it_and_nobody_else(
     real = Coordinator.step
 
     def step(machine: Coordinator, now: float, event: Event) -> list[Effect]:
-        if isinstance(event, Request) and (event.api, event.body.group_id) == (Api.HEARTBEAT, "g"):
+        if isinstance(event, ClientRequest) and (event.api, event.body.group_id) == (
+            Api.HEARTBEAT,
+            "g",
+        ):
             raise ZeroDivisionError("planted")
         return real(machine, now, event)
 
@@ -436,4 +439,4 @@ def test_a_connection_that_comes_while_the_broker_ends_is_not_served(tmp_path: P
 
 
 def test_connections_and_files_fit_into_what_a_process_may_usually_open() -> None:
-    assert Limits().connections_max + DESCRIPTORS_MAX <= 1024 - 128
+    assert ConnectionLimits().connections_max + DESCRIPTORS_MAX <= 1024 - 128

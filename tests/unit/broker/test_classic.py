@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamsx.broker.classic import COLUMN, TABLE, Cause, GroupConfig, Round, State
+from streamsx.broker.classic import COLUMN, TABLE, Cause, GroupConfig, GroupState, Round
 from streamsx.broker.events import Gone
 from streamsx.broker.records import GroupValue
 from streamsx.errors import InvalidTransition
@@ -30,9 +30,9 @@ def joined(desk: Desk, members: int = 2, **about: object) -> list[str]:
     for member_id in ids:
         desk.join(member_id, **about)  # type: ignore[arg-type]
     for member_id in ids[:-1]:
-        if state(desk) is State.PREPARING:
+        if state(desk) is GroupState.PREPARING:
             desk.join(member_id, **about)  # type: ignore[arg-type]
-    assert state(desk) is State.COMPLETING
+    assert state(desk) is GroupState.COMPLETING
     return ids
 
 
@@ -45,7 +45,7 @@ def stable(desk: Desk, members: int = 2, **about: object) -> list[str]:
     return ids
 
 
-def state(desk: Desk) -> State:
+def state(desk: Desk) -> GroupState:
     return desk.machine.groups["g"].round.state
 
 
@@ -63,22 +63,22 @@ def desk() -> Desk:
 def test_each_entry_of_the_table_is_an_action() -> None:
     assert set(TABLE) == set(Cause)
     for row in TABLE.values():
-        assert len(row) == len(State)
+        assert len(row) == len(GroupState)
         assert all(callable(getattr(Round, name)) for name in row if name)
 
 
-@pytest.mark.parametrize("cause", [c for c in Cause if not TABLE[c][COLUMN[State.EMPTY]]])
+@pytest.mark.parametrize("cause", [c for c in Cause if not TABLE[c][COLUMN[GroupState.EMPTY]]])
 def test_what_cannot_happen_to_an_empty_group_tells_the_story(desk: Desk, cause: Cause) -> None:
     joined(desk, 1)
     group = desk.machine.groups["g"].round
-    group.state = State.EMPTY
+    group.state = GroupState.EMPTY
     with pytest.raises(InvalidTransition, match="somebody joins"):
         group.fire(cause)
 
 
 def test_a_member_is_given_an_id_before_it_joins(desk: Desk) -> None:
     member_id = new_id(desk)
-    assert state(desk) is State.EMPTY
+    assert state(desk) is GroupState.EMPTY
     waiter = desk.join(member_id)
     reply = desk.replies[waiter]
     assert (reply["member_id"], reply["leader"], reply["generation_id"]) == (
@@ -110,9 +110,9 @@ def test_a_join_waits_for_all_members_and_promised_ids(desk: Desk) -> None:
     (leader,) = stable(desk, 1)
     late = new_id(desk)
     waiter = desk.join(leader)
-    assert (state(desk), waiter in desk.replies) == (State.PREPARING, False)
+    assert (state(desk), waiter in desk.replies) == (GroupState.PREPARING, False)
     desk.join(late)
-    assert (state(desk), desk.replies[waiter]["generation_id"]) == (State.COMPLETING, 2)
+    assert (state(desk), desk.replies[waiter]["generation_id"]) == (GroupState.COMPLETING, 2)
 
 
 def test_a_promised_id_that_is_not_used_holds_up_a_round_for_a_session_only(desk: Desk) -> None:
@@ -138,7 +138,7 @@ def test_who_never_syncs_is_removed_when_a_rebalance_timeout_is_over(desk: Desk)
     leader, follower = joined(desk, session_ms=600_000, rebalance_ms=5000)
     desk.sync(leader, generation(desk))
     desk.sleep(5)
-    assert state(desk) is State.PREPARING
+    assert state(desk) is GroupState.PREPARING
     assert desk.heartbeat(follower, generation(desk))["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
     assert desk.heartbeat(leader, generation(desk))["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -167,7 +167,7 @@ def test_a_member_lives_by_heartbeats_commits_and_joins_but_not_by_syncs(desk: D
     desk.sleep(9)
     assert error(desk, desk.sync(member, 2)) == NONE
     desk.sleep(1)
-    assert state(desk) is State.EMPTY
+    assert state(desk) is GroupState.EMPTY
 
 
 def test_a_parked_member_outlives_its_session(desk: Desk) -> None:
@@ -200,7 +200,7 @@ def test_a_member_whose_connection_closed_still_counts_as_joined(desk: Desk) -> 
     waiter = desk.join(leader)
     desk.step(Gone("g", waiter))
     desk.join(follower)
-    assert (state(desk), generation(desk)) == (State.COMPLETING, 3)
+    assert (state(desk), generation(desk)) == (GroupState.COMPLETING, 3)
     assert waiter not in desk.replies
 
 
@@ -210,7 +210,7 @@ def test_who_has_synced_stays_when_the_time_to_sync_is_over(desk: Desk) -> None:
     desk.sleep(4)
     assert error(desk, desk.sync(follower, 2)) == NONE
     desk.sleep(1)
-    assert (state(desk), generation(desk)) == (State.STABLE, 2)
+    assert (state(desk), generation(desk)) == (GroupState.STABLE, 2)
     assert desk.wakes["g"] > desk.now
 
 
@@ -343,7 +343,7 @@ def test_a_follower_whose_answer_was_lost_is_told_again(desk: Desk, half: object
 def test_a_leader_that_rejoins_starts_a_round_even_if_nothing_changed(desk: Desk) -> None:
     leader, follower = stable(desk)
     desk.join(leader)
-    assert state(desk) is State.PREPARING
+    assert state(desk) is GroupState.PREPARING
     assert desk.heartbeat(follower, 2)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
 
 
@@ -362,7 +362,7 @@ def test_the_last_to_leave_empties_the_group(desk: Desk) -> None:
     assert desk.leave((leader, None), (follower, None), ("nobody", None)) == [
         NONE, NONE, ErrorCode.UNKNOWN_MEMBER_ID,
     ]  # fmt: skip
-    assert (state(desk), generation(desk)) == (State.EMPTY, 3)
+    assert (state(desk), generation(desk)) == (GroupState.EMPTY, 3)
 
 
 def test_before_version_3_one_member_leaves_and_reads_its_code_at_the_top(desk: Desk) -> None:
@@ -472,7 +472,7 @@ def stable_static(desk: Desk, *instances: str) -> list[str]:
     for m in ids[1:]:
         desk.sync(m, generation(desk))
     desk.sync(ids[0], generation(desk), assignments={m: m.encode() for m in ids})
-    assert state(desk) is State.STABLE
+    assert state(desk) is GroupState.STABLE
     return ids
 
 
@@ -480,7 +480,7 @@ def test_a_static_member_returns_to_its_assignment_without_a_round(desk: Desk) -
     _, old = stable_static(desk, "one", "two")
     waiter = desk.join(instance="two", protocols={"range": b"changed"})
     new = desk.replies[waiter]["member_id"]
-    assert (desk.replies[waiter]["generation_id"], state(desk)) == (2, State.STABLE)
+    assert (desk.replies[waiter]["generation_id"], state(desk)) == (2, GroupState.STABLE)
     assert desk.replies[desk.sync(new, 2, instance="two")]["assignment"] == old.encode()
 
 
@@ -515,7 +515,7 @@ def test_before_version_9_a_static_leader_that_returns_takes_itself_for_a_follow
 def test_a_static_member_that_returns_with_another_protocol_starts_a_round(desk: Desk) -> None:
     stable_static(desk, "one", "two")
     desk.join(instance="two", protocols={"sticky": b"s"})
-    assert state(desk) is State.PREPARING
+    assert state(desk) is GroupState.PREPARING
 
 
 def test_a_parked_static_member_that_returns_elsewhere_is_fenced_here(desk: Desk) -> None:
@@ -541,7 +541,7 @@ def test_a_round_without_anybody_waits_as_long_as_static_members_live(desk: Desk
     for _ in range(30):
         desk.sleep(3)
         desk.heartbeat(two, 2, instance="two")
-    assert (state(desk), generation(desk)) == (State.PREPARING, 2)
+    assert (state(desk), generation(desk)) == (GroupState.PREPARING, 2)
     assert desk.replies[desk.join(two, instance="two", protocols=BOTH)]["leader"] == two
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from streamsx.broker.connection import Call, Connection, Limits, Traffic
-from streamsx.broker.events import Body
+from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.frames import LARGE_BYTES
 from streamsx.kafka.wire import Api, Head
 
@@ -46,7 +46,7 @@ class Wire(asyncio.Transport):
         self.paused = False
 
 
-def respond(call: Call, body: Body | None) -> None:
+def respond(call: Call, body: ReplyBody | None) -> None:
     assert body
     call.connection.answer(body["text"])
 
@@ -59,18 +59,18 @@ class Peers:
     """Connections of one broker. Frames of b"wait..." are parked, others come back as they are."""
 
     def __init__(self, **limits: Any) -> None:
-        self.limits, self.traffic = Limits(**limits), Traffic()
+        self.limits, self.traffic = ConnectionLimits(**limits), Traffic()
         self.now = 0.0
         self.parked: list[Call] = []
         self.gone: list[Call] = []
 
-    def dial(self) -> tuple[Connection, Wire]:
-        connection = Connection(self.traffic, self.limits, self.serve, lambda: self.now)
+    def dial(self) -> tuple[ClientConnection, Wire]:
+        connection = ClientConnection(self.traffic, self.limits, self.serve, lambda: self.now)
         wire = Wire(len(self.traffic.connections) + 1)
         connection.connection_made(wire)
         return connection, wire
 
-    def serve(self, connection: Connection, frame: bytearray) -> None:
+    def serve(self, connection: ClientConnection, frame: bytearray) -> None:
         call = Call(connection, HEAD, "", bytes(frame), respond)
         connection.call = call
         if frame.startswith(b"wait"):
@@ -79,12 +79,12 @@ class Peers:
         else:
             reply(call, call.body)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ClientConnection) -> None:
         """What the loop does behind an abort."""
         connection.connection_lost(None)
 
 
-def send(connection: Connection, *frames: bytes, cut: int = 0) -> None:
+def send(connection: ClientConnection, *frames: bytes, cut: int = 0) -> None:
     data = b"".join(len(frame).to_bytes(4) + frame for frame in frames)
     data = data[: len(data) - cut]
     while data:

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamsx.broker.classic import State
-from streamsx.broker.events import Tick, Topics
+from streamsx.broker.classic import GroupState
+from streamsx.broker.events import BrokerTick, Topics
 from streamsx.kafka.errors import ErrorCode
 from tests.support.desk import Desk
 
@@ -37,7 +37,7 @@ def stable(desk: Desk, group: str = "g") -> tuple[str, str]:
     return leader, follower
 
 
-def round_of(desk: Desk, group: str = "g") -> tuple[State, int]:
+def round_of(desk: Desk, group: str = "g") -> tuple[GroupState, int]:
     state = desk.machine.groups[group].round
     return state.state, state.generation
 
@@ -49,7 +49,7 @@ def test_before_the_generation_is_persisted_everybody_joins_again(desk: Desk) ->
     leader, follower = stable(desk)
     desk.join(leader)
     desk.crash()
-    assert round_of(desk) == (State.STABLE, 2)
+    assert round_of(desk) == (GroupState.STABLE, 2)
     waiters = [desk.join(leader, protocols={"range": b"new"}), desk.join(follower)]
     assert [desk.replies[w]["generation_id"] for w in waiters] == [3, 3]
 
@@ -57,11 +57,11 @@ def test_before_the_generation_is_persisted_everybody_joins_again(desk: Desk) ->
 def test_before_all_heard_of_the_generation_who_heard_goes_on(desk: Desk) -> None:
     leader, follower = pair(desk)
     desk.crash()
-    assert round_of(desk) == (State.COMPLETING, 2)
+    assert round_of(desk) == (GroupState.COMPLETING, 2)
     parked = desk.sync(follower, 2)
     desk.sync(leader, 2, assignments={follower: b"yours"})
     assert desk.replies[parked]["assignment"] == b"yours"
-    assert round_of(desk) == (State.STABLE, 2)
+    assert round_of(desk) == (GroupState.STABLE, 2)
 
 
 def test_before_all_heard_of_the_generation_a_join_aborts_the_synchronisation(desk: Desk) -> None:
@@ -89,7 +89,7 @@ def test_before_all_heard_of_the_assignment_the_stored_one_is_told_at_once(desk:
     desk.crash()
     assert desk.replies[desk.sync(follower, 2)]["assignment"] == b"yours"
     assert desk.heartbeat(leader, 2)["error_code"] == NONE
-    assert round_of(desk) == (State.STABLE, 2)
+    assert round_of(desk) == (GroupState.STABLE, 2)
 
 
 def test_everybody_has_a_full_session_to_come_back(desk: Desk) -> None:
@@ -109,7 +109,7 @@ def test_who_does_not_sync_after_the_crash_is_removed(desk: Desk) -> None:
         desk.heartbeat(leader, 2)
         desk.heartbeat(follower, 2)
         desk.sleep(3)
-    assert round_of(desk) == (State.EMPTY, 3)
+    assert round_of(desk) == (GroupState.EMPTY, 3)
 
 
 def test_ids_that_were_promised_are_forgotten(desk: Desk) -> None:
@@ -160,7 +160,7 @@ def test_a_group_that_had_members_keeps_its_generation(desk: Desk) -> None:
     leader, follower = stable(desk)
     desk.leave((leader, None), (follower, None))
     desk.heartbeat("m", 1)
-    assert round_of(desk) == (State.EMPTY, 3)
+    assert round_of(desk) == (GroupState.EMPTY, 3)
 
 
 def test_a_group_of_which_nothing_came_is_dropped(desk: Desk) -> None:
@@ -171,14 +171,17 @@ def test_a_group_of_which_nothing_came_is_dropped(desk: Desk) -> None:
 
 
 def test_a_tick_for_a_group_that_was_deleted_is_harmless(desk: Desk) -> None:
-    assert desk.step(Tick("no", 0)) == []
+    assert desk.step(BrokerTick("no", 0)) == []
 
 
 def test_groups_do_not_disturb_each_other(desk: Desk) -> None:
     leader, _ = stable(desk, "g")
     stable(desk, "h")
     desk.leave((leader, None))
-    assert (round_of(desk, "g")[0], round_of(desk, "h")[0]) == (State.PREPARING, State.STABLE)
+    assert (round_of(desk, "g")[0], round_of(desk, "h")[0]) == (
+        GroupState.PREPARING,
+        GroupState.STABLE,
+    )
 
 
 def test_who_is_no_member_of_any_group_may_commit_to_an_empty_one(desk: Desk) -> None:
@@ -226,11 +229,11 @@ def test_who_commits_while_it_waits_and_then_dies_is_removed_at_the_end_of_its_s
     desk.sleep(20)
     assert desk.commit(first, 2, {("t", 0): 1}) == {("t", 0): NONE}
     desk.leave((second, None))
-    assert round_of(desk) == (State.COMPLETING, 3)
+    assert round_of(desk) == (GroupState.COMPLETING, 3)
     desk.sleep(9.9)
-    assert round_of(desk) == (State.COMPLETING, 3)
+    assert round_of(desk) == (GroupState.COMPLETING, 3)
     desk.sleep(0.2)
-    assert round_of(desk) == (State.EMPTY, 4)
+    assert round_of(desk) == (GroupState.EMPTY, 4)
 
 
 def test_partitions_that_are_not_there_are_refused_and_the_others_stored(desk: Desk) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from streamsx.broker.log import Log
-from streamsx.broker.producer_state import Refused
+from streamsx.broker.producer_state import BatchRefused
 from streamsx.broker.segment import INDEX_INTERVAL_BYTES, Descriptors, Segment
 from streamsx.kafka.batch import Builder, columns, scan, stamp
 from streamsx.kafka.errors import ErrorCode
@@ -32,7 +32,7 @@ def append(log: Log, *values: bytes, **about: int) -> int:
 
 def refusal(log: Log, records: bytes | bytearray) -> ErrorCode:
     before = log.end, log.read(log.start, MOST)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BatchRefused) as refused:
         log.append(memoryview(bytearray(records)), MOST)
     assert (log.end, log.read(log.start, MOST)) == before
     return refused.value.code
@@ -400,7 +400,7 @@ def test_anything_but_one_whole_batch_of_version_2_is_refused(opens: Opens) -> N
     assert refusal(log, old) == invalid
     assert refusal(log, damaged) == ErrorCode.CORRUPT_MESSAGE
     assert refusal(log, batch(bytes(MOST - 70))) == ErrorCode.MESSAGE_TOO_LARGE
-    with pytest.raises(Refused):
+    with pytest.raises(BatchRefused):
         log.append(None, MOST)
 
 

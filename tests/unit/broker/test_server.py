@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.broker.connection import Limits
+from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.segment import Segment
 from streamsx.broker.server import Broker, handlers
 from streamsx.errors import UsageError
@@ -28,7 +28,7 @@ def test_a_topic_that_cannot_be_is_refused_before_anything_is_made(
     name, partitions = topic
 
     async def started() -> None:
-        limits = Limits(partitions_max=8)
+        limits = ConnectionLimits(partitions_max=8)
         async with Broker(tmp_path / "data", topics={name: partitions}, limits=limits):
             raise AssertionError("it serves")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.broker.configs import CONFIGS, Kind, wrong
+from streamsx.broker.configs import CONFIGS, ConfigType, wrong
 from streamsx.broker.meta import Meta
 from streamsx.broker.topics import NAME, TopicStore
 from streamsx.kafka.batch import Builder
@@ -100,4 +100,4 @@ def test_wrong_configurations_are_told_from_right_ones() -> None:
         "message.timestamp.type": "LogAppendTime", "flush.ms": None, "retention.bytes": "",
     }  # fmt: skip
     assert [name for name, value in bad.items() if wrong(name, value)] == list(bad)
-    assert {config.kind for config in CONFIGS.values()} == set(Kind)
+    assert {config.kind for config in CONFIGS.values()} == set(ConfigType)

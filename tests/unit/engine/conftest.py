@@ -18,7 +18,7 @@ import pytest
 from streamsx import App, Stream
 from streamsx.assignor.wire import AssignmentView
 from streamsx.broker.connection import Call
-from streamsx.broker.events import Body
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
 from streamsx.broker.server import Broker, answered
 from streamsx.broker.service import Service
@@ -34,7 +34,7 @@ from streamsx.membership import events as e
 from streamsx.membership import messages as said
 from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.network import Net
-from streamsx.simulation.process import Main, Process
+from streamsx.simulation.process import Process, ProcessMain
 from streamsx.simulation.scheduler import Scheduler, SimClock
 from streamsx.state.api import ROW, Rows
 from streamsx.state.directory import StateDirectory
@@ -74,7 +74,7 @@ class Bench:
         self.folder = folder
         self.scheduler = Scheduler(seed)
         self.net = Net(self.scheduler)
-        self.answer: Callable[[Service, Call], Body | None] = answered
+        self.answer: Callable[[Service, Call], ReplyBody | None] = answered
         """A test may stand between."""
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
         """Offset and metadata, of the groups that are played by hand."""
@@ -94,7 +94,7 @@ class Bench:
         self.process.start(self._serve)
         self.run(0.01)
 
-    def _answer(self, service: Service, call: Call) -> Body | None:
+    def _answer(self, service: Service, call: Call) -> ReplyBody | None:
         if call.api is Api.FETCH:
             now = self.scheduler.now
             for topic in call.body.topics:
@@ -309,7 +309,7 @@ class Station:
         if self._directory is not None:
             self._directory.release()
 
-    def _hand(self, _: str, __: Main) -> "Hand":
+    def _hand(self, _: str, __: ProcessMain) -> "Hand":
         return self.hand
 
     def _rows(self, path: Path, _: str) -> Rows:
@@ -347,7 +347,7 @@ class Station:
         found = self.stores["counts", partition].scan(ROW, None)
         return {key.removeprefix(ROW).decode().strip('"'): value for key, value in found}
 
-    def deliver(self, message: said.Message) -> None:
+    def deliver(self, message: said.ControlMessage) -> None:
         assert self._worker is not None
         self._worker.deliver(message)
 
@@ -376,7 +376,7 @@ class Hand:
         new, self._active = frozenset(active) - self._active, frozenset(active)
         view = AssignmentView(learners=frozenset(learners), promises=frozenset(promises))
         assigned = self._tps(active)
-        self._station.deliver(said.Planned(self._generation, assigned, view, leader=False))
+        self._station.deliver(said.PlanRead(self._generation, assigned, view, leader=False))
         self._station.deliver(e.Assigned(tuple(sorted(self._tps(new)))))
 
     def revoke(self, *tasks: TaskId, number: int = 1) -> None:
@@ -422,7 +422,7 @@ class Hand:
         else:
             ticket, tps = arguments
             found = {tp: self._bench.committed.get(tp, (-1, "")) for tp in tps}
-            self._station.deliver(said.Positions(ticket, found))
+            self._station.deliver(said.PositionsRead(ticket, found))
 
     async def ended(self) -> None:
         self.alive = False

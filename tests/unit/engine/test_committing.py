@@ -21,7 +21,7 @@ from streamsx.state.memory import MemoryRows
 
 if TYPE_CHECKING:
     from streamsx.broker.connection import Call
-    from streamsx.broker.events import Body
+    from streamsx.broker.events import ReplyBody
     from streamsx.broker.service import Service
     from tests.unit.engine.conftest import Bench, Station
 
@@ -127,7 +127,7 @@ def test_a_changelog_that_takes_nothing_stops_the_intake_and_not_the_worker(benc
     """A commit that does not end must not let memory grow."""
     station = begun(bench, app_of(put, produce_buffer="64MiB"), T0)
 
-    def too_few_replicas(service: Service, call: Call) -> Body | None:
+    def too_few_replicas(service: Service, call: Call) -> ReplyBody | None:
         if call.api is not Api.PRODUCE:
             return answered(service, call)
         parts = [{"index": 0, "error_code": ErrorCode.NOT_ENOUGH_REPLICAS, "base_offset": -1}]

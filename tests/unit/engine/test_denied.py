@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamsx.broker.connection import Call
-    from streamsx.broker.events import Body
+    from streamsx.broker.events import ReplyBody
     from streamsx.broker.service import Service
     from tests.unit.engine.conftest import Bench, Station
 
@@ -126,10 +126,10 @@ def test_what_a_broker_does_not_know_yet_is_committed_with_the_next_cycle(bench:
     assert station.rows(0) == {"a": b"1"}
 
 
-def refusing(code: int, partitions: range) -> Callable[[Service, Call], Body | None]:
+def refusing(code: int, partitions: range) -> Callable[[Service, Call], ReplyBody | None]:
     """A broker that answers commits of these partitions so."""
 
-    def answer(service: Service, call: Call) -> Body | None:
+    def answer(service: Service, call: Call) -> ReplyBody | None:
         if call.api is not Api.OFFSET_COMMIT:
             return answered(service, call)
         parts = [

@@ -14,7 +14,7 @@ from streamsx.kafka.batch import Builder, place
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api, Body
-from streamsx.lifecycle.fetch import Limits
+from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.model import TopicPartition
 from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 
@@ -72,7 +72,7 @@ def test_a_partition_that_had_no_leader_for_a_while_is_fetched_again() -> None:
             await cluster.start()
             await cluster.follow([TP.topic])
             fetcher = Fetcher(
-                cluster, SystemClock(), "data", Limits(), lambda: None, ignore, damaged
+                cluster, SystemClock(), "data", FetchLimits(), lambda: None, ignore, damaged
             )
             fetcher.add(TP, 0)
             running = asyncio.create_task(fetcher.run())
@@ -106,7 +106,7 @@ def test_a_leader_that_stays_away_is_looked_for_less_and_less_often(
             await cluster.start()
             await cluster.follow([TP.topic])
             fetcher = Fetcher(
-                cluster, SystemClock(), "data", Limits(), lambda: None, ignore, damaged
+                cluster, SystemClock(), "data", FetchLimits(), lambda: None, ignore, damaged
             )
             before = len(broker.asked_for(Api.METADATA))
             fetcher.add(TP, 0)
@@ -239,7 +239,9 @@ class Lane:
 
 
 @asynccontextmanager
-async def fetching(limits: Limits, brokers: int, batches: int, clock: Clock) -> AsyncIterator[Lane]:
+async def fetching(
+    limits: FetchLimits, brokers: int, batches: int, clock: Clock
+) -> AsyncIterator[Lane]:
     lane = Lane(brokers, batches)
     async with AsyncExitStack() as stack, asyncio.timeout(SOON_S):
         for node in lane.nodes:
@@ -262,7 +264,7 @@ Story = Callable[[Lane], Awaitable[None]]
 
 def play(
     story: Story,
-    limits: Limits = Limits(),  # noqa: B008  # frozen
+    limits: FetchLimits = FetchLimits(),  # noqa: B008  # frozen
     brokers: int = 1,
     batches: int = 1,
     clock: Clock | None = None,
@@ -302,7 +304,7 @@ def test_a_request_says_what_is_wanted_of_whom_and_how_much() -> None:
             for p in topic.partitions
         ] == [(0, 3, 700, -1), (1, 4, 700, -1)]
 
-    play(story, Limits(wait_ms=100, reply_bytes=5000, partition_bytes=700))
+    play(story, FetchLimits(wait_ms=100, reply_bytes=5000, partition_bytes=700))
 
 
 class HandClock:
@@ -366,7 +368,7 @@ def test_a_broker_that_says_nothing_is_hung_up_on() -> None:
         lane.gate.set()
         assert await lane.take(A, 10) == list(range(10))
 
-    play(story, Limits(wait_ms=50))
+    play(story, FetchLimits(wait_ms=50))
 
 
 def test_a_batch_that_stays_damaged_is_told_once_and_stops_nothing_else() -> None:
@@ -404,7 +406,7 @@ def test_who_waits_for_a_second_source_gets_its_first_records_however_much_the_f
         assert await lane.take(B, 10) == list(range(10))
         assert await lane.take(A, 500) == list(range(500))
 
-    play(story, Limits(held_bytes_all=300))
+    play(story, FetchLimits(held_bytes_all=300))
 
 
 def test_when_what_held_all_the_room_is_removed_the_others_go_on() -> None:
@@ -423,7 +425,7 @@ def test_when_what_held_all_the_room_is_removed_the_others_go_on() -> None:
         assert lane.requests[-1][1].topics[0].partitions[0].fetch_offset == 10
         assert await lane.take(B, 20) == list(range(20))
 
-    play(story, Limits(held_bytes_all=len(written(0)) + 1))
+    play(story, FetchLimits(held_bytes_all=len(written(0)) + 1))
 
 
 def test_nothing_is_lost_or_twice_when_a_broker_hangs_up() -> None:

@@ -24,7 +24,7 @@ from streamsx.engine.journal import Journal
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
-from streamsx.membership.messages import IsLeaving, Message, Stays
+from streamsx.membership.messages import ControlMessage, IsLeaving, Stays
 from streamsx.state.directory import StateDirectory
 
 NOWHERE = "127.0.0.1:9"
@@ -41,7 +41,7 @@ class Nobody:
 
     def ended(self, error: Exception | None) -> None: ...
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: ControlMessage) -> None:
         raise AssertionError(message)
 
     def connect(self) -> Cluster:

@@ -9,7 +9,7 @@ import pytest
 from streamsx.assignor.memory import MARKS_MAX
 from streamsx.errors import GroupError, NotFound, UsageError
 from streamsx.kafka.cluster import Cluster
-from streamsx.membership.departures import State
+from streamsx.membership.departures import DepartureState
 from streamsx.membership.marking import leave
 from streamsx.simulation.process import Process
 from tests.unit.engine.conftest import HOST, PORT, counting
@@ -52,7 +52,7 @@ def test_as_many_as_a_group_remembers_may_be_named_and_no_more(bench: Bench) -> 
     bench.until(lambda: works(station))
     names = [f"n{number}" for number in range(MARKS_MAX + 1)]
     states = {one.state for one in asked(bench, *names[1:]).values()}
-    assert states == {State.UNKNOWN}
+    assert states == {DepartureState.UNKNOWN}
     with pytest.raises(UsageError, match=f"too many instances at once: {MARKS_MAX + 1}: name 64"):
         asked(bench, *names)
 
@@ -62,12 +62,12 @@ def test_who_does_not_wait_is_told_what_the_group_knows(bench: Bench) -> None:
     bench.until(lambda: works(first, second))
     began = bench.scheduler.now
     (departure,) = asked(bench, "w1", wait=False).values()
-    assert departure.state is State.LEAVING
+    assert departure.state is DepartureState.LEAVING
     assert 0 < departure.ms <= round((bench.scheduler.now - began) * 1000) + 1
     bench.until(lambda: not first.process.alive)
     assert first.main.result == 0
     (stays,) = asked(bench, "w2", wait=False, cancel=True).values()
-    assert stays.state is State.CANCELLED
+    assert stays.state is DepartureState.CANCELLED
 
 
 def test_who_is_not_gone_at_its_deadline_is_told_of_then(bench: Bench) -> None:
@@ -79,7 +79,7 @@ def test_who_is_not_gone_at_its_deadline_is_told_of_then(bench: Bench) -> None:
     second.process.freeze(9)
     bench.until(lambda: tool.result)
     (departure,) = tool.result.values()
-    assert (departure.state, departure.tasks_moved) == (State.TIMEOUT, 0)
+    assert (departure.state, departure.tasks_moved) == (DepartureState.TIMEOUT, 0)
     assert bench.scheduler.now - began == pytest.approx(6.0, abs=0.5)
 
 
@@ -94,7 +94,7 @@ def test_a_group_without_members_knows_nobody(bench: Bench) -> None:
     asked(bench, "w1")
     bench.until(lambda: not station.process.alive)
     (departure,) = asked(bench, "w1").values()
-    assert departure.state is State.UNKNOWN
+    assert departure.state is DepartureState.UNKNOWN
 
 
 def test_a_group_that_does_not_settle_is_waited_for_as_long_as_asked(bench: Bench) -> None:

@@ -20,7 +20,7 @@ from tests.unit.engine.conftest import ROWS_PER_BATCH, app_of, changelog, counti
 if TYPE_CHECKING:
     from streamsx import App, Stream
     from streamsx.broker.connection import Call
-    from streamsx.broker.events import Body
+    from streamsx.broker.events import ReplyBody
     from streamsx.broker.service import Service
     from tests.unit.engine.conftest import Bench
 
@@ -71,7 +71,7 @@ def test_a_record_is_read_where_the_log_begins_when_it_was_cut(bench: Bench) -> 
 def test_where_a_log_begins_is_no_news_for_a_task_that_was_away_meanwhile(bench: Bench) -> None:
     """Another worker has gone on from there: nothing is read twice."""
 
-    def no_leader(service: Service, call: Call) -> Body | None:
+    def no_leader(service: Service, call: Call) -> ReplyBody | None:
         body = answered(service, call)
         if call.api is Api.LIST_OFFSETS and body is not None:
             topics = [topic for topic in body["topics"] if topic["name"] == "words"]
@@ -106,7 +106,7 @@ def test_who_may_not_know_where_a_log_begins_waits_and_nobody_else_does(
 ) -> None:
     """It ended the worker, and so each one that was given the task after it."""
 
-    def refuses(service: Service, call: Call) -> Body | None:
+    def refuses(service: Service, call: Call) -> ReplyBody | None:
         body = answered(service, call)
         if call.api is Api.LIST_OFFSETS and body is not None:
             for topic in body["topics"]:
@@ -316,7 +316,7 @@ def test_what_was_asked_for_a_task_that_is_gone_says_nothing_of_it_any_more(benc
     station = bench.begun(counting())
     bench.remember(changelog(0), 1)
 
-    def leaderless(service: Service, call: Call) -> Body | None:
+    def leaderless(service: Service, call: Call) -> ReplyBody | None:
         if call.api is not Api.LIST_OFFSETS:
             return answered(service, call)
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -345,7 +345,7 @@ def test_a_changelog_that_is_cut_under_a_reader_does_not_hang_its_restore(
     log = changelog(0)
     end = bench.remember(log, 40, b"%0100d")
 
-    def cut_behind_the_first_answer(service: Service, call: Call) -> Body | None:
+    def cut_behind_the_first_answer(service: Service, call: Call) -> ReplyBody | None:
         tp, offset = bench.fetched(0)[-1] if call.api is Api.FETCH else (log, 0)
         if tp == log and offset:
             bench.log(log).delete_before(end - 100)
@@ -393,7 +393,7 @@ def test_a_learner_that_does_not_come_nearer_for_a_minute_is_told_of(bench: Benc
 def without(topic: str) -> Handler:
     """A broker that does not lead this topic when it comes to reading."""
 
-    def answer(service: Service, call: Call) -> Body | None:
+    def answer(service: Service, call: Call) -> ReplyBody | None:
         names = sorted(asked.topic for asked in call.body.topics) if call.api is Api.FETCH else []
         if topic not in names:
             return answered(service, call)

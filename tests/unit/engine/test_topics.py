@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from streamsx import App, Stream
     from streamsx.broker.connection import Call
-    from streamsx.broker.events import Body
+    from streamsx.broker.events import ReplyBody
     from streamsx.broker.service import Service
     from tests.unit.engine.conftest import Bench, Station, Stored
 
@@ -81,7 +81,7 @@ def test_a_changelog_that_a_broker_does_not_know_yet_is_waited_for(bench: Bench)
     first = counted(bench)
     end = bench.scheduler.now + 6
 
-    def knows_it_late(service: Service, call: Call) -> Body | None:
+    def knows_it_late(service: Service, call: Call) -> ReplyBody | None:
         body = answered(service, call)
         if call.api is Api.METADATA and body is not None and bench.scheduler.now < end:
             body["topics"] = [

@@ -72,11 +72,11 @@ STRANGE = TaskId(7, 0)
 
 def planned(
     *learners: TaskId, promises: tuple[TaskId, ...] = (), shared_name: bool = False
-) -> said.Planned:
+) -> said.PlanRead:
     view = AssignmentView(
         learners=frozenset(learners), promises=frozenset(promises), shared_name=shared_name
     )
-    return said.Planned(1, frozenset(), view, leader=False)
+    return said.PlanRead(1, frozenset(), view, leader=False)
 
 
 def begun(bench: Bench) -> Station:

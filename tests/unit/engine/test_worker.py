@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from streamsx import App, Stream
     from streamsx.broker.connection import Call
-    from streamsx.broker.events import Body
+    from streamsx.broker.events import ReplyBody
     from streamsx.broker.service import Service
     from tests.unit.engine.conftest import Bench, Station
 
@@ -162,10 +162,10 @@ def test_without_a_broker_it_ends_after_its_time_out_and_says_where_it_looked(
     assert "127.0.0.1:1" in str(station.main.error)
 
 
-def loading_until(bench: Bench, end: float) -> Callable[[Service, Call], Body | None]:
+def loading_until(bench: Bench, end: float) -> Callable[[Service, Call], ReplyBody | None]:
     """The coordinator reads its log until that second."""
 
-    def answer(service: Service, call: Call) -> Body | None:
+    def answer(service: Service, call: Call) -> ReplyBody | None:
         if call.api is Api.OFFSET_FETCH and bench.scheduler.now < end:
             return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "topics": []}
         return answered(service, call)
@@ -439,7 +439,7 @@ def test_only_the_first_join_of_a_process_is_fresh_until_it_has_an_assignment(
     """A mark ends when its instance joins fresh: later joins would end it each time."""
     said = list[bool]()
 
-    def joins(service: Service, call: Call) -> Body | None:
+    def joins(service: Service, call: Call) -> ReplyBody | None:
         if call.api is Api.JOIN_GROUP and call.body.member_id:
             told = Subscription.read(call.body.protocols[0].metadata)
             said.append(read_join(told.user_data).fresh)
@@ -465,7 +465,7 @@ def test_a_worker_without_a_group_ends_of_what_no_retry_mends(bench: Bench) -> N
     async def tell() -> None:
         await out.send(value=b"x")
 
-    def refuses(service: Service, call: Call) -> Body | None:
+    def refuses(service: Service, call: Call) -> ReplyBody | None:
         if call.api is not Api.PRODUCE:
             return answered(service, call)
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED

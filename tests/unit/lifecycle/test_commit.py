@@ -7,18 +7,18 @@ import pytest
 from streamsx.errors import InvalidTransition
 from streamsx.lifecycle.commit import (
     Adopt,
+    CommitCycles,
     CommitOffsets,
-    Commits,
-    Committed,
+    CommitState,
     Due,
     Effect,
     Event,
     Flush,
     Flushed,
+    OffsetsCommitted,
     Seal,
-    Settled,
-    State,
     Suspended,
+    SuspendedSettled,
     TaskLost,
     TaskSealed,
     TaskWritten,
@@ -34,7 +34,7 @@ ENDS = {TopicPartition("log", 0): 9}
 NOBODY = frozenset[TaskId]()
 
 
-def run(machine: Commits, *events: Event) -> Sequence[Effect]:
+def run(machine: CommitCycles, *events: Event) -> Sequence[Effect]:
     effects: Sequence[Effect] = []
     for event in events:
         effects = machine.step(0.0, event)
@@ -42,100 +42,103 @@ def run(machine: Commits, *events: Event) -> Sequence[Effect]:
 
 
 def test_stores_are_written_only_after_kafka_has_the_offsets() -> None:
-    commits = Commits()
+    commits = CommitCycles()
     assert run(commits, Due(frozenset({B, A}))) == [Seal(A)]
     assert run(commits, TaskSealed(A, SEALED)) == [Seal(B)]
     assert run(commits, TaskSealed(B, SEALED)) == [Flush()]
     assert run(commits, Flushed(ENDS)) == [CommitOffsets({A: SEALED, B: SEALED})]
-    assert run(commits, Committed(NOBODY)) == [Adopt(A, SEALED, ENDS), Adopt(B, SEALED, ENDS)]
+    assert run(commits, OffsetsCommitted(NOBODY)) == [
+        Adopt(A, SEALED, ENDS),
+        Adopt(B, SEALED, ENDS),
+    ]
     run(commits, TaskWritten(A), TaskWritten(B))
-    assert commits.state is State.IDLE
+    assert commits.state is CommitState.IDLE
 
 
 def test_one_cycle_at_a_time() -> None:
-    commits = Commits()
+    commits = CommitCycles()
     run(commits, Due(frozenset({A})))
     assert run(commits, Due(frozenset({A, B}))) == []
 
 
 def test_a_suspended_task_with_nothing_to_commit_is_settled_at_once() -> None:
-    assert run(Commits(), Suspended(A, dirty=False)) == [Settled(A)]
+    assert run(CommitCycles(), Suspended(A, dirty=False)) == [SuspendedSettled(A)]
 
 
 def test_a_suspended_task_begins_a_cycle_of_its_own() -> None:
-    commits = Commits()
+    commits = CommitCycles()
     assert run(commits, Suspended(A, dirty=True)) == [Seal(A)]
     run(commits, TaskSealed(A, SEALED), Flushed(ENDS))
-    assert run(commits, Committed(NOBODY)) == [Adopt(A, SEALED, ENDS), Settled(A)]
+    assert run(commits, OffsetsCommitted(NOBODY)) == [Adopt(A, SEALED, ENDS), SuspendedSettled(A)]
 
 
 def test_a_task_that_ran_on_after_its_seal_waits_for_a_second_cycle() -> None:
-    commits = Commits()
+    commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), TaskSealed(A, SEALED), TaskSealed(B, SEALED))
     assert run(commits, Suspended(A, dirty=True)) == []
-    assert Settled(A) not in run(commits, Flushed(ENDS), Committed(NOBODY))
+    assert SuspendedSettled(A) not in run(commits, Flushed(ENDS), OffsetsCommitted(NOBODY))
     run(commits, TaskWritten(A))
     assert run(commits, TaskWritten(B)) == [Seal(A)]
     run(commits, TaskSealed(A, SEALED), Flushed(ENDS))
-    assert Settled(A) in run(commits, Committed(NOBODY))
+    assert SuspendedSettled(A) in run(commits, OffsetsCommitted(NOBODY))
 
 
 def test_a_suspended_task_that_is_still_to_be_sealed_needs_no_second_cycle() -> None:
-    commits = Commits()
+    commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), Suspended(B, dirty=True))
     run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED), Flushed(ENDS))
-    assert Settled(B) in run(commits, Committed(NOBODY))
+    assert SuspendedSettled(B) in run(commits, OffsetsCommitted(NOBODY))
 
 
 def test_what_the_member_dropped_is_not_adopted_and_not_settled() -> None:
-    commits = Commits()
+    commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), Suspended(A, dirty=False))
     run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED), Flushed(ENDS))
-    assert run(commits, Committed(frozenset({A}))) == [Adopt(B, SEALED, ENDS)]
+    assert run(commits, OffsetsCommitted(frozenset({A}))) == [Adopt(B, SEALED, ENDS)]
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_what_is_denied_is_not_adopted_and_who_is_wanted_back_does_not_wait(*, again: bool) -> None:
     """A second cycle, for what it did behind its seal, would be denied too."""
-    commits = Commits()
+    commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), Suspended(A, dirty=False))
     run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED))
     if again:
         run(commits, Suspended(A, dirty=True))
     run(commits, Flushed(ENDS))
-    denied = run(commits, Committed(NOBODY, frozenset({A})))
-    assert denied == [Adopt(B, SEALED, ENDS), Settled(A)]
+    denied = run(commits, OffsetsCommitted(NOBODY, frozenset({A})))
+    assert denied == [Adopt(B, SEALED, ENDS), SuspendedSettled(A)]
     assert run(commits, TaskWritten(B)) == []
-    assert commits.state is State.IDLE
+    assert commits.state is CommitState.IDLE
 
 
 @pytest.mark.parametrize("steps", range(5))
 def test_a_lost_task_leaves_the_cycle_wherever_it_is(steps: int) -> None:
-    commits = Commits()
+    commits = CommitCycles()
     script: list[Event] = [
         Due(frozenset({A, B})),
         TaskSealed(A, SEALED),
         TaskSealed(B, SEALED),
         Flushed(ENDS),
-        Committed(NOBODY),
+        OffsetsCommitted(NOBODY),
     ]
     run(commits, *script[: steps + 1], TaskLost(A))
     run(commits, *(e for e in script[steps + 1 :] if e != TaskSealed(A, SEALED)))
     run(commits, TaskWritten(B))
-    assert commits.state is State.IDLE
+    assert commits.state is CommitState.IDLE
     assert not commits.holds(A)
 
 
 def test_a_cycle_whose_only_task_was_lost_ends_without_a_commit() -> None:
-    commits = Commits()
+    commits = CommitCycles()
     run(commits, Due(frozenset({A})), TaskSealed(A, SEALED), TaskLost(A))
     assert run(commits, Flushed(ENDS)) == []
-    assert commits.state is State.IDLE
+    assert commits.state is CommitState.IDLE
 
 
 def test_an_answer_that_nobody_asked_for_is_a_bug() -> None:
     with pytest.raises(InvalidTransition, match=r"Committed.*while idle"):
-        run(Commits(), Committed(NOBODY))
+        run(CommitCycles(), OffsetsCommitted(NOBODY))
 
 
 def test_what_stands_beside_an_offset_is_read_by_workers_of_any_version() -> None:

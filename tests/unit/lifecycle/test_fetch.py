@@ -10,15 +10,15 @@ from streamsx.kafka.errors import ErrorCode
 from streamsx.lifecycle.fetch import (
     FIRST_BYTES,
     TAKE_RECORDS,
-    Answer,
     Arrived,
-    Asked,
     Damaged,
+    FetchAnswer,
+    FetchAsked,
     Fetching,
-    Limits,
-    Outcome,
-    OutOfRange,
-    Refused,
+    FetchLimits,
+    FetchOutcome,
+    FetchOutOfRange,
+    FetchRefused,
     pause_s,
 )
 from streamsx.model import TopicPartition
@@ -59,11 +59,11 @@ class Lane:
 
     def __init__(self, *tps: TopicPartition, **limits: int) -> None:
         self.now = 100.0
-        self.machine = Fetching(Limits(**limits))  # type: ignore[arg-type]  # no bool among them
+        self.machine = Fetching(FetchLimits(**limits))  # type: ignore[arg-type]  # no bool among them
         for tp in tps:
             self.machine.add(tp, 0)
 
-    def ask(self, *of: TopicPartition) -> dict[TopicPartition, Asked]:
+    def ask(self, *of: TopicPartition) -> dict[TopicPartition, FetchAsked]:
         return self.machine.wanted(self.now, lambda tp: not of or tp in of)[0]
 
     def asked(self) -> dict[TopicPartition, int]:
@@ -74,13 +74,13 @@ class Lane:
         self,
         tp: TopicPartition,
         *records: bytes,
-        asked: Asked | None = None,
+        asked: FetchAsked | None = None,
         code: int = 0,
         end: int = 1000,
         aborted: Iterable[tuple[int, int]] = (),
-    ) -> list[Outcome]:
+    ) -> list[FetchOutcome]:
         data = memoryview(b"".join(records))
-        found = Answer(code, end, data, aborted)
+        found = FetchAnswer(code, end, data, aborted)
         return self.machine.answered(self.now, tp, asked or self.ask()[tp], found)
 
     def take(self, tp: TopicPartition) -> list[int] | Damaged | None:
@@ -198,7 +198,7 @@ def test_an_aborted_transaction_in_one_piece_drops_nothing_of_the_next() -> None
         return bytes(data)
 
     lane = Lane(A)
-    lane.machine = Fetching(Limits(check_crcs=False))
+    lane.machine = Fetching(FetchLimits(check_crcs=False))
     lane.machine.add(A, 0)
     log = [written(0, 1), written(1, 1, control=True), written(2, 6000), written(6002, 4000)]
     lane.answer(A, *log, aborted=[(7, 0)])
@@ -284,7 +284,7 @@ def test_who_is_refused_is_asked_again_after_a_pause_that_doubles() -> None:
     code, pauses = ErrorCode.NOT_LEADER_OR_FOLLOWER, []
     for _ in range(8):
         (refused,) = lane.answer(A, code=code)
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, FetchRefused)
         assert refused.code == code
         pauses.append(refused.again_s)
         assert lane.asked() == {B: 0}
@@ -294,7 +294,7 @@ def test_who_is_refused_is_asked_again_after_a_pause_that_doubles() -> None:
         assert lane.asked() == {A: 0, B: 0}
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     lane.answer(A)
-    assert lane.answer(A, code=code) == [Refused(code, 0.1)]
+    assert lane.answer(A, code=code) == [FetchRefused(code, 0.1)]
 
 
 def test_pauses_have_an_end_however_often() -> None:
@@ -317,7 +317,7 @@ def test_the_nearest_pause_says_how_long_there_is_nothing_to_ask() -> None:
 def test_an_offset_out_of_range_is_told_once_and_not_asked_for_again() -> None:
     lane = Lane(A, B)
     lane.machine.add(A, 30)
-    assert lane.answer(A, code=ErrorCode.OFFSET_OUT_OF_RANGE) == [OutOfRange(30)]
+    assert lane.answer(A, code=ErrorCode.OFFSET_OUT_OF_RANGE) == [FetchOutOfRange(30)]
     assert lane.asked() == {B: 0}
 
 
@@ -404,7 +404,7 @@ def test_an_answer_without_a_whole_batch_is_not_asked_for_again_at_once() -> Non
 
 def test_without_checksums_what_can_be_read_counts() -> None:
     lane = Lane()
-    lane.machine = Fetching(Limits(check_crcs=False))
+    lane.machine = Fetching(FetchLimits(check_crcs=False))
     lane.machine.add(A, 0)
     data = bytearray(one(0))
     data[17] ^= 1

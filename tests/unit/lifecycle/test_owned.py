@@ -1,7 +1,7 @@
 """lifecycle/owned.py: partitions come and go, tasks stay whole. At random: test_reconcile."""
 
 from streamsx.lifecycle.owned import Owned
-from streamsx.lifecycle.reconcile import Assigned, Lost, Revoked
+from streamsx.lifecycle.reconcile import Revoked, TasksAssigned, TasksLost
 from streamsx.model import TaskId, TopicPartition
 
 T, U = TaskId(0, 2), TaskId(0, 3)
@@ -24,14 +24,14 @@ def tasks(*ids: TaskId) -> frozenset[TaskId]:
 
 def test_a_partition_more_is_of_the_same_task() -> None:
     held = owned(A2, A3)
-    assert held.assigned([B2]) == Assigned(tasks(T))
+    assert held.assigned([B2]) == TasksAssigned(tasks(T))
     assert (held.of(T), held.of(U)) == (some(A2, B2), some(A3))
 
 
 def test_what_is_of_no_task_is_nothing_to_us() -> None:
     other = TopicPartition("x", 0)
     held = owned(A2)
-    assert held.assigned([other]) == Assigned(tasks())
+    assert held.assigned([other]) == TasksAssigned(tasks())
     assert held.foreign([A2, other]) == some(other)
 
 
@@ -62,6 +62,6 @@ def test_an_answer_is_no_answer_to_a_later_question() -> None:
 def test_what_is_lost_is_not_released_any_more() -> None:
     held = owned(A2, B2)
     held.revoked([B2], 7)
-    assert held.lost([B2]) == Lost(tasks(T), kept=tasks(T))
+    assert held.lost([B2]) == TasksLost(tasks(T), kept=tasks(T))
     assert held.released(T, 7) == []
-    assert held.lost([A2]) == Lost(tasks(T))
+    assert held.lost([A2]) == TasksLost(tasks(T))

@@ -13,11 +13,11 @@ from streamsx.lifecycle.produce import (
     RETRIED,
     SEND_BYTES,
     SEQUENCES,
+    Acknowledged,
     Again,
-    Answer,
-    Partition,
-    Refused,
+    OutPartition,
     Sending,
+    SendRefused,
     Sent,
     body_of,
     refusal,
@@ -72,10 +72,12 @@ class Outbox:
 
     def answer(
         self, request: list[Sent], code: int = 0, base: int = 0, tps: Sequence[TopicPartition] = ()
-    ) -> list[Again | Refused]:
+    ) -> list[Again | SendRefused]:
         """To all of a request, or to some."""
         wanted = tps or [sent.lane.tp for sent in request]
-        return self.machine.answered(self.now, request, dict.fromkeys(wanted, Answer(code, base)))
+        return self.machine.answered(
+            self.now, request, dict.fromkeys(wanted, Acknowledged(code, base))
+        )
 
 
 def told(sent: Sent) -> tuple[TopicPartition, int, int, list[bytes | None]]:
@@ -251,7 +253,7 @@ def test_without_an_answer_the_same_bytes_go_again_after_a_pause() -> None:
     box.put(A, b"a")
     box.put(B, b"b")
     first = box.after(1)
-    assert box.machine.answered(box.now, first, {A: Answer(0, 5)}) == []
+    assert box.machine.answered(box.now, first, {A: Acknowledged(0, 5)}) == []
     assert box.due() == {}
     assert box.after(BACKOFF_S) == first[1:]
     assert box.machine.ends() == {A: 6}
@@ -298,7 +300,7 @@ def test_a_refusal_for_good_stops_its_partition_and_no_other() -> None:
     box.put(B, b"b")
     request = box.after(1)
     code = ErrorCode.MESSAGE_TOO_LARGE
-    assert box.answer(request, code, tps=[A]) == [Refused(A, code)]
+    assert box.answer(request, code, tps=[A]) == [SendRefused(A, code)]
     box.put(A, b"behind")
     assert box.after(1) == request[1:]
     box.now += 10
@@ -437,7 +439,7 @@ def test_a_partition_is_always_the_same_one() -> None:
 
 
 def test_records_without_a_key_fill_one_batch_and_then_the_next_partitions() -> None:
-    def lane(number: int) -> Partition:
+    def lane(number: int) -> OutPartition:
         return box.machine.partition(TopicPartition("t", number))
 
     box = Outbox()

@@ -9,35 +9,35 @@ import pytest
 from streamsx.lifecycle.owned import Owned
 from streamsx.lifecycle.reconcile import (
     Announce,
-    Assigned,
-    Close,
-    Closed,
+    CloseStores,
     Effect,
     Ended,
     EndsKnown,
     Event,
-    Failed,
     FetchPositions,
     Forget,
     Holdings,
-    Lost,
-    Moved,
     Open,
-    Planned,
-    Positions,
+    PositionsKnown,
     ReadEnds,
     Release,
     Restored,
     Revoked,
-    Run,
-    Settled,
-    Stop,
+    RunTask,
     Stopped,
+    StopTask,
+    StoresClosed,
     StoresOpen,
     Suspend,
+    TaskBroken,
+    TaskMoved,
+    TasksAssigned,
+    TaskSettled,
+    TasksLost,
+    TasksPlanned,
     Undone,
 )
-from streamsx.lifecycle.task import State
+from streamsx.lifecycle.task import TaskState
 from streamsx.model import Role, TaskId, TopicPartition
 
 T, U = TaskId(1, 0), TaskId(1, 1)
@@ -60,8 +60,8 @@ def plan(
     active: frozenset[TaskId] = tasks(),
     learners: frozenset[TaskId] = tasks(),
     promised: frozenset[TaskId] = tasks(),
-) -> Planned:
-    return Planned(active, learners, promised)
+) -> TasksPlanned:
+    return TasksPlanned(active, learners, promised)
 
 
 def run(holdings: Holdings, *events: Event) -> list[Effect]:
@@ -69,13 +69,13 @@ def run(holdings: Holdings, *events: Event) -> list[Effect]:
     effects: list[Effect] = []
     for event in events:
         effects = holdings.step(0.0, event)
-    return [effect for effect in effects if not isinstance(effect, Moved)]
+    return [effect for effect in effects if not isinstance(effect, TaskMoved)]
 
 
 def running() -> Holdings:
     holdings = Holdings()
-    run(holdings, plan(tasks(T)), Assigned(tasks(T)), StoresOpen(T), Positions(T, 1))
-    assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=False)) == [Run(T)]
+    run(holdings, plan(tasks(T)), TasksAssigned(tasks(T)), StoresOpen(T), PositionsKnown(T, 1))
+    assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=False)) == [RunTask(T)]
     return holdings
 
 
@@ -88,54 +88,54 @@ def tailing() -> Holdings:
 
 def test_an_active_reads_its_end_behind_both_its_stores_and_its_positions() -> None:
     holdings = Holdings()
-    assert run(holdings, Assigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 1)]
+    assert run(holdings, TasksAssigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 1)]
     assert run(holdings, StoresOpen(T)) == []
-    assert run(holdings, Positions(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
+    assert run(holdings, PositionsKnown(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
     assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=True)) == []
-    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Run(T)]
+    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [RunTask(T)]
 
 
 def test_a_stopped_task_is_given_back_as_one_that_runs() -> None:
     holdings = running()
-    assert run(holdings, Stopped(T)) == [Stop(T)]
-    assert holdings.tasks(State.STOPPED) == [T]
+    assert run(holdings, Stopped(T)) == [StopTask(T)]
+    assert holdings.tasks(TaskState.STOPPED) == [T]
     assert run(holdings, plan(tasks(T))) == []
     assert run(holdings, Revoked(tasks(T), 7)) == [Suspend(T)]
     assert run(holdings, Stopped(T)) == []
-    assert run(holdings, Settled(T)) == [Release(T, 7), Close(T)]
+    assert run(holdings, TaskSettled(T)) == [Release(T, 7), CloseStores(T)]
 
 
 def test_a_stopped_task_that_is_lost_is_forgotten() -> None:
     holdings = running()
-    assert run(holdings, Stopped(T), Lost(tasks(T))) == [Forget(T), Close(T)]
+    assert run(holdings, Stopped(T), TasksLost(tasks(T))) == [Forget(T), CloseStores(T)]
 
 
 def test_a_task_that_is_undone_begins_anew_from_its_committed_positions() -> None:
     holdings = running()
-    assert run(holdings, Undone(T)) == [Forget(T), Close(T)]
-    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Undone(T)) == [Forget(T), CloseStores(T)]
+    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
 
 
 def test_a_stopped_task_that_is_undone_begins_anew_too() -> None:
     holdings = running()
-    assert run(holdings, Stopped(T), Undone(T)) == [Forget(T), Close(T)]
-    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Stopped(T), Undone(T)) == [Forget(T), CloseStores(T)]
+    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
 
 
 def test_a_task_that_is_wanted_back_and_undone_begins_anew_elsewhere() -> None:
     holdings = running()
     run(holdings, Revoked(tasks(T), 7))
-    assert run(holdings, Undone(T)) == [Forget(T), Close(T), Release(T, 7)]
-    assert run(holdings, Closed(T)) == []
+    assert run(holdings, Undone(T)) == [Forget(T), CloseStores(T), Release(T, 7)]
+    assert run(holdings, StoresClosed(T)) == []
 
 
 def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
     holdings = tailing()
     assert run(holdings, plan(learners=tasks(T), promised=tasks(T))) == []
     assert run(holdings, plan(active=tasks(T))) == []
-    assert run(holdings, Assigned(tasks(T))) == [FetchPositions(T, 1)]
-    assert run(holdings, Positions(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
-    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Run(T)]
+    assert run(holdings, TasksAssigned(tasks(T))) == [FetchPositions(T, 1)]
+    assert run(holdings, PositionsKnown(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
+    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [RunTask(T)]
 
 
 def test_a_learner_that_is_ready_when_it_is_passed_over_announces_again() -> None:
@@ -151,101 +151,101 @@ def test_a_learner_announces_once_per_assignment() -> None:
 
 def test_ends_that_were_read_as_a_learner_do_not_let_an_active_run() -> None:
     holdings = Holdings()
-    run(holdings, plan(learners=tasks(T)), StoresOpen(T), Assigned(tasks(T)))
-    assert run(holdings, Positions(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
+    run(holdings, plan(learners=tasks(T)), StoresOpen(T), TasksAssigned(tasks(T)))
+    assert run(holdings, PositionsKnown(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
     assert run(holdings, EndsKnown(T, Role.LEARNER, behind=False)) == []
     assert run(holdings, Restored(T, Role.LEARNER, done=True)) == []
-    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Run(T)]
+    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [RunTask(T)]
 
 
 def test_positions_of_an_earlier_assignment_are_too_old() -> None:
     """T was assigned (1), revoked, closed, run elsewhere, and assigned again (2): then 1 comes."""
     holdings = Holdings()
-    run(holdings, Assigned(tasks(T)), Revoked(tasks(T), 7), StoresOpen(T), Closed(T))
-    assert run(holdings, Assigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    run(holdings, TasksAssigned(tasks(T)), Revoked(tasks(T), 7), StoresOpen(T), StoresClosed(T))
+    assert run(holdings, TasksAssigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
     run(holdings, StoresOpen(T))
-    assert run(holdings, Positions(T, 1)) == []
-    assert run(holdings, Positions(T, 2)) == [ReadEnds(T, Role.ACTIVE)]
+    assert run(holdings, PositionsKnown(T, 1)) == []
+    assert run(holdings, PositionsKnown(T, 2)) == [ReadEnds(T, Role.ACTIVE)]
 
 
 def test_a_revoked_task_is_released_behind_its_last_commit() -> None:
     holdings = running()
     assert run(holdings, Revoked(tasks(T), 7)) == [Suspend(T)]
     assert run(holdings, plan()) == []
-    assert run(holdings, Settled(T)) == [Release(T, 7), Close(T)]
-    run(holdings, Closed(T))
+    assert run(holdings, TaskSettled(T)) == [Release(T, 7), CloseStores(T)]
+    run(holdings, StoresClosed(T))
     assert T not in holdings
 
 
 def test_a_task_that_is_taken_away_while_its_stores_open_is_closed_when_they_are() -> None:
     holdings = Holdings()
-    run(holdings, Assigned(tasks(T)))
+    run(holdings, TasksAssigned(tasks(T)))
     assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7)]
-    assert run(holdings, StoresOpen(T)) == [Close(T)]
+    assert run(holdings, StoresOpen(T)) == [CloseStores(T)]
 
 
 def test_a_task_that_is_taken_away_while_it_waits_for_its_ends_is_closed_at_once() -> None:
     holdings = Holdings()
-    run(holdings, Assigned(tasks(T)), StoresOpen(T))
-    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7), Close(T)]
+    run(holdings, TasksAssigned(tasks(T)), StoresOpen(T))
+    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7), CloseStores(T)]
 
 
 def test_a_task_given_back_while_it_closes_is_opened_again() -> None:
     holdings = running()
-    run(holdings, Revoked(tasks(T), 7), Settled(T), plan(tasks(T)), Assigned(tasks(T)))
-    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    run(holdings, Revoked(tasks(T), 7), TaskSettled(T), plan(tasks(T)), TasksAssigned(tasks(T)))
+    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
 
 
 def test_a_task_given_back_while_it_closes_and_taken_again_is_released_at_once() -> None:
     holdings = running()
-    run(holdings, Revoked(tasks(T), 7), Settled(T), plan(tasks(T)), Assigned(tasks(T)))
+    run(holdings, Revoked(tasks(T), 7), TaskSettled(T), plan(tasks(T)), TasksAssigned(tasks(T)))
     assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7)]
-    run(holdings, Closed(T))
+    run(holdings, StoresClosed(T))
     assert T not in holdings
 
 
 def test_a_plan_during_a_slow_close_says_what_comes_after() -> None:
     """The first gives the task back, the second makes it a learner: nothing new is assigned."""
     holdings = running()
-    run(holdings, Revoked(tasks(T), 7), Settled(T), plan(tasks(T)), Assigned(tasks(T)))
-    run(holdings, Lost(tasks(T)), plan(learners=tasks(T)))
-    assert run(holdings, Closed(T)) == [Open(T, Role.LEARNER)]
+    run(holdings, Revoked(tasks(T), 7), TaskSettled(T), plan(tasks(T)), TasksAssigned(tasks(T)))
+    run(holdings, TasksLost(tasks(T)), plan(learners=tasks(T)))
+    assert run(holdings, StoresClosed(T)) == [Open(T, Role.LEARNER)]
 
 
 def test_a_fenced_worker_drops_what_it_ran_and_keeps_what_it_learns() -> None:
     holdings = running()
     run(holdings, plan(tasks(T), learners=tasks(U)), StoresOpen(U))
-    assert run(holdings, Lost(tasks(T))) == [Forget(T), Close(T)]
-    assert holdings.of(U).state is State.OPENING
+    assert run(holdings, TasksLost(tasks(T))) == [Forget(T), CloseStores(T)]
+    assert holdings.of(U).state is TaskState.OPENING
 
 
 def test_stores_that_cannot_be_opened_while_closing_are_closed_all_the_same() -> None:
     holdings = Holdings()
-    run(holdings, Assigned(tasks(T)), Lost(tasks(T)))
-    assert run(holdings, Failed(T)) == [Close(T)]
+    run(holdings, TasksAssigned(tasks(T)), TasksLost(tasks(T)))
+    assert run(holdings, TaskBroken(T)) == [CloseStores(T)]
 
 
 def test_at_the_end_everything_is_closed() -> None:
     holdings = running()
     run(holdings, plan(tasks(T), learners=tasks(U)), StoresOpen(U))
-    assert run(holdings, Ended()) == [Forget(T), Close(T), Close(U)]
+    assert run(holdings, Ended()) == [Forget(T), CloseStores(T), CloseStores(U)]
 
 
 def test_a_running_task_that_gets_more_partitions_is_opened_again_with_them() -> None:
     """Topic b grows beside a: it was promoted while it ran, which no table knows."""
     holdings = running()
-    assert run(holdings, plan(tasks(T)), Assigned(tasks(T))) == [Suspend(T)]
-    assert run(holdings, Settled(T)) == [Release(T, 0), Close(T)]
-    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, plan(tasks(T)), TasksAssigned(tasks(T))) == [Suspend(T)]
+    assert run(holdings, TaskSettled(T)) == [Release(T, 0), CloseStores(T)]
+    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
 
 
 def test_a_task_that_loses_a_part_goes_on_with_the_rest() -> None:
     holdings = running()
     assert run(holdings, Revoked(tasks(T), 7, kept=tasks(T))) == [Suspend(T)]
-    assert run(holdings, Settled(T)) == [Release(T, 7), Close(T)]
-    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
-    assert run(holdings, StoresOpen(T), Lost(tasks(T), kept=tasks(T))) == [Close(T)]
-    assert run(holdings, Closed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 3)]
+    assert run(holdings, TaskSettled(T)) == [Release(T, 7), CloseStores(T)]
+    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, StoresOpen(T), TasksLost(tasks(T), kept=tasks(T))) == [CloseStores(T)]
+    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 3)]
 
 
 Said = Callable[[Owned], Event]
@@ -284,7 +284,7 @@ class Member:
         self.number += 1
         self.revoking |= dict.fromkeys(revoked, self.number)
         self.owned |= new
-        planned = Planned(active, self.learners, self.some(0.3) & self.learners)
+        planned = TasksPlanned(active, self.learners, self.some(0.3) & self.learners)
         if revoked:
             number = self.number
             self.said.append(lambda owned: owned.revoked(revoked, number))
@@ -327,12 +327,12 @@ class Shell:
         self.runs: set[TaskId] = set()
 
     def feed(self, event: Event) -> None:
-        if isinstance(event, Positions) and self.holdings.awaits(event.task, event.number):
+        if isinstance(event, PositionsKnown) and self.holdings.awaits(event.task, event.number):
             self.reads[event.task] = self.asked[event.number]
         for effect in self.holdings.step(0.0, event):
             self.perform(effect)
-        assert set(self.holdings.tasks(State.RUNNING)) == self.runs
-        self.stopped &= set(self.holdings.tasks(State.STOPPED))
+        assert set(self.holdings.tasks(TaskState.RUNNING)) == self.runs
+        self.stopped &= set(self.holdings.tasks(TaskState.STOPPED))
 
     def perform(self, effect: Effect) -> None:
         match effect:
@@ -342,31 +342,31 @@ class Shell:
                 self.todo.append(StoresOpen(task))
             case FetchPositions(task, number):
                 self.asked[number] = self.owned.of(task)
-                self.todo.append(Positions(task, number))
+                self.todo.append(PositionsKnown(task, number))
             case ReadEnds(task, role):
                 self.todo.append(EndsKnown(task, role, behind=self.random.random() < 0.5))
                 self.todo.append(Restored(task, role, done=True))
-            case Run(task):
+            case RunTask(task):
                 assert task in self.open
                 self.runs.add(task)
             case Suspend(task):
                 self.runs.discard(task)
-                self.todo.append(Settled(task))
-            case Stop(task):
+                self.todo.append(TaskSettled(task))
+            case StopTask(task):
                 self.runs.discard(task)
                 self.stopped.add(task)
             case Forget(task):
                 self.runs.discard(task)
-                self.todo = [e for e in self.todo if e != Settled(task)]
+                self.todo = [e for e in self.todo if e != TaskSettled(task)]
             case Release(task, number):
                 assert task not in self.runs
                 self.member.heard += self.owned.released(task, number)
-            case Close(task):
+            case CloseStores(task):
                 assert task in self.open, f"{task} closed and was not open"
                 assert task not in self.runs
                 self.open.discard(task)
                 self.todo = [e for e in self.todo if not answers_ends(e, task)]
-                self.todo.append(Closed(task))
+                self.todo.append(StoresClosed(task))
 
     def step(self) -> None:
         draw = self.random.random()
@@ -418,7 +418,7 @@ def test_any_order_of_plans_and_answers_ends_with_what_the_last_plan_wants(seed:
         task: frozenset(at for at in member.owned if task_of(at) == task)
         for task in map(task_of, member.owned)
     }
-    assert set(shell.holdings.tasks(State.TAILING)) == member.learners
+    assert set(shell.holdings.tasks(TaskState.TAILING)) == member.learners
     assert len(shell.holdings) == len(ours) + len(member.learners)
     shell.feed(Ended())
     shell.settle()

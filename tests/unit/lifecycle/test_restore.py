@@ -4,17 +4,17 @@ import pytest
 
 from streamsx.errors import InvalidTransition
 from streamsx.lifecycle.restore import (
+    EndMoved,
     FellBehind,
     Fetched,
-    Moved,
     Opened,
     OutOfRange,
     Promoted,
     ReachedEnd,
     Read,
     Restore,
+    RestoreState,
     SetAside,
-    State,
     Wipe,
     Write,
     Written,
@@ -47,9 +47,9 @@ def test_the_newest_of_each_key_is_written_in_key_order_with_the_position() -> N
 def test_an_end_that_is_fetched_but_not_written_is_not_reached() -> None:
     machine = active(end=1)
     machine.step(1.0, fetched(b"a", to=1))
-    assert (machine.state, machine.position) == (State.READING, 0)
+    assert (machine.state, machine.position) == (RestoreState.READING, 0)
     assert machine.step(2.0, Written()) == [ReachedEnd(0)]
-    assert machine.state is State.DONE
+    assert machine.state is RestoreState.DONE
 
 
 def test_a_batch_without_rows_moves_the_position_past_its_holes() -> None:
@@ -102,13 +102,13 @@ def test_a_learner_is_ready_when_it_is_near_and_flickers_only_beyond_twice_the_l
     machine = learner(end=8, limit=5)
     machine.step(1.0, fetched(b"a", to=3))
     assert machine.step(2.0, Written()) == [ReachedEnd(5)]
-    assert machine.step(3.0, Moved(13)) == []
-    assert machine.step(4.0, Moved(14)) == [FellBehind(11)]
+    assert machine.step(3.0, EndMoved(13)) == []
+    assert machine.step(4.0, EndMoved(14)) == [FellBehind(11)]
 
 
 def test_a_promoted_learner_reads_to_the_end_that_was_read_after_the_release() -> None:
     machine = learner(end=2, limit=5)
-    assert machine.state is State.TAILING
+    assert machine.state is RestoreState.TAILING
     assert machine.step(1.0, Promoted(4)) == []
     machine.step(2.0, fetched(b"a", b"b", b"c", b"d", to=4))
     assert machine.step(3.0, Written()) == [ReachedEnd(0)]

@@ -5,17 +5,17 @@ from itertools import product
 import pytest
 
 from streamsx.errors import InvalidTransition
-from streamsx.lifecycle.task import TABLE, Effect, Event, Life, State
+from streamsx.lifecycle.task import TABLE, Effect, Event, Life, TaskState
 from streamsx.model import Role, TaskId
 
 TASK = TaskId(1, 0)
 LIVING = [
-    State.OPENING,
-    State.RESTORING,
-    State.TAILING,
-    State.RUNNING,
-    State.STOPPED,
-    State.SUSPENDED,
+    TaskState.OPENING,
+    TaskState.RESTORING,
+    TaskState.TAILING,
+    TaskState.RUNNING,
+    TaskState.STOPPED,
+    TaskState.SUSPENDED,
 ]
 
 
@@ -29,7 +29,7 @@ def life(role: Role, *events: Event) -> Life:
 def test_a_learner_is_promoted_through_an_end_that_is_read_anew() -> None:
     learner = life(Role.LEARNER, Event.OPENED_BEHIND, Event.REACHED_END)
     assert learner.step(1.0, Event.PROMOTE) == (Effect.READ_END,)
-    assert (learner.role, learner.state) == (Role.ACTIVE, State.RESTORING)
+    assert (learner.role, learner.state) == (Role.ACTIVE, TaskState.RESTORING)
     assert learner.step(2.0, Event.REACHED_END) == (Effect.RUN,)
 
 
@@ -60,22 +60,22 @@ def test_an_empty_cell_tells_the_story() -> None:
 def test_every_living_state_can_end(role: Role) -> None:
     """From each state that the role reaches, some event leads on, and CLOSED is reached."""
     table = TABLE[role] | TABLE[Role.ACTIVE]
-    reached, todo = set(), [State.CREATED]
+    reached, todo = set(), [TaskState.CREATED]
     while todo:
         state = todo.pop()
         if state not in reached:
             reached.add(state)
             todo += [cell.next for (_, at), cell in table.items() if at is state and cell.next]
-    assert State.CLOSED in reached
-    for state in reached - {State.CLOSED, State.CLOSING, State.CREATED}:
+    assert TaskState.CLOSED in reached
+    for state in reached - {TaskState.CLOSED, TaskState.CLOSING, TaskState.CREATED}:
         assert any((event, state) in table for event in (Event.REVOKE, Event.DROP, Event.LOST))
 
 
 @pytest.mark.parametrize(("event", "state"), list(product(Event, LIVING)))
-def test_nothing_is_processed_outside_of_running(event: Event, state: State) -> None:
+def test_nothing_is_processed_outside_of_running(event: Event, state: TaskState) -> None:
     """RUN comes only with a step into RUNNING, RELEASE only with one out of the living states."""
     for role in (Role.ACTIVE, Role.LEARNER):
         if cell := TABLE[role].get((event, state)):
-            assert (Effect.RUN in cell.effects) == (cell.next is State.RUNNING)
-            assert (Effect.RELEASE in cell.effects) <= (cell.next is State.CLOSING)
-            assert (cell.next is State.RUNNING) <= (role is Role.ACTIVE)
+            assert (Effect.RUN in cell.effects) == (cell.next is TaskState.RUNNING)
+            assert (Effect.RELEASE in cell.effects) <= (cell.next is TaskState.CLOSING)
+            assert (cell.next is TaskState.RUNNING) <= (role is Role.ACTIVE)

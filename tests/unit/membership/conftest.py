@@ -16,7 +16,7 @@ class Play:
     def __init__(self, **config: Any) -> None:
         self.member = Member(MemberConfig(**config))
         self.now = 0.0
-        self.sent: list[e.Send] = []
+        self.sent: list[e.SendRequest] = []
         self.armed: dict[e.Timer, float] = {}
         self.effects: list[e.Effect] = []
 
@@ -31,7 +31,7 @@ class Play:
 
     def note(self, effect: e.Effect) -> None:
         match effect:
-            case e.Send():
+            case e.SendRequest():
                 assert not self.flying(effect.lane, type(effect.body)), f"two at once: {effect}"
                 self.sent.append(effect)
             case e.Close(lane):
@@ -41,10 +41,10 @@ class Play:
             case e.Disarm(timer):
                 del self.armed[timer]
 
-    def flying(self, lane: e.Lane, kind: type[e.Request]) -> list[e.Send]:
+    def flying(self, lane: e.LaneName, kind: type[e.Request]) -> list[e.SendRequest]:
         """What must be answered before more of this may be sent."""
         same_lane = [send for send in self.sent if send.lane is lane]
-        return [s for s in same_lane if lane is e.Lane.JOIN or isinstance(s.body, kind)]
+        return [s for s in same_lane if lane is e.LaneName.JOIN or isinstance(s.body, kind)]
 
     def check(self) -> None:
         claims = self.member.claims
@@ -56,7 +56,7 @@ class Play:
         self.now = max(self.now, self.armed.pop(timer))
         return self.feed(e.Tick(timer))
 
-    def last(self, kind: type[e.Request]) -> e.Send:
+    def last(self, kind: type[e.Request]) -> e.SendRequest:
         return next(send for send in reversed(self.sent) if isinstance(send.body, kind))
 
     def answer(self, kind: type[e.Request], error: int = 0, body: Any = None) -> list[e.Effect]:
@@ -64,7 +64,7 @@ class Play:
         self.sent.remove(send)
         return self.feed(e.Reply(send.request, error, body))
 
-    def cut(self, lane: e.Lane) -> list[e.Effect]:
+    def cut(self, lane: e.LaneName) -> list[e.Effect]:
         self.sent = [send for send in self.sent if send.lane is not lane]
         return self.feed(e.Disconnected(lane))
 

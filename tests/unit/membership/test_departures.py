@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamsx.assignor.model import Leaving, Mark, MarkState
+from streamsx.assignor.model import Mark, MarkState, WayOut
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.errors import UsageError
 from streamsx.membership.departures import (
     SETTLE_MS,
     Departure,
-    State,
+    DepartureState,
     after,
     begun,
     refuse_shared,
@@ -26,7 +26,7 @@ CANCELLED = Mark(MarkState.CANCELLED, epoch_ms=2_000)
 
 
 def here(
-    member: str, instance: str | None, *active: TaskId, leaving: Leaving | None = None
+    member: str, instance: str | None, *active: TaskId, leaving: WayOut | None = None
 ) -> Instance:
     return Instance(member, instance, "0.1.0", True, leaving, (), active, {})
 
@@ -41,7 +41,7 @@ def rebalancing(*members: str) -> GroupReport:
 
 
 A, B = here("m1", "a", T0), here("m2", "b", T1, T2)
-LEAVING = Leaving(DUE)
+LEAVING = WayOut(DUE)
 BOTH = group(A, B)
 B_LEAVES = group(A, here("m2", "b", T1, T2, leaving=LEAVING))
 B_GAVE_ONE = group(here("m1", "a", T0, T1), here("m2", "b", T2, leaving=LEAVING))
@@ -59,80 +59,93 @@ def through(departure: Departure, *looks: tuple[int, GroupReport]) -> Departure:
     return departure
 
 
-def told(departure: Departure) -> tuple[State, int, int, int]:
+def told(departure: Departure) -> tuple[DepartureState, int, int, int]:
     return departure.state, departure.tasks_moved, len(departure.left), departure.ms
 
 
 def test_who_is_not_in_the_group_is_unknown() -> None:
     departure = asked(instance="z")
 
-    assert told(departure) == (State.UNKNOWN, 0, 0, 0)
+    assert told(departure) == (DepartureState.UNKNOWN, 0, 0, 0)
     assert wish(departure, BOTH, ASKED) is None
 
 
 def test_who_leaves_has_left_when_it_is_not_there_any_more() -> None:
     departure = through(asked(), (1_200, B_LEAVES), (1_400, B_GAVE_ONE))
-    assert told(departure) == (State.LEAVING, 1, 1, 400)
+    assert told(departure) == (DepartureState.LEAVING, 1, 1, 400)
 
-    assert told(after(departure, A_HAS_ALL, 1_600)) == (State.LEFT, 2, 0, 600)
+    assert told(after(departure, A_HAS_ALL, 1_600)) == (DepartureState.LEFT, 2, 0, 600)
 
 
 def test_in_a_rebalance_the_time_is_noted_and_nothing_is_concluded() -> None:
     """Who was fenced comes back under another id, and still leaves."""
     gone = through(asked(), (1_200, rebalancing("m1", "m2")), (1_400, rebalancing("m1")))
-    assert told(gone) == (State.LEAVING, 0, 2, 400)
+    assert told(gone) == (DepartureState.LEAVING, 0, 2, 400)
     again = group(A, here("m7", "b", T1, T2, leaving=LEAVING))
 
     assert told(through(gone, (1_600, rebalancing("m1")), (1_800, A_HAS_ALL))) == (
-        State.LEFT, 2, 0, 400,
+        DepartureState.LEFT, 2, 0, 400,
     )  # fmt: skip
-    assert told(after(gone, again, 1_600)) == (State.LEAVING, 0, 2, 600)
-    assert told(through(gone, (1_600, again), (DUE, rebalancing("m1", "m7"))))[0] is State.TIMEOUT
+    assert told(after(gone, again, 1_600)) == (DepartureState.LEAVING, 0, 2, 600)
+    assert (
+        told(through(gone, (1_600, again), (DUE, rebalancing("m1", "m7"))))[0]
+        is DepartureState.TIMEOUT
+    )
 
 
 def test_another_process_of_its_name_is_not_the_one_that_was_asked() -> None:
     departure = after(asked(), group(A, here("m9", "b", T1, T2)), 1_500)
 
-    assert told(departure) == (State.LEFT, 0, 2, 500)
+    assert told(departure) == (DepartureState.LEFT, 0, 2, 500)
 
 
 def test_at_the_deadline_what_nobody_has_learned_is_left() -> None:
     departure = after(asked(), B_GAVE_ONE, 1_400)
 
     for at_the_end in (B_GAVE_ONE, rebalancing("m1", "m2"), A_HAS_ALL):
-        assert told(after(departure, at_the_end, DUE)) == (State.TIMEOUT, 1, 1, DUE - ASKED)
+        assert told(after(departure, at_the_end, DUE)) == (
+            DepartureState.TIMEOUT,
+            1,
+            1,
+            DUE - ASKED,
+        )
 
 
 def test_who_is_gone_by_its_deadline_has_left_whenever_the_group_says_so() -> None:
     gone = after(asked(), rebalancing("m1"), DUE - 1)
 
-    assert told(after(gone, A_HAS_ALL, DUE + 500)) == (State.LEFT, 2, 0, DUE - 1 - ASKED)
+    assert told(after(gone, A_HAS_ALL, DUE + 500)) == (DepartureState.LEFT, 2, 0, DUE - 1 - ASKED)
 
 
 def test_a_group_that_never_settles_is_not_waited_for() -> None:
     gone = after(asked(), rebalancing("m1"), 2_000)
 
-    assert after(gone, rebalancing("m1"), 2_000 + SETTLE_MS).state is State.LEAVING
-    assert told(after(gone, rebalancing("m1"), 2_001 + SETTLE_MS)) == (State.LEFT, 0, 2, 1_000)
+    assert after(gone, rebalancing("m1"), 2_000 + SETTLE_MS).state is DepartureState.LEAVING
+    assert told(after(gone, rebalancing("m1"), 2_001 + SETTLE_MS)) == (
+        DepartureState.LEFT,
+        0,
+        2,
+        1_000,
+    )
 
 
 def test_the_last_ones_leave_with_what_they_have() -> None:
-    assert told(after(asked(), NOBODY, 1_300)) == (State.LEFT, 0, 2, 300)
+    assert told(after(asked(), NOBODY, 1_300)) == (DepartureState.LEFT, 0, 2, 300)
 
 
 def test_somebody_else_may_cancel() -> None:
     departure = through(asked(), (1_200, B_LEAVES), (2_100, group(A, B, b=CANCELLED)))
 
-    assert told(departure) == (State.CANCELLED, 0, 2, 1_100)
+    assert told(departure) == (DepartureState.CANCELLED, 0, 2, 1_100)
 
 
 def test_an_old_cancellation_means_nothing() -> None:
     before = group(A, B, b=CANCELLED)
     departure = asked(before)
 
-    assert departure.state is State.LEAVING
+    assert departure.state is DepartureState.LEAVING
     assert wish(departure, before, ASKED) == Mark(MarkState.LEAVING, DUE, epoch_ms=2_001)
-    assert after(departure, before, 2_100).state is State.LEAVING
+    assert after(departure, before, 2_100).state is DepartureState.LEAVING
 
 
 def test_a_mark_is_told_until_it_is_seen() -> None:
@@ -147,7 +160,7 @@ def test_a_mark_is_told_until_it_is_seen() -> None:
 
 
 def test_who_leaves_sooner_is_told_nothing() -> None:
-    sooner = group(A, here("m2", "b", T1, leaving=Leaving(DUE - 9)))
+    sooner = group(A, here("m2", "b", T1, leaving=WayOut(DUE - 9)))
     departure = asked(sooner)
 
     assert wish(departure, sooner, ASKED) is None
@@ -156,7 +169,7 @@ def test_who_leaves_sooner_is_told_nothing() -> None:
 
 def test_who_leaves_later_or_at_no_time_gets_our_deadline() -> None:
     mark = Mark(MarkState.LEAVING, DUE, epoch_ms=ASKED)
-    for known in (Leaving(DUE + 1), Leaving()):
+    for known in (WayOut(DUE + 1), WayOut()):
         later = group(A, here("m2", "b", T1, leaving=known))
         departure = asked(later)
 
@@ -166,7 +179,7 @@ def test_who_leaves_later_or_at_no_time_gets_our_deadline() -> None:
 def test_who_shall_stay_and_stays_is_told_nothing() -> None:
     departure = asked(cancels=True)
 
-    assert told(departure) == (State.CANCELLED, 0, 2, 0)
+    assert told(departure) == (DepartureState.CANCELLED, 0, 2, 0)
     assert wish(departure, BOTH, ASKED) is None
 
 
@@ -177,13 +190,13 @@ def test_who_shall_stay_is_told_and_then_seen_to_stay() -> None:
     assert wish(departure, leaves, ASKED) == Mark(MarkState.CANCELLED, epoch_ms=5_001)
 
     stays = group(here("m1", "a", T0, T1), here("m2", "b", T2))
-    assert told(after(departure, stays, 1_500)) == (State.CANCELLED, 1, 1, 500)
+    assert told(after(departure, stays, 1_500)) == (DepartureState.CANCELLED, 1, 1, 500)
 
 
 def test_a_cancellation_may_come_too_late() -> None:
     departure = asked(B_LEAVES, cancels=True)
 
-    assert after(departure, A_HAS_ALL, 1_500).state is State.LEFT
+    assert after(departure, A_HAS_ALL, 1_500).state is DepartureState.LEFT
 
 
 def test_who_leaves_by_a_signal_is_told_once_to_stay() -> None:
@@ -193,7 +206,7 @@ def test_who_leaves_by_a_signal_is_told_once_to_stay() -> None:
 
     assert wish(departure, B_LEAVES, ASKED) is not None
     assert wish(departure, knows, 1_500) is None
-    assert after(departure, knows, 1_500).state is State.LEAVING
+    assert after(departure, knows, 1_500).state is DepartureState.LEAVING
 
 
 def test_a_ghost_of_the_same_name_leaves_too() -> None:
@@ -203,7 +216,7 @@ def test_a_ghost_of_the_same_name_leaves_too() -> None:
     only_one = group(A, here("m2", "b", T1, leaving=LEAVING), here("m3", "b", T2))
 
     assert departure.tasks == {T1, T2}
-    assert after(departure, only_one, 1_500).state is State.LEAVING
+    assert after(departure, only_one, 1_500).state is DepartureState.LEAVING
     assert wish(departure, only_one, 1_500) is not None
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from streamsx.errors import InvalidTransition
 from streamsx.membership import events as e
-from streamsx.membership.member import State
+from streamsx.membership.member import MemberState
 from streamsx.model import TopicPartition
 
 Plays = Callable[..., Any]
@@ -42,7 +42,7 @@ def test_a_follower_syncs_with_nothing_and_hears_everything_in_order(play: Plays
         e.OnAssignment(1, b"x", (P, Q)),
         e.Assigned((P, Q)),
     ]
-    assert group.member.state is State.STABLE
+    assert group.member.state is MemberState.STABLE
 
 
 def test_the_leader_plans_before_it_syncs(play: Plays) -> None:
@@ -90,9 +90,9 @@ def test_a_plan_for_a_round_that_is_over_changes_nothing(play: Plays) -> None:
     group.begin()
     assign = only(group.joined(1, leader=True), e.Assign)[0]
     assert isinstance(assign, e.Assign)
-    group.cut(e.Lane.JOIN)
+    group.cut(e.LaneName.JOIN)
     assert group.feed(e.Planned(assign.request, (("m1", b"all"),))) == []
-    assert group.member.state is State.JOINING
+    assert group.member.state is MemberState.JOINING
 
 
 def test_a_join_that_is_refused_says_why(play: Plays) -> None:
@@ -110,7 +110,7 @@ def test_a_broken_join_connection_sends_the_same_join_again(play: Plays) -> None
     group.stable(P)
     group.feed(e.Want("a reason"))
     before = group.last(e.JoinGroup).body
-    group.cut(e.Lane.JOIN)
+    group.cut(e.LaneName.JOIN)
     assert group.tick(e.Timer.FIND) == [e.Find()]
     group.feed(e.Found(2))
     assert group.last(e.JoinGroup).body == before
@@ -151,7 +151,7 @@ def test_a_dead_predecessor_is_taken_out_before_the_first_join(play: Plays) -> N
 def test_a_predecessor_that_cannot_be_taken_out_is_left_to_its_session(play: Plays) -> None:
     group = play()
     group.begin(predecessor="dead")
-    group.cut(e.Lane.JOIN)
+    group.cut(e.LaneName.JOIN)
     group.tick(e.Timer.FIND)
     group.feed(e.Found(1))
     assert isinstance(group.sent[-1].body, e.JoinGroup)
@@ -178,7 +178,7 @@ def test_an_answer_to_a_request_that_was_given_up_changes_nothing(play: Plays) -
     group = play()
     group.begin()
     old = group.last(e.JoinGroup)
-    group.cut(e.Lane.JOIN)
+    group.cut(e.LaneName.JOIN)
     late = e.Reply(old.request, 0, e.Joined(7, "m1", "m1"))
     assert group.feed(late) == []
     assert group.member.generation == -1
@@ -189,7 +189,7 @@ def test_a_broken_beat_lane_does_not_disturb_a_round_on_the_other_one(play: Play
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
-    group.cut(e.Lane.BEAT)
+    group.cut(e.LaneName.BEAT)
     group.joined(2)
     assert group.last(e.SyncGroup).node == 1
 
@@ -204,10 +204,10 @@ def test_a_join_that_is_parked_is_asked_again_where_the_coordinator_is_found(
     group.stable(P)
     group.feed(e.Want("a reason"))
     parked = group.last(e.JoinGroup).body
-    group.cut(e.Lane.BEAT)
+    group.cut(e.LaneName.BEAT)
     group.tick(e.Timer.FIND)
     effects = group.feed(e.Found(node))
-    assert effects[0] == e.Close(e.Lane.JOIN)
+    assert effects[0] == e.Close(e.LaneName.JOIN)
     assert (group.last(e.JoinGroup).body, group.last(e.JoinGroup).node) == (parked, node)
     assert group.last(e.Heartbeat).node == node
 
@@ -222,7 +222,7 @@ def test_a_sync_that_is_parked_at_a_broker_that_is_no_coordinator_begins_with_th
     group.answer(e.Heartbeat, 16)
     group.tick(e.Timer.FIND)
     group.feed(e.Found(2))
-    assert group.member.state is State.JOINING
+    assert group.member.state is MemberState.JOINING
     assert group.last(e.JoinGroup).node == 2
     assert group.member.claims.owned == {P}
 
@@ -234,7 +234,7 @@ def test_a_commit_at_a_broker_that_is_no_coordinator_goes_to_the_new_one(play: P
     group.feed(e.Want("a reason"))
     group.answer(e.JoinGroup, 16)
     group.tick(e.Timer.FIND)
-    assert e.Close(e.Lane.BEAT) in group.feed(e.Found(2))
+    assert e.Close(e.LaneName.BEAT) in group.feed(e.Found(2))
     assert group.last(e.OffsetCommit).node == 2
     assert group.last(e.OffsetCommit).body.offsets == OFFSETS
 
@@ -242,7 +242,7 @@ def test_a_commit_at_a_broker_that_is_no_coordinator_goes_to_the_new_one(play: P
 def test_an_idle_join_connection_that_breaks_disturbs_nobody(play: Plays) -> None:
     group = play()
     group.stable(P)
-    assert group.cut(e.Lane.JOIN) == []
+    assert group.cut(e.LaneName.JOIN) == []
     assert e.Timer.FIND not in group.armed
 
 
@@ -368,7 +368,7 @@ def test_silence_suspends_and_loses_nothing(play: Plays) -> None:
     """Broker away for 9.7 s, session 6 s: losing on silence did 3,600 records twice."""
     group = play(session_timeout_s=10.0)
     group.stable(P)
-    group.cut(e.Lane.BEAT)
+    group.cut(e.LaneName.BEAT)
     assert group.tick(e.Timer.FENCE) == [e.Count("self-fence-total")]
     assert group.now >= group.member.lease.until
     assert group.member.claims.owned == {P}
@@ -399,7 +399,7 @@ def test_while_joining_27_is_a_sign_of_life_and_22_is_none_of_anything(play: Pla
     for code in (27, 22):
         group.tick(e.Timer.HEARTBEAT)
         assert group.answer(e.Heartbeat, code) == []
-    assert group.member.state is State.JOINING
+    assert group.member.state is MemberState.JOINING
     assert group.member.claims.owned == {P}
 
 
@@ -438,7 +438,7 @@ def test_an_unknown_member_is_fenced_in_any_state_and_forgets_its_id(play: Plays
     group.feed(e.Want("a reason"))
     group.tick(e.Timer.HEARTBEAT)
     effects = group.answer(e.Heartbeat, 25)
-    assert effects == [e.Lost((P,)), e.Close(e.Lane.JOIN)]
+    assert effects == [e.Lost((P,)), e.Close(e.LaneName.JOIN)]
     group.tick(e.Timer.BACKOFF)
     assert group.last(e.JoinGroup).body.member_id == ""
 
@@ -450,7 +450,7 @@ def test_a_sync_that_may_never_be_answered_does_not_block_a_fenced_member(play: 
     group.feed(e.Want("a reason"))
     group.joined(2)
     effects = group.answer(e.Heartbeat, 25)
-    assert e.Close(e.Lane.JOIN) in effects
+    assert e.Close(e.LaneName.JOIN) in effects
     group.tick(e.Timer.BACKOFF)
     assert isinstance(group.sent[-1].body, e.JoinGroup)
 
@@ -475,14 +475,14 @@ def test_another_process_with_our_instance_id_is_fatal(play: Plays) -> None:
     group.tick(e.Timer.HEARTBEAT)
     fatal = e.Fatal("the coordinator refuses this member: FENCED_INSTANCE_ID", 82)
     assert group.answer(e.Heartbeat, 82) == [e.Lost((P,)), fatal]
-    assert group.member.state is State.GONE
+    assert group.member.state is MemberState.GONE
 
 
 def test_a_worker_that_is_silent_is_taken_out_as_lost(play: Plays) -> None:
     group = play()
     group.stable(P)
     effects = group.feed(e.Silent("the data loop stands still"))
-    assert [type(effect) for effect in effects] == [e.Lost, e.Send, e.Fatal]
+    assert [type(effect) for effect in effects] == [e.Lost, e.SendRequest, e.Fatal]
     assert group.answer(e.LeaveGroup) == []
 
 
@@ -648,14 +648,14 @@ def test_a_commit_refused_while_nothing_moved_is_a_fence(
         e.Lost((P,)),
         e.CommitFailed(1, e.Refusal.FENCED),
     ]
-    assert (group.member.state, group.member.member_id) == (State.OUT, member_id)
+    assert (group.member.state, group.member.member_id) == (MemberState.OUT, member_id)
 
 
 def test_a_commit_on_a_broken_connection_is_sent_again(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1))
-    group.cut(e.Lane.BEAT)
+    group.cut(e.LaneName.BEAT)
     group.tick(e.Timer.FIND)
     group.feed(e.Found(1))
     assert group.last(e.OffsetCommit).body.offsets == OFFSETS
@@ -702,8 +702,8 @@ def test_a_leaver_goes_in_the_middle_of_a_round(play: Plays) -> None:
     group.begin()
     group.joined(1)
     effects = group.feed(e.Leave(None))
-    assert effects[0] == e.Close(e.Lane.JOIN)
-    assert group.member.state is State.GONE
+    assert effects[0] == e.Close(e.LaneName.JOIN)
+    assert group.member.state is MemberState.GONE
 
 
 def test_a_leaver_that_nobody_can_relieve_stops_at_once(play: Plays) -> None:
@@ -723,8 +723,8 @@ def test_a_drain_ends_at_its_deadline(play: Plays) -> None:
     assert only(group.tick(e.Timer.DRAIN), e.Revoke)
     assert group.armed[e.Timer.STOP] == 35.0
     effects = group.tick(e.Timer.STOP)
-    assert effects[:2] == [e.Lost((P,)), e.Close(e.Lane.JOIN)]
-    assert group.cut(e.Lane.BEAT) == [e.Left()]
+    assert effects[:2] == [e.Lost((P,)), e.Close(e.LaneName.JOIN)]
+    assert group.cut(e.LaneName.BEAT) == [e.Left()]
 
 
 def test_a_farewell_does_not_wait_behind_a_request_that_is_not_answered(play: Plays) -> None:
@@ -737,8 +737,8 @@ def test_a_farewell_does_not_wait_behind_a_request_that_is_not_answered(play: Pl
         assert isinstance(revoke, e.Revoke)
         group.now += later
         effects = group.feed(e.Released(frozenset({P}), revoke.number))
-        assert effects[0] == e.Close(e.Lane.BEAT)
-        assert bool(only(effects, e.Send)) is speaks
+        assert effects[0] == e.Close(e.LaneName.BEAT)
+        assert bool(only(effects, e.SendRequest)) is speaks
         assert (e.Left() in effects) is not speaks
 
 
@@ -746,20 +746,20 @@ def test_a_mark_makes_a_member_leave_once_and_a_newer_one_makes_it_stay(play: Pl
     group = play()
     group.begin()
     group.joined(1)
-    group.synced(P, mark=e.Mark(leaving=True, deadline=50.0, epoch_ms=10))
+    group.synced(P, mark=e.LeaveMark(leaving=True, deadline=50.0, epoch_ms=10))
     assert group.last(e.JoinGroup).body.deadline == 50.0
     group.joined(2)
-    group.synced(P, mark=e.Mark(leaving=False, deadline=None, epoch_ms=11))
+    group.synced(P, mark=e.LeaveMark(leaving=False, deadline=None, epoch_ms=11))
     assert group.last(e.JoinGroup).body.reason == "stays"
     assert not group.last(e.JoinGroup).body.leaving
     group.joined(3)
-    group.synced(P, mark=e.Mark(leaving=True, deadline=50.0, epoch_ms=10))
+    group.synced(P, mark=e.LeaveMark(leaving=True, deadline=50.0, epoch_ms=10))
     assert not group.member.leaving
 
 
 def test_an_old_cancelled_mark_does_not_keep_who_was_told_to_go(play: Plays) -> None:
     group = play()
-    cancelled = e.Mark(leaving=False, deadline=None, epoch_ms=10)
+    cancelled = e.LeaveMark(leaving=False, deadline=None, epoch_ms=10)
     group.begin()
     group.joined(1)
     group.synced(P, mark=cancelled)
@@ -781,7 +781,7 @@ def test_a_stop_is_not_softened_by_a_mark(play: Plays) -> None:
     group.stable(P)
     group.feed(e.Want("a reason"), e.Stop(20.0), e.Leave(60.0))
     for epoch_ms, leaving in ((1, True), (2, False)):
-        assert group.member.leaving.heed(e.Mark(leaving, 10.0, epoch_ms)) is None
+        assert group.member.leaving.heed(e.LeaveMark(leaving, 10.0, epoch_ms)) is None
     assert group.member.leaving.halting
     assert e.Timer.DRAIN not in group.armed
 
@@ -790,10 +790,10 @@ def marked(group: Any, *tps: TopicPartition, deadline: float = 30.0) -> None:
     """It is to leave, because a tool said so."""
     group.begin()
     group.joined(1)
-    group.synced(*tps, mark=e.Mark(leaving=True, deadline=deadline, epoch_ms=1))
+    group.synced(*tps, mark=e.LeaveMark(leaving=True, deadline=deadline, epoch_ms=1))
 
 
-STAY = e.Mark(leaving=False, deadline=None, epoch_ms=2)
+STAY = e.LeaveMark(leaving=False, deadline=None, epoch_ms=2)
 
 
 def test_a_cancelled_leaver_says_so(play: Plays) -> None:
@@ -839,7 +839,7 @@ def test_a_stopping_member_takes_nothing_new_and_joins_no_more(play: Plays) -> N
     assert group.synced(P, Q)[:1] == [e.OnAssignment(2, b"", (), learns=False)]
     group.tick(e.Timer.HEARTBEAT)
     group.answer(e.Heartbeat, 27)
-    assert group.member.state is State.STABLE
+    assert group.member.state is MemberState.STABLE
 
 
 def test_a_stopping_member_joins_for_the_sake_of_a_commit(play: Plays) -> None:
@@ -848,7 +848,7 @@ def test_a_stopping_member_joins_for_the_sake_of_a_commit(play: Plays) -> None:
     group.stable(P)
     group.feed(e.Stop(20.0), e.Commit(1, OFFSETS, 1))
     group.answer(e.OffsetCommit, 27)
-    assert group.member.state is State.JOINING
+    assert group.member.state is MemberState.JOINING
     group.joined(2)
     group.synced()
     assert group.last(e.OffsetCommit).body.generation == 2

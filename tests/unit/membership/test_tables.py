@@ -9,7 +9,7 @@ import pytest
 
 from streamsx.errors import InvalidTransition
 from streamsx.membership import events as e
-from streamsx.membership.member import COLUMN, TABLE, TICKS, Member, MemberConfig, State
+from streamsx.membership.member import COLUMN, TABLE, TICKS, Member, MemberConfig, MemberState
 from streamsx.model import TopicPartition
 
 Plays = Callable[..., Any]
@@ -23,8 +23,8 @@ EVENTS: list[e.Event] = [
     e.Found(1),
     e.Found(None),
     e.Reply(99, 0),
-    e.Disconnected(e.Lane.JOIN),
-    e.Disconnected(e.Lane.BEAT),
+    e.Disconnected(e.LaneName.JOIN),
+    e.Disconnected(e.LaneName.BEAT),
     e.Planned(99, ()),
     e.Released(frozenset({P}), 1),
     e.PartitionsChanged(),
@@ -36,19 +36,19 @@ EVENTS: list[e.Event] = [
 ]
 
 
-def reach(play: Plays, state: State) -> Any:
+def reach(play: Plays, state: MemberState) -> Any:
     group = play()
-    if state is State.OUT:
+    if state is MemberState.OUT:
         group.feed(e.Start())
         return group
     group.begin()
-    if state is State.JOINING:
+    if state is MemberState.JOINING:
         return group
     group.joined(1)
-    if state is State.SYNCING:
+    if state is MemberState.SYNCING:
         return group
     group.synced(P)
-    if state is State.GONE:
+    if state is MemberState.GONE:
         group.feed(e.Stop(5.0))
         group.tick(e.Timer.STOP)
     return group
@@ -57,7 +57,7 @@ def reach(play: Plays, state: State) -> Any:
 def test_the_tables_name_every_event_every_state_and_every_timer() -> None:
     assert TABLE.keys() == set(get_args(e.Event))
     assert {type(event) for event in EVENTS} == TABLE.keys()
-    assert all(len(row) == len(State) for row in TABLE.values())
+    assert all(len(row) == len(MemberState) for row in TABLE.values())
     assert TICKS.keys() == set(e.Timer)
 
 
@@ -68,8 +68,8 @@ def test_every_cell_names_a_method() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=repr)
-@pytest.mark.parametrize("state", State, ids=lambda state: state.value)
-def test_each_cell_does_what_it_says(play: Plays, state: State, event: e.Event) -> None:
+@pytest.mark.parametrize("state", MemberState, ids=lambda state: state.value)
+def test_each_cell_does_what_it_says(play: Plays, state: MemberState, event: e.Event) -> None:
     group = reach(play, state)
     assert group.member.state is state
     match TABLE[type(event)][COLUMN[state]]:
@@ -153,7 +153,7 @@ def test_each_error_code_has_its_consequence(
             assert isinstance(effects[-1], e.Fatal)
             assert effects[-1].code == code
         case "F" | "f":
-            assert state is State.OUT
+            assert state is MemberState.OUT
             assert (group.member.member_id == "") is (letter == "f")
         case "C":
             assert armed[e.Timer.FIND] == pytest.approx(group.now + 0.1)
@@ -162,7 +162,7 @@ def test_each_error_code_has_its_consequence(
             group.feed(e.Found(2))
             assert group.last(repeats).node == 2
         case "W" | "w":
-            assert state is State.OUT
+            assert state is MemberState.OUT
             assert armed[e.Timer.BACKOFF] == pytest.approx({"W": 0.1, "w": 10.0}[letter])
             group.tick(e.Timer.BACKOFF)
             assert group.last(e.JoinGroup).body.claims == (P,)
@@ -183,13 +183,13 @@ class Chaos:
         self.random = random.Random(seed)
         self.member = Member(MemberConfig(jitter=self.random.random()))
         self.now, self.generation, self.commits = 0.0, 0, 0
-        self.sends: list[e.Send] = []
+        self.sends: list[e.SendRequest] = []
         self.todo: list[e.Event] = [e.Start(self.random.choice([None, "dead"]))]
         self.armed: dict[e.Timer, float] = {}
         self.held: set[TopicPartition] = set()
         self.asked: set[int] = set()
         self.ended = 0
-        self.abandoned: list[e.Send] = []
+        self.abandoned: list[e.SendRequest] = []
 
     def step(self) -> None:
         due = sorted((at, timer.value) for timer, at in self.armed.items())
@@ -208,7 +208,7 @@ class Chaos:
         elif self.member.nonce:
             self.feed(self.surprise())
 
-    def answer(self, send: e.Send) -> e.Event:
+    def answer(self, send: e.SendRequest) -> e.Event:
         if self.random.random() < 0.1:
             self.sends = [other for other in self.sends if other.lane is not send.lane]
             return e.Disconnected(send.lane)
@@ -222,7 +222,7 @@ class Chaos:
                 return e.Reply(send.request, 0, e.Joined(self.generation, name, leader))
             case e.SyncGroup() if not code:
                 some = frozenset(tp for tp in (P, Q) if self.random.random() < 0.6)
-                mark = self.random.choice([None, e.Mark(self.random.random() < 0.1, None, 1)])
+                mark = self.random.choice([None, e.LeaveMark(self.random.random() < 0.1, None, 1)])
                 return e.Reply(send.request, 0, e.Synced(some, b"", True, False, mark))
         return e.Reply(send.request, code)
 
@@ -248,13 +248,13 @@ class Chaos:
         assert claims.to_be_revoked <= claims.revoking.keys() <= claims.owned
         assert claims.since.keys() == claims.owned
         assert all(at > self.now - 61 for _, at in claims.revoking.values())
-        if self.member.state is State.GONE:
+        if self.member.state is MemberState.GONE:
             assert not claims.owned
             assert not self.asked
 
     def perform(self, effect: e.Effect) -> None:
         match effect:
-            case e.Send():
+            case e.SendRequest():
                 self.check(effect)
                 self.sends.append(effect)
             case e.Close(lane):
@@ -273,10 +273,10 @@ class Chaos:
             case _:
                 self.work(effect)
 
-    def check(self, send: e.Send) -> None:
+    def check(self, send: e.SendRequest) -> None:
         body, member = send.body, self.member
         rivals = [other.body for other in self.sends if other.lane is send.lane]
-        assert not rivals or send.lane is e.Lane.BEAT
+        assert not rivals or send.lane is e.LaneName.BEAT
         assert not [rival for rival in rivals if type(rival) is type(body)]
         if isinstance(body, e.Heartbeat | e.OffsetCommit | e.SyncGroup):
             assert body.generation == member.generation >= 0
@@ -306,9 +306,9 @@ def test_whatever_happens_ownership_is_consistent_and_every_commit_is_answered(s
     chaos = Chaos(seed)
     for _ in range(400):
         chaos.step()
-    if chaos.member.state is not State.GONE:
+    if chaos.member.state is not MemberState.GONE:
         chaos.feed(e.Stop(chaos.now + 1))
         chaos.now += 1
         chaos.feed(e.Tick(e.Timer.STOP))
-    assert chaos.member.state is State.GONE
+    assert chaos.member.state is MemberState.GONE
     assert not chaos.asked

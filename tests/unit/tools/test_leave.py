@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamsx.assignor.observer import GroupReport, Instance
-from streamsx.membership.departures import Departure, State
+from streamsx.membership.departures import Departure, DepartureState
 from streamsx.membership.marking import Progress
 from streamsx.model import TaskId
 from streamsx.tools import leave
@@ -21,7 +21,7 @@ T0, T1 = TaskId(1, 0), TaskId(1, 4)
 GONE = Departure(
     instance="b",
     cancels=False,
-    state=State.LEFT,
+    state=DepartureState.LEFT,
     members=frozenset({"m2"}),
     tasks=frozenset({T0, T1}),
     left=frozenset(),
@@ -31,14 +31,14 @@ GONE = Departure(
     seen_ms=4_230,
     gone=True,
 )
-GOING = replace(GONE, state=State.LEAVING, left=frozenset({T1}), gone=False)
+GOING = replace(GONE, state=DepartureState.LEAVING, left=frozenset({T1}), gone=False)
 
 
 def learner(name: str, task: TaskId, lag: int | None) -> Instance:
     return Instance(name, name, "0.1.0", True, None, (), (), {task: lag})
 
 
-def ended(*states: State, cancel: bool = False) -> int:
+def ended(*states: DepartureState, cancel: bool = False) -> int:
     departures = {str(n): replace(GONE, state=state) for n, state in enumerate(states)}
     return leave.exit_code(departures, cancel=cancel)
 
@@ -64,19 +64,19 @@ def test_the_result_has_the_form_that_programs_rely_on() -> None:
 
 
 def test_all_that_was_asked_for_is_0() -> None:
-    assert ended(State.LEFT, State.LEAVING) == 0
-    assert ended(State.CANCELLED, cancel=True) == 0
+    assert ended(DepartureState.LEFT, DepartureState.LEAVING) == 0
+    assert ended(DepartureState.CANCELLED, cancel=True) == 0
 
 
 def test_one_that_is_not_there_is_3() -> None:
-    assert ended(State.LEFT, State.UNKNOWN) == 3
-    assert ended(State.CANCELLED, State.UNKNOWN, cancel=True) == 3
+    assert ended(DepartureState.LEFT, DepartureState.UNKNOWN) == 3
+    assert ended(DepartureState.CANCELLED, DepartureState.UNKNOWN, cancel=True) == 3
 
 
 def test_one_that_did_not_do_what_it_was_asked_for_is_1() -> None:
-    assert ended(State.LEFT, State.TIMEOUT, State.UNKNOWN) == 1
-    assert ended(State.CANCELLED) == 1
-    assert ended(State.LEFT, cancel=True) == 1
+    assert ended(DepartureState.LEFT, DepartureState.TIMEOUT, DepartureState.UNKNOWN) == 1
+    assert ended(DepartureState.CANCELLED) == 1
+    assert ended(DepartureState.LEFT, cancel=True) == 1
 
 
 def test_people_hear_what_is_left_and_who_learns_it() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.assignor.model import Leaving
+from streamsx.assignor.model import WayOut
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.membership.look import Look
 from streamsx.model import TaskId
@@ -22,7 +22,7 @@ SEEN = Look(
         leader="m2",
         instances=(
             Instance(
-                "m1", "b", "0.1.0", True, Leaving(9), (), (T(0, 0), T(1, 0)), {}, (T(1, 0),), "p1"
+                "m1", "b", "0.1.0", True, WayOut(9), (), (T(0, 0), T(1, 0)), {}, (T(1, 0),), "p1"
             ),
             Instance(
                 "m2",

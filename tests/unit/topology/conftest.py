@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from streamsx.topology.build import Topology, build
-from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec
+from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec
 from streamsx.topology.nodes import AgentNode, Operator, Source, StoreNode
 from streamsx.topology.subtopologies import Stage
 
@@ -34,9 +34,9 @@ def make_topology(*stages: Stage, specs: Iterable[TopicSpec] = ()) -> Topology:
     reads = {source.topic for stage in stages for source in stage.sources}
     sends = {topic for stage in stages for topic in stage.outputs} - reads
     kinds = {
-        **dict.fromkeys(reads, Kind.SOURCE),
-        **dict.fromkeys(sends, Kind.OUTPUT),
-        **{store.changelog: Kind.CHANGELOG for store in stores.values()},
+        **dict.fromkeys(reads, TopicKind.SOURCE),
+        **dict.fromkeys(sends, TopicKind.OUTPUT),
+        **{store.changelog: TopicKind.CHANGELOG for store in stores.values()},
     }
     made = [
         TopicSpec(name, kind, config=CONFIGS[kind])

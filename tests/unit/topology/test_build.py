@@ -10,7 +10,7 @@ import pytest
 from streamsx.errors import NameClash, TopologyError
 from streamsx.examples.wordcount import app
 from streamsx.topology.build import Topology, check_names
-from streamsx.topology.internal_topics import CONFIGS, Kind, TopicSpec, repartition_names
+from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
 from streamsx.topology.nodes import StoreNode
 
 Make = Callable[..., Any]
@@ -18,20 +18,20 @@ Make = Callable[..., Any]
 
 def test_a_topic_that_is_sent_to_and_read_is_a_source(stage: Make, topology: Make) -> None:
     specs = [
-        TopicSpec("words", Kind.OUTPUT),
-        TopicSpec("words", Kind.SOURCE, 4, config={"a": "1"}),
-        TopicSpec("words", Kind.OUTPUT),
+        TopicSpec("words", TopicKind.OUTPUT),
+        TopicSpec("words", TopicKind.SOURCE, 4, config={"a": "1"}),
+        TopicSpec("words", TopicKind.OUTPUT),
     ]
     made = topology(stage("a", "words"), specs=specs)
-    assert made.topics == (TopicSpec("words", Kind.SOURCE, 4, config={"a": "1"}),)
+    assert made.topics == (TopicSpec("words", TopicKind.SOURCE, 4, config={"a": "1"}),)
 
 
 @pytest.mark.parametrize(
     "specs",
     [
-        [TopicSpec("t", Kind.SOURCE), TopicSpec("t", Kind.CHANGELOG)],
-        [TopicSpec("t", Kind.REPARTITION), TopicSpec("t", Kind.OUTPUT)],
-        [TopicSpec("t", Kind.SOURCE, 2), TopicSpec("t", Kind.SOURCE, 4)],
+        [TopicSpec("t", TopicKind.SOURCE), TopicSpec("t", TopicKind.CHANGELOG)],
+        [TopicSpec("t", TopicKind.REPARTITION), TopicSpec("t", TopicKind.OUTPUT)],
+        [TopicSpec("t", TopicKind.SOURCE, 2), TopicSpec("t", TopicKind.SOURCE, 4)],
     ],
 )
 def test_two_topics_with_one_name_are_an_error(
@@ -44,12 +44,12 @@ def test_two_topics_with_one_name_are_an_error(
 @pytest.mark.parametrize("name", ["", "a b", "ö", "<lambda>", "a" * 250, "a/b"])
 def test_a_name_that_kafka_refuses_is_the_users_error(name: str) -> None:
     with pytest.raises(TopologyError, match="not a name of a topic"):
-        TopicSpec(name, Kind.SOURCE)
+        TopicSpec(name, TopicKind.SOURCE)
 
 
 def test_internal_topics_are_kept_as_their_use_demands() -> None:
-    assert CONFIGS[Kind.CHANGELOG] == {"cleanup.policy": "compact"}
-    assert CONFIGS[Kind.REPARTITION]["retention.ms"] == "-1"
+    assert CONFIGS[TopicKind.CHANGELOG] == {"cleanup.policy": "compact"}
+    assert CONFIGS[TopicKind.REPARTITION]["retention.ms"] == "-1"
 
 
 @pytest.mark.parametrize(

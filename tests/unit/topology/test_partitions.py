@@ -8,8 +8,8 @@ import pytest
 from streamsx.errors import PartitionCountChanged, PartitionMismatch, TopologyError
 from streamsx.model import TaskId
 from streamsx.topology.build import Topology
-from streamsx.topology.internal_topics import Kind, TopicSpec
-from streamsx.topology.partitions import Partitions, partitioned, refuse_changes
+from streamsx.topology.internal_topics import TopicKind, TopicSpec
+from streamsx.topology.partitions import Layout, partitioned, refuse_changes
 
 Make = Callable[..., Any]
 
@@ -22,7 +22,7 @@ def counted(stage: Make, topology: Make) -> Topology:
     return made
 
 
-def planned(topology: Topology, found: Mapping[str, int], default: int = 8) -> Partitions:
+def planned(topology: Topology, found: Mapping[str, int], default: int = 8) -> Layout:
     return partitioned(topology, found, default=default, declare=True)
 
 
@@ -70,13 +70,13 @@ def test_with_state_counts_that_differ_are_an_error(stage: Make, topology: Make)
 
 
 def test_a_topic_is_created_with_the_count_that_it_asks_for(stage: Make, topology: Make) -> None:
-    specs = [TopicSpec("one", Kind.SOURCE, 2), TopicSpec("out", Kind.OUTPUT, 5)]
+    specs = [TopicSpec("one", TopicKind.SOURCE, 2), TopicSpec("out", TopicKind.OUTPUT, 5)]
     made = planned(topology(stage("a", "one", "out other"), specs=specs), {})
     assert made.counts == {"one": 2, "out": 5, "other": 8}
 
 
 def test_a_count_that_is_there_beats_the_one_that_is_asked_for(stage: Make, topology: Make) -> None:
-    made = topology(stage("a", "one"), specs=[TopicSpec("one", Kind.SOURCE, 2)])
+    made = topology(stage("a", "one"), specs=[TopicSpec("one", TopicKind.SOURCE, 2)])
     assert planned(made, {"one": 7}).tasks == {0: 7}
 
 
@@ -104,7 +104,7 @@ def test_only_what_state_was_made_from_must_not_change(counted: Topology) -> Non
 
 
 def test_a_table_that_asks_for_another_count_is_an_error(stage: Make, topology: Make) -> None:
-    specs = [TopicSpec("app-t-changelog", Kind.CHANGELOG, 2)]
+    specs = [TopicSpec("app-t-changelog", TopicKind.CHANGELOG, 2)]
     with pytest.raises(PartitionMismatch, match="table t asks for 2 partitions, one has 8"):
         planned(topology(stage("a", "one", tables="t"), specs=specs), {})
 

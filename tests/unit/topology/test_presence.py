@@ -3,7 +3,7 @@
 import pytest
 
 from streamsx.errors import ChangelogLost
-from streamsx.topology.presence import NO_ID, Anew, Gone, Made, Presence, refuse_lost
+from streamsx.topology.presence import NO_ID, Anew, Made, Presence, Vanished, refuse_lost
 
 OLD, NEW = b"a" * 16, b"b" * 16
 TOPIC = "shop-totals-changelog"
@@ -48,7 +48,7 @@ def test_a_topic_is_gone_when_it_was_not_there_for_a_while_and_that_is_told_now_
     presence = Presence({"a": OLD, "b": OLD})
     told = {now: presence.heard(now, {"a": None, "b": OLD}) for now in map(float, range(5, 80, 5))}
     assert {now for now, effects in told.items() if effects} == {15.0, 45.0, 75.0}
-    assert told[15.0] == [Gone("a")]
+    assert told[15.0] == [Vanished("a")]
 
 
 def test_a_broker_that_knew_nothing_for_a_moment_is_not_told_of() -> None:

@@ -2,22 +2,22 @@
 
 import json
 
-from streamsx.tools.demonstration.group import Event, Group, events_of, group_of
+from streamsx.tools.demonstration.group import DemoGroup, SeenEvent, events_of, group_of
 
 
-def event(mono: float, instance: str, name: str, **fields: object) -> Event:
+def event(mono: float, instance: str, name: str, **fields: object) -> SeenEvent:
     return {"t": 0.0, "mono": mono, "instance": instance, "event": name, **fields}
 
 
-def assigned(mono: float, instance: str, generation: int) -> Event:
+def assigned(mono: float, instance: str, generation: int) -> SeenEvent:
     return event(mono, instance, "assigned", generation=generation, active=[], learner=[])
 
 
-def task(mono: float, instance: str, name: str, to: str, role: str = "active") -> Event:
+def task(mono: float, instance: str, name: str, to: str, role: str = "active") -> SeenEvent:
     return event(mono, instance, "task", task=name, role=role, **{"from": "?", "to": to})
 
 
-def group(*events: Event) -> Group:
+def group(*events: SeenEvent) -> DemoGroup:
     return group_of(events)
 
 

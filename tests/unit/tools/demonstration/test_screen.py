@@ -7,13 +7,13 @@ import pytest
 from rich.console import Console
 
 from streamsx.clock import Clock
-from streamsx.tools.demonstration.group import Group, Held, Worker
-from streamsx.tools.demonstration.screen import Screen, Stage, View, picture, summary
-from streamsx.tools.demonstration.verdict import Facts, Result, verdict
+from streamsx.tools.demonstration.group import DemoGroup, SeenTask, SeenWorker
+from streamsx.tools.demonstration.screen import DemoStage, DemoView, Screen, picture, summary
+from streamsx.tools.demonstration.verdict import DemoFacts, DemoResult, verdict
 
 WORKERS = tuple(f"w{number}" for number in range(1, 9))
-FACTS = Facts(records=10**9, workers=WORKERS, stateful=frozenset({1}))
-RESULT: Result = {
+FACTS = DemoFacts(records=10**9, workers=WORKERS, stateful=frozenset({1}))
+RESULT: DemoResult = {
     **verdict((), FACTS),
     "ok": True,
     "distinct": 8831,
@@ -50,17 +50,17 @@ class Terminal(io.StringIO):
         return True
 
 
-def view(stage: Stage = Stage.JOIN) -> View:
+def view(stage: DemoStage = DemoStage.JOIN) -> DemoView:
     """As wide and as high as it gets."""
-    tasks = {f"{number}_{n}": Held("active", "running") for number in (0, 1) for n in range(4)}
-    tasks |= {f"1_{n}": Held("learner", "tailing", 10**6, 10**6) for n in (4, 5, 6, 7)}
-    tasks |= {"0_7": Held("active", "opening")}
-    group = Group({name: Worker("has left", tasks, commits=10**6) for name in WORKERS})
-    return View(stage, 12345.6, 12345.6, 10**9, 10**9, group, RESULT, frozenset({1}))
+    tasks = {f"{number}_{n}": SeenTask("active", "running") for number in (0, 1) for n in range(4)}
+    tasks |= {f"1_{n}": SeenTask("learner", "tailing", 10**6, 10**6) for n in (4, 5, 6, 7)}
+    tasks |= {"0_7": SeenTask("active", "opening")}
+    group = DemoGroup({name: SeenWorker("has left", tasks, commits=10**6) for name in WORKERS})
+    return DemoView(stage, 12345.6, 12345.6, 10**9, 10**9, group, RESULT, frozenset({1}))
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_nothing_is_wider_than_80_columns(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", DemoStage)
+def test_nothing_is_wider_than_80_columns(stage: DemoStage) -> None:
     console = Console(file=io.StringIO(), width=200)
     with console.capture() as drawn:
         console.print(picture(view(stage)))

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from streamsx.tools.demonstration.group import Event
-from streamsx.tools.demonstration.verdict import Facts, HandOver, hand_overs, verdict
+from streamsx.tools.demonstration.group import SeenEvent
+from streamsx.tools.demonstration.verdict import DemoFacts, HandOver, hand_overs, verdict
 
-FACTS = Facts(
+FACTS = DemoFacts(
     records=1000,
     workers=("w1", "w2", "w3"),
     stateful=frozenset({1}),
@@ -25,23 +25,23 @@ FACTS = Facts(
 )
 
 
-def event(mono: float, instance: str, name: str, **fields: object) -> Event:
+def event(mono: float, instance: str, name: str, **fields: object) -> SeenEvent:
     return {"t": 0.0, "mono": mono, "instance": instance, "event": name, **fields}
 
 
-def task(mono: float, instance: str, name: str, old: str, new: str, **more: object) -> Event:
+def task(mono: float, instance: str, name: str, old: str, new: str, **more: object) -> SeenEvent:
     fields = {"task": name, "role": "active", "from": old, "to": new, **more}
     return event(mono, instance, "task", **fields)
 
 
 def assigned(
     mono: float, instance: str, generation: int, active: str = "", learner: str = ""
-) -> Event:
+) -> SeenEvent:
     fields = {"active": active.split(), "standby": [], "learner": learner.split()}
     return event(mono, instance, "assigned", generation=generation, **fields)
 
 
-def released(mono: float, instance: str, name: str) -> list[Event]:
+def released(mono: float, instance: str, name: str) -> list[SeenEvent]:
     """Its last record was 20 ms before."""
     return [
         task(mono - 0.01, instance, name, "running", "suspended", last_record=mono - 0.02),
@@ -50,19 +50,19 @@ def released(mono: float, instance: str, name: str) -> list[Event]:
     ]
 
 
-def begun(mono: float, instance: str, name: str) -> Event:
+def begun(mono: float, instance: str, name: str) -> SeenEvent:
     return event(mono, instance, "first_record", task=name)
 
 
-def ready(mono: float, instance: str, name: str) -> Event:
+def ready(mono: float, instance: str, name: str) -> SeenEvent:
     return event(mono, instance, "learner_ready", task=name, lag=3)
 
 
-def promoted(mono: float, instance: str, name: str, at: float) -> Event:
+def promoted(mono: float, instance: str, name: str, at: float) -> SeenEvent:
     return event(mono, instance, "promoted", task=name, lag=0, handover_ms=1.0, at=at)
 
 
-def learned(mono: float, source: str, target: str, name: str, generation: int) -> list[Event]:
+def learned(mono: float, source: str, target: str, name: str, generation: int) -> list[SeenEvent]:
     """A whole move: learned in 200 ms, handed over in 100, gone for 120."""
     return [
         assigned(mono, target, generation, learner=name),
@@ -75,12 +75,12 @@ def learned(mono: float, source: str, target: str, name: str, generation: int) -
     ]
 
 
-def moves(*parts: Event | list[Event]) -> list[HandOver]:
+def moves(*parts: SeenEvent | list[SeenEvent]) -> list[HandOver]:
     events = [e for part in parts for e in (part if isinstance(part, list) else [part])]
     return hand_overs(sorted(events, key=lambda e: e["mono"]))
 
 
-def story() -> list[Event]:
+def story() -> list[SeenEvent]:
     """Calm, then w3 learns 1_0 of w1 and takes 0_0, then w1 leaves 1_1 to w2."""
     events = [
         event(21.0, "w1", "calm_gap", task="1_0", ms=30.0, seconds=8.0),
@@ -97,7 +97,7 @@ def story() -> list[Event]:
     return sorted(events, key=lambda e: e["mono"])
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> DemoFacts:
     return replace(FACTS, **changes)
 
 
@@ -266,7 +266,9 @@ def test_somebody_must_have_taken_over_from_the_leaver() -> None:
 
 
 def test_a_run_that_ended_at_once_has_nothing_to_tell() -> None:
-    found = verdict((), Facts(records=5, workers=("w1", "w2"), stateful=frozenset(), failure="x"))
+    found = verdict(
+        (), DemoFacts(records=5, workers=("w1", "w2"), stateful=frozenset(), failure="x")
+    )
     assert (found["promotions"], found["rebalances"], found["leave"]["ms"]) == ([], 0, None)
     numbers = ("calm_gap_ms_max", "staying_gap_ms_max", "moving_gap_ms_max", "records_per_s")
     assert {found[name] for name in numbers} == {None}
