@@ -17,9 +17,9 @@ import asyncio
 import contextvars
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Final, NoReturn
 
-from streamsx.errors import TaskFailed
+from streamsx.errors import TaskFailed, UsageError
 from streamsx.task.stream import RUNNING, BodyFailed, Running, Values, returned
 from streamsx.topology.nodes import AgentNode
 
@@ -35,9 +35,13 @@ class Gate:
         self._asyncio_future_blocking = False
         self._go_on: Callable[[Any], None] | None = None
         self._context: contextvars.Context | None = None
-        self._cancelling: asyncio.Handle | None = None
 
     def __await__(self) -> Generator[Any, None, None]:
+        if self._go_on is not None:
+            raise UsageError(
+                "two tasks wait for one stream: the other one would never go on: let one read it, "
+                "and hand on what it reads"
+            )
         self._asyncio_future_blocking = True
         yield self
 
@@ -53,16 +57,15 @@ class Gate:
 
     def result(self) -> None:
         """Asked for by the continuation."""
-        cancelling, self._cancelling = self._cancelling, None
-        if cancelling is not None:
-            cancelling.cancel()  # opened before it: it must not open the gate once more
-            raise asyncio.CancelledError
 
     def cancel(self, msg: Any = None) -> bool:  # a future's
-        """Whoever waits is cancelled, soon."""
-        if self._go_on is None or self._cancelling is not None:
-            return self._cancelling is not None
-        self._cancelling = self._loop.call_soon(self.open)
+        """Whoever waits is cancelled, soon, and waits here no more. "A task that reads is
+        cancelled; before it hears of that, its body waits here itself": which is not cancelled.
+        """
+        go_on, self._go_on = self._go_on, None
+        if go_on is None:
+            return False
+        self._loop.call_soon(go_on, CANCELLED, context=self._context)
         return True
 
     def open(self) -> None:
@@ -79,6 +82,16 @@ class Gate:
         finally:
             if outer is not None:
                 _enter_task(self._loop, outer)
+
+
+class Cancelled:
+    """What the continuation of a cancelled wait is given in place of its gate."""
+
+    def result(self) -> NoReturn:
+        raise asyncio.CancelledError
+
+
+CANCELLED: Final = Cancelled()
 
 
 class GatedActor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.errors import TaskFailed
+from streamsx.errors import TaskFailed, UsageError
 from streamsx.task.batch import Batch
 from streamsx.topology.nodes import AgentNode, Source
 
@@ -183,6 +183,42 @@ def test_a_cancellation_that_meets_a_wake_is_one_cancellation(bench: Benches) ->
     made.task.process(batch("b", first=1))
     made.turn()
     assert seen == ["cancelled", "a", "b"]
+
+
+def test_a_reader_that_is_cancelled_is_the_one_that_ends(bench: Benches) -> None:
+    """Its body waits for input before the reader hears of it: the body was cancelled instead."""
+    seen: list[str] = []
+    readers: list[asyncio.Task[Any]] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        readers.append(asyncio.ensure_future(anext(stream.__aiter__())))
+        await asyncio.wait(readers, timeout=1)
+        readers[0].cancel()
+        async for word in stream:
+            seen.append(word)
+
+    made = bench(source(body))
+    made.loop.now_s = 1.0
+    made.turn()
+    made.task.process(batch("a", "b"))
+    made.turn()
+    assert (seen, made.task.positions, readers[0].cancelled()) == (["a", "b"], {"words": 2}, True)
+
+
+def test_a_second_reader_is_refused(bench: Benches) -> None:
+    """The first one would never have gone on."""
+
+    async def read(stream: AsyncIterator[str]) -> None:
+        async for _ in stream:
+            pass
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        await asyncio.gather(read(stream), read(stream))
+
+    made = bench(source(body))
+    made.turn()
+    with pytest.raises(UsageError, match="two tasks wait for one stream"):
+        made.task.process(batch("a"))
 
 
 def test_a_body_that_fails_is_followed_by_another_in_the_same_turn(bench: Benches) -> None:
