@@ -17,11 +17,13 @@ import sys
 from collections.abc import (
     Callable,
     Collection,
+    Coroutine,
     Generator,
     Iterable,
     Iterator,
     Mapping,
 )
+from contextlib import suppress
 from contextvars import copy_context
 from itertools import pairwise
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from streamsx.app.app import App
 
 THROWN_AWAY_BYTES = 1 << 20
+ENDS_MAX = 100
 NAMED = {"LOAD_GLOBAL", "LOAD_DEREF"}
 OF_IT = {"LOAD_ATTR", "LOAD_METHOD"}
 """Instructions of `thing.name`, one behind the other."""
@@ -121,11 +124,19 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> tuple[Derived, ...
             "mend it, or move it behind the first record"
         ) from error
     finally:
-        body.close()
+        context.run(_end, body)
         sys.set_asyncgen_hooks(*hooks)
     if asked is not inbox.gate:
         raise _Waits(agent.name)
     return tuple(derived)
+
+
+def _end(body: Coroutine[Any, Any, None]) -> None:
+    """Whatever it does about it: each thing that it awaits in a `finally` refuses to be its end."""
+    for _ in range(ENDS_MAX):
+        with suppress(Exception):
+            body.close()
+            return
 
 
 class _Empty:

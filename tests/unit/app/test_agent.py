@@ -1,7 +1,9 @@
 """app/agent.py and discovery.py: stages, sinks, and what a body is found to touch."""
 
+import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -285,6 +287,32 @@ def test_a_body_that_waits_first_is_noted_and_has_derived_nothing(app: App, wait
     topology = app.topology()
     assert [spec.name for spec in topology.topics] == ["words"]
     assert "some_module.body: it waits for something" in topology.notes[0]
+
+
+def test_a_body_that_awaits_things_at_its_end_is_looked_into(app: App, drive: Drive) -> None:
+    """As a client does that is closed behind the loop."""
+    counts, ended = app.Table("counts", default=int), list[str]()
+
+    @asynccontextmanager
+    async def client() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            ended.append("client")
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async with client():
+            async for word in stream.group_by(str, name="word"):
+                counts[word] += 1
+
+    driver = drive(app)
+    driver.pipe("words", ["a"])
+    assert driver.table("counts") == {"a": 1}
+    driver.close()
+    assert ended == ["client", "client"], "of each task"
 
 
 def test_what_a_body_does_before_its_first_record_is_done_again_in_its_task(
