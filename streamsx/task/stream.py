@@ -103,8 +103,8 @@ class Inbox:
     """Chunks for one agent instance. `position`: next offset that is safe to commit."""
 
     __slots__ = (
-        "_chunk", "_done", "_passed", "_raws", "_start", "_stop", "batch", "chunks", "gate",
-        "index", "undecodable",
+        "_chunk", "_done", "_keys", "_passed", "_raws", "_start", "_stop", "batch", "chunks",
+        "gate", "index", "undecodable",
     )  # fmt: skip
 
     def __init__(self, position: int, undecodable: Callable[[Exception], None]) -> None:
@@ -117,6 +117,7 @@ class Inbox:
         """Where its reader waits for the next chunk; set by whoever opens it."""
         self._chunk: Chunk
         self._raws: list[bytes | None] = []
+        self._keys: list[bytes | None] = []
         self._start, self._stop, self._done, self._passed = 0, 0, position, 0
 
     @property
@@ -144,8 +145,9 @@ class Inbox:
         return self._raws
 
     def keys(self) -> list[bytes | None]:
-        """Of the chunk that was begun."""
-        return list(self._chunk.batch.keys[self._start : self._stop])
+        """Of the chunk that was begun; emptied with its values."""
+        self._keys = list(self._chunk.batch.keys[self._start : self._stop])
+        return self._keys
 
     def slowly(self, decode: Decode, decode_key: Decode | None = None) -> Any:
         """What the decoder proper makes of the value at hand, with its key where that is asked for;
@@ -161,10 +163,15 @@ class Inbox:
             return SKIPPED
 
     def finish(self, raws: list[bytes | None]) -> None:
-        """What `begin` gave is read; if another loop has gone on with it, so is its last record."""
+        """What `begin` gave is read; if another loop has gone on with it, so is its last record.
+
+        Raises LookupError where it is not: a codec's StopIteration has ended whoever reads.
+        """
         if raws is not self._raws:
             self.leave()
             return
+        if self.index + 1 < self._stop:
+            raise LookupError("records are left")
         self._passed += self._stop - self._start
         self.batch, self._done = None, self._chunk.batch.following(self._stop)
 
@@ -177,7 +184,7 @@ class Inbox:
         """Hand out nothing behind the record at hand."""
         self.chunks.clear()
         if self.batch is not None:
-            self._raws.clear()  # whoever iterates over it is at its end
+            self._end()
             self._stop = self.index + 1
 
     def reset(self, position: int) -> None:
@@ -189,12 +196,19 @@ class Inbox:
         """Leave the record at hand behind; the rest of its chunk is the next one."""
         assert self.batch is not None, "nothing at hand to skip"
         batch, after = self.batch, self.index + 1
-        self._raws.clear()  # whoever iterates over it is at its end
+        self._end()
         self._raws = []
         self._passed += after - self._start
         self.batch, self._done = None, batch.following(after)
         if after < self._stop:
             self.chunks.appendleft(Chunk(batch, after, self._stop))
+
+    def _end(self) -> None:
+        """Whoever iterates over the chunk is at its end, of both columns: a key without a value
+        would still be decoded, fail, and be looked at with its record.
+        """
+        self._raws.clear()
+        self._keys.clear()
 
 
 class Values:
@@ -239,6 +253,7 @@ async def _values(inbox: Inbox, source: Source) -> AsyncIterator[Any]:
                         yield value
                     elif (model := inbox.slowly(decode)) is not SKIPPED:
                         yield model
+                inbox.finish(raws)
                 break
             except StreamsxError:  # one failure too many
                 raise
@@ -246,7 +261,6 @@ async def _values(inbox: Inbox, source: Source) -> AsyncIterator[Any]:
                 inbox.index += 1
             if (value := inbox.slowly(decode)) is not SKIPPED:
                 yield value
-        inbox.finish(raws)
 
 
 async def _items(
@@ -268,6 +282,7 @@ async def _items(
                         yield pair
                     elif (both := inbox.slowly(*slow)) is not SKIPPED:
                         yield both
+                inbox.finish(raws)
                 break
             except StreamsxError:
                 raise
@@ -276,7 +291,6 @@ async def _items(
             _align(keys, left)
             if (both := inbox.slowly(*slow)) is not SKIPPED:
                 yield both
-        inbox.finish(raws)
 
 
 def _align(keys: Iterator[Any], values: Iterator[Any]) -> None:

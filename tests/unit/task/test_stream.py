@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from streamsx.serde.codec import Quick
 from streamsx.task.batch import Batch, Chunk
 from streamsx.task.stream import Inbox, Values
 from streamsx.topology.nodes import Source
@@ -112,3 +113,49 @@ def test_a_loop_that_was_left_in_the_middle_is_followed_by_one_behind_its_record
         seen.append(step(last))
         assert seen == of(0, 1, 2, 3)
         assert (step(last), inbox.position, inbox.ordinal) == (None, 4, 4)
+
+
+def strict(raw: bytes | None) -> str:
+    """As a codec may be written that reads the first field of a line."""
+    assert raw is not None, "a codec that knows no None"
+    return next(iter(raw.decode()))
+
+
+def test_a_key_behind_a_cut_is_not_looked_at() -> None:
+    """A record whose key only the slow decoder reads was handed out, and then again elsewhere."""
+    source = Source("t", lambda raw: raw, lambda raw: raw, quick=(Quick(strict), Quick(None)))
+    offsets = range(3)
+    inbox, _ = inbox_of(
+        Chunk(Batch("t", 0, [None] * 3, [b"a", b"b", b"c"], offsets, offsets, None, 3), 0, 3)
+    )
+    stream = Values(inbox, source).items()
+    assert step(stream) == (None, b"a")
+    inbox.cut()
+    assert (step(stream), inbox.position) == (None, 1)
+
+
+def test_a_loop_that_another_one_has_gone_on_from_reads_none_of_its_keys() -> None:
+    source = Source("t", lambda raw: raw, lambda raw: raw, quick=(Quick(strict), Quick(None)))
+    first, second = (
+        Batch("t", 0, [None] * len(words), words, offsets, offsets, None, offsets.stop)
+        for words, offsets in (([b"a", b"b", b"c"], range(3)), ([b"d"], range(3, 4)))
+    )
+    inbox, _ = inbox_of(Chunk(first, 0, 3), Chunk(second, 0, 1))
+    outer, inner = Values(inbox, source).items(), Values(inbox, source).items()
+    seen = [step(each) for each in (outer, inner, inner, inner)]
+    assert seen == [(None, b"a"), (None, b"b"), (None, b"c"), (None, b"d")]
+    assert (step(outer), inbox.position, inbox.ordinal) == (None, 4, 4)
+
+
+@pytest.mark.parametrize("items", [False, True])
+def test_a_codec_that_raises_stop_iteration_fails_its_record_only(items: bool) -> None:
+    """It ends the loop over a chunk as its end does: the rest was taken for read."""
+    errors: list[Exception] = []
+    source = Source("t", strict, strict, quick=(Quick(strict), Quick(strict)))
+    inbox, _ = inbox_of(Chunk(batch(0, b"", b"a", b"", b"", b"b", b""), 0, 6))
+    inbox.undecodable = errors.append
+    values = Values(inbox, source)
+    stream = values.items() if items else aiter(values)
+    seen = [step(stream) for _ in range(3)]
+    assert seen == ([("a", "a"), ("b", "b"), None] if items else ["a", "b", None])
+    assert ([type(error) for error in errors], inbox.position) == ([StopIteration] * 4, 6)
