@@ -122,7 +122,7 @@ class Topic(FaustNames):
         """
         name, keys, values = self._outgoing
         task = RUNNING.get(None)
-        if task is not None and task.at_work:
+        if task is not None and task.at_work and "send" not in vars(self):
             rare = partial(type(self).send, self)
             task.bind(self, "send", task.outbox.bound(name, keys, values, task, rare))
         if key_serializer is not None:

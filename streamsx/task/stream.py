@@ -320,17 +320,22 @@ class Running:
     def resumed(self) -> None:
         self.at_work = True
         for (thing, name), value in self._bound.items():
-            setattr(thing, name, value)
+            if name not in vars(thing):
+                setattr(thing, name, value)
 
     def paused(self) -> None:
         self.at_work = False
-        for thing, name in self._bound:
-            delattr(thing, name)
+        for (thing, name), value in self._bound.items():
+            if vars(thing).get(name) is value:
+                delattr(thing, name)
 
     def bind(self, thing: Any, name: str, value: Any) -> None:
-        """`thing.name` is `value`, at work; else what its class says."""
-        self._bound[thing, name] = value
-        setattr(thing, name, value)
+        """`thing.name` is `value`, at work; else what its class says. Who has put something of his
+        own there, a test its spy, keeps it.
+        """
+        if name not in vars(thing):
+            self._bound[thing, name] = value
+            setattr(thing, name, value)
 
     def to(self, topic: str) -> Send:
         """The bound sender of a topic."""

@@ -552,3 +552,30 @@ def test_what_a_body_reaches_is_its_own_task_s_whoever_ran_before(drive: Any) ->
     assert Counter(record.value for record in driver.read("echoed")) == Counter(
         f"{word} {when}" for word in ("a", "a slow", "b", "b slow") for when in ("before", "after")
     )
+
+
+def test_a_test_may_put_its_own_send_into_a_topic(drive: Drive, monkeypatch: Any) -> None:
+    """What a body uses keeps things in its attributes while that is at work."""
+    app = App("shop")
+    words = app.topic("words", value_type=str, value_serializer="raw")
+    echoed = app.topic("echoed", value_type=str, value_serializer="raw")
+    heard: list[str] = []
+
+    @app.agent(words)
+    async def echo(stream: Any) -> None:
+        async for word in stream:
+            await echoed.send(value=word)
+
+    def spy(*, value: str) -> Any:
+        heard.append(value)
+        return send(value=value)
+
+    driver, send = drive(app), echoed.send
+    driver.pipe("words", ["a"])
+    with monkeypatch.context() as patch:
+        patch.setattr(echoed, "send", spy)
+        driver.pipe("words", ["b", "c"])
+        driver.pipe("words", ["d"])
+    driver.pipe("words", ["e"])
+    assert heard == ["b", "c", "d"]
+    assert sorted(record.value for record in driver.read("echoed")) == ["a", "b", "c", "d", "e"]
