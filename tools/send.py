@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import os
+import stat
 import sys
 from collections import Counter
 from itertools import cycle
@@ -13,7 +14,7 @@ from streamsx.tools.cli.cluster import cluster_options, connected
 from streamsx.tools.cli.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from streamsx.engine.produce import Producer
 
@@ -98,27 +99,30 @@ async def written(
     check_place(options.topic, options.partition, partitions)
     senders = [producer.to(options.topic, number) for number in range(partitions)]
     sent, turns, wall = Counter[int](), cycle(range(partitions)), SystemClock().wall
-    try:
-        async with asyncio.timeout(SILENT_S) as silent:
-            await producer.start()
-            async for key, value in records(options.values):
-                place = options.partition
-                if place is None:
-                    place = next(turns) if key is None else partition_of(key, partitions)
-                senders[place](key, value, int(wall() * 1000), None)
-                sent[place] += 1
-                while producer.full():
-                    say(f"{sent.total()} records")
-                    room.clear()
-                    await room.wait()
-                    silent.reschedule(asyncio.get_running_loop().time() + SILENT_S)
-            silent.reschedule(asyncio.get_running_loop().time() + SILENT_S)
-            await producer.flush()
-    except TimeoutError:
-        raise BrokerUnreachable(
-            f"not acknowledged in {SILENT_S:g} s: topic {options.topic}: some of {sent.total()} "
-            "records may be there: look at the brokers, and send the rest again"
-        ) from None
+
+    async def in_time(work: "Awaitable[object]") -> None:
+        """What waits for brokers; who waits for the next line has all the time there is."""
+        try:
+            async with asyncio.timeout(SILENT_S):
+                await work
+        except TimeoutError:
+            raise BrokerUnreachable(
+                f"not acknowledged in {SILENT_S:g} s: topic {options.topic}: some of "
+                f"{sent.total()} records may be there: look at the brokers, and send the rest again"
+            ) from None
+
+    await in_time(producer.start())
+    async for key, value in records(options.values):
+        place = options.partition
+        if place is None:
+            place = next(turns) if key is None else partition_of(key, partitions)
+        senders[place](key, value, int(wall() * 1000), None)
+        sent[place] += 1
+        while producer.full():
+            say(f"{sent.total()} records")
+            room.clear()
+            await in_time(room.wait())
+    await in_time(producer.flush())
     return sent
 
 
@@ -130,17 +134,41 @@ async def records(values: list[str]) -> "AsyncIterator[Record]":
                 key, tab, rest = line.partition(b"\t")
                 yield (key, rest) if tab else (None, line)
         else:
-            key, sign, rest = value.encode().partition(b"=")
+            data = os.fsencode(value)  # the bytes that were given, whatever they are
+            key, sign, rest = data.partition(b"=")
             keyed = sign and not value.startswith(JSON_STARTS)
-            yield (key, rest) if keyed else (None, value.encode())
+            yield (key, rest) if keyed else (None, data)
 
 
 async def lines() -> "AsyncIterator[bytes]":
     """As they come: who types them waits for none to be sent."""
-    loop, rest = asyncio.get_running_loop(), b""
-    while block := await loop.run_in_executor(None, os.read, sys.stdin.fileno(), BLOCK_BYTES):
+    from streamsx.errors import UsageError
+    from streamsx.model import RECORD_BYTES_MAX
+
+    if sys.stdin is None:
+        raise UsageError("nothing to read: stdin is closed: give values, or lines")
+    descriptor, rest = sys.stdin.fileno(), b""
+    while len(rest) <= RECORD_BYTES_MAX and (block := await block_of(descriptor)):
         *whole, rest = (rest + block).split(b"\n")
         for line in whole:
             yield line
     if rest:
         yield rest
+
+
+async def block_of(descriptor: int) -> bytes:
+    """What is there to read, as soon as there is something; nothing at the end.
+
+    Not in a thread: an interrupt would wait for it, and it for who types.
+    """
+    loop, mode = asyncio.get_running_loop(), os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor):
+        ready = asyncio.Event()
+        loop.add_reader(descriptor, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            loop.remove_reader(descriptor)
+    else:  # a file, of which the loop watches none
+        await asyncio.sleep(0)
+    return os.read(descriptor, BLOCK_BYTES)

@@ -1,8 +1,12 @@
 """`streamsx send` and `streamsx table`: an app tried with nothing else, on both brokers."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from subprocess import PIPE
 
 import pytest
 
@@ -12,6 +16,8 @@ from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
 TIMEOUT_S = 60.0
+HASTY = "import sys; from streamsx.tools import send; send.SILENT_S = 1.0; send.main()"
+"""`streamsx send`, which gives brokers one second."""
 
 
 def streamsx(
@@ -70,3 +76,67 @@ def test_what_cannot_be_sent_is_said(
     done = streamsx(broker, "send", *named)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(error.replace("LINES", wordcount.lines[0].topic))
+
+
+@pytest.fixture
+def typed(
+    broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount, workers: Workers
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A send of lines that somebody types; the first one is acknowledged."""
+    topic = wordcount.lines[0].topic
+    command = [sys.executable, "-c", HASTY, topic, "-", "--bootstrap", broker.bootstrap]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, bufsize=0) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"first\n")
+        try:
+            workers.until(
+                lambda: sum(wordcount.client.ends(wordcount.lines).values()) > 0, "the first line"
+            )
+            yield process
+        finally:
+            process.kill()
+
+
+def test_who_types_has_all_the_time_there_is(typed: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        typed.wait(2.5)
+    out, error = typed.communicate(b"second", TIMEOUT_S)
+    assert out.endswith(b": 2 records, acknowledged\n"), error
+    assert (typed.returncode, error) == (0, b"")
+
+
+def test_who_breaks_off_waits_for_no_other_line(typed: subprocess.Popen[bytes]) -> None:
+    typed.send_signal(signal.SIGINT)
+    assert typed.wait(TIMEOUT_S / 4) == 130
+
+
+def test_what_is_given_may_be_any_bytes(
+    broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
+) -> None:
+    topic = wordcount.lines[0].topic
+    done = streamsx(broker, "send", topic, os.fsdecode(b"\xfe=\xff"), "--partition", "0")
+    assert done.returncode == 0, done.stderr
+    assert [(each.key, each.value) for each in wordcount.client.read(wordcount.lines[0])] == [
+        (b"\xfe", b"\xff")
+    ]
+
+
+def test_a_line_without_an_end_is_not_read_to_its_end(
+    broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
+) -> None:
+    """30 MB took 9 s, each block of them copied with all that were there."""
+    topic = wordcount.lines[0].topic
+    done = streamsx(broker, "send", topic, "-", given="x" * 3_000_000)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"error: record too large: {topic}: 1" in done.stderr
+
+
+def test_a_closed_stdin_is_said(broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount) -> None:
+    command = [sys.executable, "-m", "streamsx", "send", wordcount.lines[0].topic, "-"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command, "--bootstrap", broker.bootstrap],
+        check=False, capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        2, "error: nothing to read: stdin is closed: give values, or lines\n"
+    )  # fmt: skip

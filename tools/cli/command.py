@@ -1,10 +1,11 @@
 """Options and endings that all commands share: one error line, exit codes, types of options.
 
-0 done, 1 tried and failed, 2 wrong usage, 3 not found, 4 cluster unreachable, 130 interrupted. What
-a command prints when it succeeds is its own affair.
+0 done, 1 tried and failed, 2 wrong usage, 3 not found, 4 cluster unreachable, 130 interrupted, 141
+nobody reads on. What a command prints when it succeeds is its own affair.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
@@ -12,6 +13,7 @@ from typing import NoReturn, TypeVar
 from streamsx.errors import StreamsxError, UsageError
 
 INTERRUPTED = 130
+UNREAD = 141
 PORT_MAX = 65535
 
 T = TypeVar("T")
@@ -35,8 +37,12 @@ class Command(argparse.ArgumentParser):
         options = self.parse_args()
         try:
             code = work(options) or 0
+            print(end="", flush=True)
         except KeyboardInterrupt:
             code = INTERRUPTED
+        except BrokenPipeError:  # as `| head` does it, which has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest
+            code = UNREAD
         except Exception as error:
             if options.debug:
                 raise
