@@ -1,8 +1,10 @@
 """Tables: dicts that live in the stores of the task that runs.
 
 In an agent a table is that task's part of it, read and written. Elsewhere it is all that this
-worker's running tasks hold, read only. A value that was put belongs to the table; change one in
-place and put it back, or the change may be lost. None means absent: putting it deletes.
+worker's running tasks hold, read only. Neither is there for another thread (`asyncio.to_thread`),
+which would find the part of whatever body is at work just then: read before, write behind it. A
+value that was put belongs to the table; change one in place and put it back, or the change may be
+lost. None means absent: putting it deletes.
 
 Not here: caching and codecs of rows (`streamsx.state`), which task has which table.
 """
