@@ -95,6 +95,8 @@ class Done:
 DONE: Final = Done()
 
 
+BOUND_MAX: Final = 64
+"""Tables and topics of a body; it may use more, and look them up each time."""
 SKIPPED: Final = object()
 """Instead of a value that cannot be decoded."""
 
@@ -331,9 +333,10 @@ class Running:
 
     def bind(self, thing: Any, name: str, value: Any) -> None:
         """`thing.name` is `value`, at work; else what its class says. Who has put something of his
-        own there, a test its spy, keeps it.
+        own there, a test its spy, keeps it. So many things and no more: a body that makes a topic
+        for each record would find all of them again at each wake.
         """
-        if name not in vars(thing):
+        if name not in vars(thing) and len(self._bound) < BOUND_MAX:
             self._bound[thing, name] = value
             setattr(thing, name, value)
 

@@ -1,5 +1,7 @@
 """app/channel.py: sending, inside of a task and outside; what a topic is created with."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -136,3 +138,23 @@ def test_topics_need_not_be_declared(app: App) -> None:
     for declared in (app.topic("t").declare(), app.topic("t").maybe_declare()):
         with pytest.raises(StopIteration):
             declared.send(None)
+
+
+def test_a_topic_that_is_made_for_each_record_is_not_kept(app: App, drive: Drive) -> None:
+    """It was, with what a body has looked up; and each wake went through all of them."""
+    words = app.topic("words", value_type=str, value_serializer="raw")
+    app.topic("echoed")
+    made: list[weakref.ref[Any]] = []
+
+    @app.agent(words)
+    async def echo(stream: Any) -> None:
+        async for word in stream:
+            echoed = app.topic("echoed", value_type=str)
+            made.append(weakref.ref(echoed))
+            await echoed.send(value=word)
+
+    driver = drive(app)
+    driver.pipe("words", ["a"] * 1000)
+    gc.collect()
+    assert sum(topic() is not None for topic in made) < 200
+    assert len(driver.read("echoed")) == 1000
