@@ -72,6 +72,7 @@ class AppTopics(NamedTuple):
         await self._refuse_lost({left.changelog.topic for left in leftovers if left.position})
         await self._tell_of_empty_tables({spec.name for spec in layout.create})
         kinds = {spec.name: spec.kind for spec in layout.create}
+        own = frozenset[str]().union(*(plan.outputs for plan in self.topology.subtopologies))
         made = [
             NewTopic(spec.name, spec.partitions or 0, spec.replication, spec.config)
             for spec in layout.create
@@ -79,7 +80,7 @@ class AppTopics(NamedTuple):
         await admin.create_topics(self.cluster, made)
         for topic in made:
             LOG.info("topic_created topic=%s partitions=%d", topic.name, topic.partitions)
-            if kinds[topic.name] is TopicKind.SOURCE:
+            if kinds[topic.name] is TopicKind.SOURCE and topic.name not in own:
                 LOG.warning(ONLY_NOW, topic.name, topic.partitions)
         await self._check_changelogs()
         await self.cluster.follow(self._names())

@@ -14,10 +14,10 @@ IN_TIME_S = 15.0
 """The other thread is waited for 5 s at most; a busy machine."""
 
 DATA_LOOP = """
-from streamsx.lifecycle.task import TABLE, Event, State
+from streamsx.lifecycle.task import TABLE, Event, TaskState
 from streamsx.model import Role
 
-del TABLE[Role.ACTIVE][Event.START, State.CREATED]  # what an assignment asks for first
+del TABLE[Role.ACTIVE][Event.START, TaskState.CREATED]  # what an assignment asks for first
 """
 CONTROL_THREAD = """
 from streamsx.membership import events, member

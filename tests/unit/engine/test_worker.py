@@ -219,10 +219,16 @@ def test_a_source_that_was_not_there_is_warned_of_and_what_the_app_makes_is_not(
 ) -> None:
     """A misspelled name made the topic, in a line as of any other, and nothing was ever read."""
     app = app_of()
+    told = app.topic("told", partitions=2)
 
     @app.agent(app.topic("wrods", partitions=2))
     async def read(stream: Stream[Any]) -> None:
-        async for _ in stream.group_by(lambda word: word, name="word"):
+        async for word in stream.group_by(lambda word: word, name="word"):
+            await told.send(value=word)
+
+    @app.agent(told)
+    async def hear(stream: Stream[Any]) -> None:
+        async for _ in stream:
             pass
 
     station = start(bench, app)
