@@ -13,15 +13,13 @@ from math import inf
 from pydoc_data import topics as help_texts
 
 from streamsx.clock import Clock
-from streamsx.engine.fetch import Fetcher
 from streamsx.engine.produce import Producer, always
-from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.wire import Api
-from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.membership import requests
 from streamsx.model import TopicPartition
+from streamsx.tools.cli.records import newest
 
 PACE_MAX = 5_000.0
 """Lines per second. At full speed two workers drain the default before anything can be shown."""
@@ -32,8 +30,6 @@ TICK_MAX_S = 0.1
 """What a feed that was held up for longer has missed is not made up for."""
 BUFFER_BYTES = 4 << 20
 OFFSETS_TIMEOUT_S = 5.0
-READ_TIMEOUT_S = 60.0
-"""Of a whole changelog."""
 
 
 def text() -> Iterator[str]:
@@ -115,40 +111,7 @@ async def left_of(cluster: Cluster, group: str, topics: Sequence[str]) -> int:
 
 
 async def counts(cluster: Cluster, clock: Clock, changelog: str) -> dict[str, int]:
-    """The newest value of each key. Raises WorldError."""
-    arrived = asyncio.Event()
-
-    def gone(tp: TopicPartition, offset: int) -> None:
-        raise TopicGone(f"the changelog was cut: {tp}: no offset {offset}: start again")
-
-    def unreadable(tp: TopicPartition, offset: int, why: str) -> None:
-        raise CorruptRecord(f"the changelog is damaged: {tp} at offset {offset}: {why}")
-
+    """The newest value of each key. Raises WorldError, CorruptRecord."""
     await cluster.follow([changelog])
-    tps = [TopicPartition(changelog, number) for number in range(cluster.partitions(changelog))]
-    ends = {
-        tp: each for tp, each in (await admin.bounds(cluster, tps)).items() if each[0] < each[1]
-    }
-    fetcher = Fetcher(cluster, clock, "counts", FetchLimits(), arrived.set, gone, unreadable)
-    for tp, bounds in ends.items():
-        fetcher.add(tp, bounds.start)
-    newest: dict[bytes | None, bytes | None] = {}
-    try:
-        async with asyncio.timeout(READ_TIMEOUT_S), asyncio.TaskGroup() as tasks:
-            reading = tasks.create_task(fetcher.run(), name="read counts")
-            while ends:
-                await arrived.wait()
-                arrived.clear()
-                for tp in list(ends):
-                    while batch := fetcher.take(tp):
-                        newest.update(zip(batch.keys, batch.values, strict=True))
-                        if batch.next_offset >= ends[tp].high_watermark:
-                            del ends[tp]
-                            break
-            reading.cancel()
-    except TimeoutError:
-        limit = f"not in {READ_TIMEOUT_S:g} s"
-        raise WorldError(f"the counts cannot be read: {changelog}: {limit}: try again") from None
-    except BaseExceptionGroup as group:
-        raise first_of(group) from None
-    return {json.loads(key): json.loads(value) for key, value in newest.items() if key and value}
+    found = await newest(cluster, clock, changelog)
+    return {json.loads(key): json.loads(value) for key, value in found.items()}
