@@ -6,11 +6,11 @@ Functions over a Cluster, which says for how long each tries. Nothing is altered
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from streamsx.errors import BrokerUnreachable, SettingError, StreamsxError, WorldError
 from streamsx.kafka.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster
@@ -19,6 +19,8 @@ from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure
 from streamsx.kafka.schema import UUID_ZERO
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
+
+T = TypeVar("T")
 
 CHANGE_TIMEOUT_S = 10.0
 """How long a broker may take for a change of topics or records."""
@@ -55,15 +57,13 @@ class Bounds(NamedTuple):
     high_watermark: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMember:
+class GroupMember(NamedTuple):
     """A member as its coordinator tells it; what the bytes mean is for its protocol to say."""
 
     member_id: str
     instance_id: str | None
     """None for a dynamic member."""
     client_id: str
-    host: str
     metadata: bytes
     assignment: bytes
 
@@ -72,7 +72,6 @@ class GroupMember:
 class DescribedGroup:
     """A group as its coordinator tells it; state `Dead` and no members if there is none."""
 
-    group: str
     state: str
     protocol_type: str
     protocol: str
@@ -98,17 +97,8 @@ async def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> None:
         if connection.version(Api.CREATE_TOPICS) < DEFAULTS_SINCE:
             _demand_counts(left.values())
         wanted = [_new_topic(topic) for topic in left.values()]
-        told = await connection.ask(
-            Api.CREATE_TOPICS, {"topics": wanted, "timeout": CHANGE_TIMEOUT_MS}, CHANGE_TIMEOUT_S
-        )
-        for topic in told.topics:
-            if topic.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                del left[topic.name]
-        _check(
-            (t.error_code, f"topic {t.name}", t.error_message)
-            for t in told.topics
-            if t.name in left
-        )
+        told = await _change(connection, Api.CREATE_TOPICS, topics=wanted)
+        _strike(left, told.topics, ErrorCode.TOPIC_ALREADY_EXISTS)
 
     if names:
         await _persist(cluster, attempt)
@@ -119,20 +109,12 @@ async def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
 
     Raises SettingError with the broker's words for a topic that it refuses to delete, WorldError.
     """
-    left = set(topics)
+    left = dict.fromkeys(sorted(topics))
 
     async def attempt() -> None:
         connection = await cluster.controller(LANE)
-        body = {"topic_names": sorted(left), "timeout": CHANGE_TIMEOUT_MS}
-        told = await connection.ask(Api.DELETE_TOPICS, body, CHANGE_TIMEOUT_S)
-        for topic in told.responses:
-            if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-                left.discard(topic.name)
-        _check(
-            (t.error_code, f"topic {t.name}", t.error_message)
-            for t in told.responses
-            if t.name in left
-        )
+        told = await _change(connection, Api.DELETE_TOPICS, topic_names=list(left))
+        _strike(left, told.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     if left:
         await _persist(cluster, attempt)
@@ -140,35 +122,30 @@ async def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
 
 async def partition_counts(cluster: Cluster, topics: Iterable[str]) -> dict[str, int]:
     """Of the topics that exist. Raises SettingError for one that must not be read, WorldError."""
-    found: dict[str, int] = {}
     wanted = set(topics)
 
-    async def attempt() -> None:
-        told = await cluster.metadata(wanted)
-        there = [t for t in told.topics if t.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    async def attempt() -> dict[str, int]:
+        there = _there((await cluster.metadata(wanted)).topics)
         _check((topic.error_code, f"topic {topic.name}", "") for topic in there)
-        found.update({topic.name: len(topic.partitions) for topic in there})
+        return {topic.name: len(topic.partitions) for topic in there}
 
-    await _persist(cluster, attempt)
-    return found
+    return await _persist(cluster, attempt)
 
 
 async def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, bytes | None]:
     """Their 16 bytes; zeros from a broker that knows no ids, None for a topic that is not there.
     Topics of which a broker says neither are left out. Raises WorldError.
     """
-    found: dict[str, bytes | None] = {}
     wanted = set(topics)
 
-    async def attempt() -> None:
-        for topic in (await cluster.metadata(wanted)).topics:
-            if topic.error_code == ErrorCode.NONE:
-                found[topic.name] = getattr(topic, "topic_id", UUID_ZERO)
-            elif topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                found[topic.name] = None
+    async def attempt() -> dict[str, bytes | None]:
+        return {
+            topic.name: None if topic.error_code else getattr(topic, "topic_id", UUID_ZERO)
+            for topic in (await cluster.metadata(wanted)).topics
+            if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        }
 
-    await _persist(cluster, attempt)
-    return found
+    return await _persist(cluster, attempt)
 
 
 async def topic_configs(
@@ -178,20 +155,17 @@ async def topic_configs(
 
     Raises SettingError for one that must not be read, WorldError.
     """
-    wanted = [{"resource_type": TOPIC_RESOURCE, "resource_name": topic} for topic in sorted(topics)]
-    for resource in wanted:
-        resource["configuration_keys"] = None  # all
-    found: dict[str, dict[str, str | None]] = {}
+    every = {"resource_type": TOPIC_RESOURCE, "configuration_keys": None}
+    wanted = [{**every, "resource_name": topic} for topic in sorted(topics)]
 
-    async def attempt() -> None:
+    async def attempt() -> dict[str, dict[str, str | None]]:
         connection = await cluster.any(LANE)
         told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
-        there = [r for r in told.results if r.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        there = _there(told.results)
         _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
-        found.update({r.resource_name: {c.name: c.value for c in r.configs} for r in there})
+        return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
 
-    await _persist(cluster, attempt)
-    return found
+    return await _persist(cluster, attempt)
 
 
 async def bounds(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
@@ -251,12 +225,8 @@ async def delete_records(
     async def ask(node: int, some: list[TopicPartition]) -> None:
         connection = await cluster.open(node, LANE)
         topics = _by_topic(some, lambda tp: {"partition_index": tp.partition, "offset": before[tp]})
-        told = await connection.ask(
-            Api.DELETE_RECORDS, {"topics": topics, "timeout": CHANGE_TIMEOUT_MS}, CHANGE_TIMEOUT_S
-        )
-        answers = list(_answers(told))
-        starts.update({tp: p.low_watermark for tp, p in answers if p.error_code == ErrorCode.NONE})
-        _check((p.error_code, str(tp), "") for tp, p in answers)
+        told = await _change(connection, Api.DELETE_RECORDS, topics=topics)
+        _note(told, "low_watermark", starts)
 
     async def attempt() -> None:
         await _at_leaders(cluster, [tp for tp in before if tp not in starts], ask)
@@ -268,38 +238,58 @@ async def delete_records(
 
 async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     """A group and its members, by member id. Raises WorldError, SettingError."""
-    found: list[DescribedGroup] = []
 
-    async def attempt() -> None:
+    async def attempt() -> DescribedGroup:
         connection = await cluster.open(await cluster.coordinator(group), LANE)
         (told,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
         _check([(told.error_code, f"group {group}", "")])
-        members = sorted((_group_member(m) for m in told.members), key=lambda m: m.member_id)
-        found.append(
-            DescribedGroup(
-                group, told.group_state, told.protocol_type, told.protocol_data, tuple(members)
+        members = sorted(
+            GroupMember(
+                m.member_id,
+                m.group_instance_id,
+                m.client_id,
+                m.member_metadata,
+                m.member_assignment,
             )
+            for m in told.members
+        )
+        return DescribedGroup(
+            told.group_state, told.protocol_type, told.protocol_data, tuple(members)
         )
 
-    await _persist(cluster, attempt)
-    return found[0]
+    return await _persist(cluster, attempt)
 
 
 async def committed_topics(cluster: Cluster, group: str) -> set[str]:
     """Those of which the group has committed offsets. Raises WorldError, SettingError."""
-    found: set[str] = set()
 
-    async def attempt() -> None:
+    async def attempt() -> set[str]:
         connection = await cluster.open(await cluster.coordinator(group), LANE)
         told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
         _check([(told.error_code, f"offsets of group {group}", "")])
-        found.update(topic.name for topic in told.topics)
+        return {topic.name for topic in told.topics}
 
-    await _persist(cluster, attempt)
-    return found
+    return await _persist(cluster, attempt)
 
 
-async def _persist(cluster: Cluster, attempt: Callable[[], Awaitable[None]]) -> None:
+async def _change(connection: Connection, api: Api, **body: Any) -> Any:
+    return await connection.ask(api, {**body, "timeout": CHANGE_TIMEOUT_MS}, CHANGE_TIMEOUT_S)
+
+
+def _strike(left: dict[str, Any], answers: Iterable[Any], good: ErrorCode) -> None:
+    """Off the list what is as it was wanted, by now or since before; raise for what is not."""
+    for topic in answers:
+        if topic.error_code in (ErrorCode.NONE, good):
+            left.pop(topic.name, None)
+    refused = (topic for topic in answers if topic.name in left)
+    _check((topic.error_code, f"topic {topic.name}", topic.error_message) for topic in refused)
+
+
+def _there(answers: Iterable[Any]) -> list[Any]:
+    return [a for a in answers if a.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+async def _persist(cluster: Cluster, attempt: Callable[[], Awaitable[T]]) -> T:
     """Again and again while it raises WorldError, at most for `cluster.tries_for_s`: then that."""
     last: WorldError = BrokerUnreachable("no answer")
     try:
@@ -368,9 +358,7 @@ async def _list_offsets(
 ) -> None:
     topics = _by_topic(tps, lambda tp: {"partition_index": tp.partition, "timestamp": timestamp})
     body = {"replica_id": NO_REPLICA, "isolation_level": READ_UNCOMMITTED, "topics": topics}
-    answers = list(_answers(await connection.ask(Api.LIST_OFFSETS, body, timeout_s)))
-    found.update({tp: p.offset for tp, p in answers if p.error_code == ErrorCode.NONE})
-    _check((p.error_code, str(tp), "") for tp, p in answers)
+    _note(await connection.ask(Api.LIST_OFFSETS, body, timeout_s), "offset", found)
 
 
 def _by_topic(
@@ -382,26 +370,25 @@ def _by_topic(
     ]
 
 
-def _answers(told: Any) -> Iterator[tuple[TopicPartition, Any]]:
-    for topic in told.topics:
-        for partition in topic.partitions:
-            yield TopicPartition(topic.name, partition.partition_index), partition
+def _note(told: Any, what: str, found: dict[TopicPartition, int]) -> None:
+    """What is answered of each partition; raise for those that are refused."""
+    answers = [
+        (TopicPartition(topic.name, partition.partition_index), partition)
+        for topic in told.topics
+        for partition in topic.partitions
+    ]
+    found.update({tp: getattr(p, what) for tp, p in answers if p.error_code == ErrorCode.NONE})
+    _check((p.error_code, str(tp), "") for tp, p in answers)
 
 
 async def _until_known(cluster: Cluster, topics: list[str]) -> None:
     for _ in range(KNOWN_TRIES):
-        if _all_led(await cluster.metadata(topics)):
+        found = (await cluster.metadata(topics)).topics
+        leaders = [partition.leader_id for topic in found for partition in topic.partitions]
+        if not any(topic.error_code for topic in found) and NO_LEADER not in leaders:
             break
         await asyncio.sleep(RETRY_BACKOFF_S)
     await cluster.refresh()
-
-
-def _all_led(told: Any) -> bool:
-    return all(
-        topic.error_code == ErrorCode.NONE
-        and all(partition.leader_id != NO_LEADER for partition in topic.partitions)
-        for topic in told.topics
-    )
 
 
 def _demand_counts(topics: Iterable[NewTopic]) -> None:
@@ -421,14 +408,3 @@ def _new_topic(topic: NewTopic) -> dict[str, Any]:
         "replication_factor": topic.replication_factor,
         "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
     }
-
-
-def _group_member(told: Any) -> GroupMember:
-    return GroupMember(
-        told.member_id,
-        told.group_instance_id,
-        told.client_id,
-        told.client_host,
-        told.member_metadata,
-        told.member_assignment,
-    )

@@ -50,16 +50,10 @@ NEWEST: dict[int, int] = {
     Api.LEAVE_GROUP: 3,
     Api.SYNC_GROUP: 3,
     Api.DESCRIBE_GROUPS: 4,
-    Api.LIST_GROUPS: 4,
     Api.CREATE_TOPICS: 4,
     Api.DELETE_TOPICS: 5,
     Api.DELETE_RECORDS: 1,
     Api.INIT_PRODUCER_ID: 4,
-    Api.OFFSET_FOR_LEADER_EPOCH: 3,
-    Api.ADD_PARTITIONS_TO_TXN: 3,
-    Api.ADD_OFFSETS_TO_TXN: 3,
-    Api.END_TXN: 3,
-    Api.TXN_OFFSET_COMMIT: 3,
     Api.DESCRIBE_CONFIGS: 2,
 }
 """The newest version of each request that we speak: topics by name, one group per request. Ids of

@@ -12,14 +12,14 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from streamsx.kafka.wire import SchemaKind, load, record_decoder, record_encoder
+from streamsx.kafka.wire import load, record_decoder, record_encoder
 from streamsx.model import Buffer, TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 NO_GENERATION = -1
 
-SUBSCRIPTION_VERSION = 3
-ASSIGNMENT_VERSION = 0
+SUBSCRIPTION, ASSIGNMENT = ("subscription", 3), ("assignment", 0)
+"""What they are called, and the version that is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Subscription:
             "generation_id": self.generation,
             "rack_id": self.rack,
         }
-        return _subscription_encoder()(body)
+        return _codec(*SUBSCRIPTION)[0](body)
 
     @classmethod
     def read(cls, data: Buffer) -> "Subscription":
         """Raises Malformed and nothing else."""
-        said = _subscription_decoder()(data)
+        said = _codec(*SUBSCRIPTION)[1](data)
         return cls(
             topics=tuple(said.topics),
             user_data=said.user_data or b"",
@@ -68,7 +68,7 @@ class Assignment:
     def write(self) -> bytes:
         """Partitions sorted, so that equal assignments are equal bytes."""
         body = {"assigned_partitions": _by_topic(self.partitions), "user_data": self.user_data}
-        return _assignment_encoder()(body)
+        return _codec(*ASSIGNMENT)[0](body)
 
     @classmethod
     def read(cls, data: Buffer) -> "Assignment":
@@ -77,7 +77,7 @@ class Assignment:
         """
         if not data:
             return cls()
-        said = _assignment_decoder()(data)
+        said = _codec(*ASSIGNMENT)[1](data)
         return cls(_partitions(said.assigned_partitions), said.user_data or b"")
 
 
@@ -92,29 +92,12 @@ def _partitions(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(t.topic, partition) for t in topics for partition in t.partitions)
 
 
-DATA: SchemaKind = "data"
+ToBytes = Callable[[dict[str, Any]], bytes]
+FromBytes = Callable[[Buffer], Any]
 
 
 @cache
-def _subscription_encoder() -> Callable[[dict[str, Any]], bytes]:
-    schema = load("consumer_protocol_subscription", SUBSCRIPTION_VERSION, DATA)
-    return record_encoder(schema, SUBSCRIPTION_VERSION)
-
-
-@cache
-def _subscription_decoder() -> Callable[[Buffer], Any]:
-    versions = range(SUBSCRIPTION_VERSION + 1)
-    name = "consumer_protocol_subscription"
-    return record_decoder({v: load(name, v, DATA) for v in versions}, newer=True)
-
-
-@cache
-def _assignment_encoder() -> Callable[[dict[str, Any]], bytes]:
-    schema = load("consumer_protocol_assignment", ASSIGNMENT_VERSION, DATA)
-    return record_encoder(schema, ASSIGNMENT_VERSION)
-
-
-@cache
-def _assignment_decoder() -> Callable[[Buffer], Any]:
-    schema = load("consumer_protocol_assignment", ASSIGNMENT_VERSION, DATA)
-    return record_decoder({ASSIGNMENT_VERSION: schema}, newer=True)
+def _codec(name: str, newest: int) -> tuple[ToBytes, FromBytes]:
+    """Made when it is first needed, for that is when kio's schemas are imported."""
+    schemas = {v: load(f"consumer_protocol_{name}", v, "data") for v in range(newest + 1)}
+    return record_encoder(schemas[newest], newest), record_decoder(schemas, newer=True)
