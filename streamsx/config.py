@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from ssl import SSLContext
 from types import NoneType
 from typing import Final, TypeVar, get_args
 from urllib.parse import urlsplit
@@ -135,6 +136,20 @@ def as_it_is(value: object) -> object:
     return value
 
 
+def credentials(value: object) -> object:
+    """Faust's, or an SSLContext. What is in them is looked at where they are used."""
+    if value is None or isinstance(value, SSLContext) or hasattr(value, "protocol"):
+        return value
+    kinds = "SASLCredentials, SSLCredentials, OAuthCredentials or GSSAPICredentials"
+    raise ValueError(f"a {type(value).__name__}: give {kinds}")
+
+
+def tls(value: object) -> SSLContext | None:
+    if value is None or isinstance(value, SSLContext):
+        return value
+    raise ValueError(f"a {type(value).__name__}: give one that ssl.create_default_context() makes")
+
+
 def servers(value: object) -> tuple[str, ...]:
     """HOST:PORT of each, from one URL or several: a list, or with commas or semicolons."""
     several = value if isinstance(value, list | tuple) else str(value).replace(";", ",").split(",")
@@ -175,8 +190,8 @@ class Config:
     bootstrap: tuple[str, ...] = setting(
         (f"localhost:{KAFKA_PORT}",), servers, "broker", "bootstrap_servers", env="BROKER_URL"
     )
-    broker_credentials: object = setting(None, as_it_is)
-    ssl_context: object = setting(None, as_it_is)
+    broker_credentials: object = setting(None, credentials)
+    ssl_context: object = setting(None, tls)
 
     processing_guarantee: str = setting(
         "at_least_once",

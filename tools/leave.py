@@ -11,8 +11,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from streamsx.config import seconds
-from streamsx.tools.cli.cluster import connected, group_options
-from streamsx.tools.cli.command import Command, value
+from streamsx.tools.cli.cluster import ClusterCommand, connected
+from streamsx.tools.cli.command import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Ends with 0 when all have left, 1 when one was out of time, 3 when one is not there."""
-    command = Command("leave", "Tell instances to leave, once others have learned their tasks.")
-    group_options(command)
+    purpose = "Tell instances to leave, once others have learned their tasks."
+    command = ClusterCommand("leave", purpose)
+    command.add_app(required=True)
     add = command.add_argument
     add(
         "--instances", required=True, type=names, metavar="A,B",

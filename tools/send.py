@@ -10,8 +10,7 @@ from collections import Counter
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from streamsx.tools.cli.cluster import cluster_options, connected
-from streamsx.tools.cli.command import Command
+from streamsx.tools.cli.cluster import ClusterCommand, connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,7 +29,7 @@ JSON_STARTS = ("{", "[", '"')
 
 def main() -> None:
     """3 for a topic that is not there."""
-    command = Command("send", "Write records into a topic: bytes as they are given.")
+    command = ClusterCommand("send", "Write records into a topic: bytes as they are given.")
     add = command.add_argument
     add("topic", metavar="TOPIC")
     add(
@@ -39,7 +38,6 @@ def main() -> None:
         "does has no key",
     )  # fmt: skip
     add("--partition", type=int, metavar="N", help="for all of them (chosen by the key)")
-    cluster_options(command)
     command.run(lambda options: asyncio.run(send(options)))
 
 

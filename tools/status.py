@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TextIO
 
-from streamsx.tools.cli.cluster import connected, group_options
-from streamsx.tools.cli.command import Command
+from streamsx.tools.cli.cluster import ClusterCommand, connected
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -31,8 +30,9 @@ NOBODY = "no worker runs, and the app's tasks stand still: streamsx worker MODUL
 
 def main() -> None:
     """Ends with 3 when the cluster does not know the app."""
-    command = Command("status", "Show who is in the group of an app, and what each runs.")
-    group_options(command)
+    purpose = "Show who is in the group of an app, and what each runs."
+    command = ClusterCommand("status", purpose)
+    command.add_app(required=True)
     command.add_argument("--watch", action="store_true", help="show it again when it changes")
     command.run(work)
 

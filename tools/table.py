@@ -7,83 +7,91 @@ import argparse
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
-from streamsx.tools.cli.cluster import cluster_options, connected
-from streamsx.tools.cli.command import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from streamsx.config import whole
+from streamsx.tools.cli.cluster import ClusterCommand, connected
+from streamsx.tools.cli.command import value
 
 UNDECODABLE = "backslashreplace"
 
 
+class Entry(NamedTuple):
+    """Of a table; keys and values as text."""
+
+    partition: int
+    key: str
+    value: str
+
+
 def main() -> None:
-    """One line for each entry: key, tab, value; 3 for a table or a key that is not there."""
-    command = Command("table", "Show the entries of a table, as they were last committed.")
+    """One line for each entry: key, tab, value; 3 for an app or a table that is not there."""
+    purpose = "Show the entries of a table, as they were last committed."
+    command = ClusterCommand("table", purpose)
+    command.add_app(required=False)
     add = command.add_argument
-    add("app", metavar="APP", help="the id of the app, as in App('ID')")
-    add("name", metavar="NAME", help="of the table")
-    add("key", metavar="KEY", nargs="?", help="of the only entry to show")
-    cluster_options(command)
+    add(
+        "words", nargs="+", metavar="[APP] NAME [KEY]",
+        help="the id of the app, unless an option names it; the table; the only key to show",
+    )  # fmt: skip
+    add("--limit", type=value(whole(1)), metavar="N", help="show so many at most (all)")
     command.run(show)
 
 
-def show(options: argparse.Namespace) -> None:
-    """Raises NotFound, BrokerUnreachable and others."""
-    from streamsx.errors import NotFound
+def show(options: argparse.Namespace) -> int:
+    """1 for a key that is not there. Raises NotFound, BrokerUnreachable and others."""
+    from streamsx.errors import UsageError
 
-    rows = asyncio.run(entries(options))
-    if options.key is not None:
-        rows = {key: value for key, value in rows.items() if options.key in (key, plain(key))}
-        if not rows:
-            raise NotFound(f"no such key: {options.key}: table {options.name}: nothing is there")
-    if not options.json:
-        for key, value in sorted(rows.items()):
-            print(f"{plain(key)}\t{value}")
-        return
-    print(json.dumps({"app": options.app, "table": options.name, "rows": parsed(rows)}))
+    app, *rest = [options.app, *options.words] if options.app else options.words
+    if len(rest) not in (1, 2):
+        raise UsageError(f"cannot tell app, table and key: {' '.join(options.words)}: say NAME KEY")
+    name, *wanted = rest
+    found = asyncio.run(entries(options, app, name))
+    if wanted:
+        found = [each for each in found if wanted[0] in (each.key, plain(each.key))]
+    if wanted and not found:
+        print(f"error: no such key: {wanted[0]}: table {name}: nothing is there", file=sys.stderr)
+        return 1
+    for each in found[: options.limit]:
+        told = {"key": parsed(each.key), "value": parsed(each.value)}
+        row = json.dumps({"partition": each.partition, **told})
+        print(row if options.json else f"{plain(each.key)}\t{each.value}")
+    return 0
 
 
-async def entries(options: argparse.Namespace) -> dict[str, str]:
-    """Keys and values as text."""
+async def entries(options: argparse.Namespace, app: str, name: str) -> list[Entry]:
+    """By key."""
     from streamsx.clock import SystemClock
     from streamsx.errors import NotFound
     from streamsx.tools.cli.progress import progress
     from streamsx.tools.cli.records import newest
     from streamsx.topology.internal_topics import changelog_name
 
-    topic = changelog_name(options.app, options.name)
+    topic = changelog_name(app, name)
     async with connected(options) as cluster, progress(sys.stderr, f"reading {topic}"):
         await cluster.follow([topic])
         if not cluster.partitions(topic):
             raise NotFound(
-                f"no such table: {options.name}: app {options.app}: there is no topic {topic}: "
+                f"no such table: {name}: app {app}: there is no topic {topic}: "
                 "an app with a version is called ID-v2"
             )
         rows = await newest(cluster, SystemClock(), topic)
-    return {
-        key.decode(errors=UNDECODABLE): value.decode(errors=UNDECODABLE)
-        for key, value in rows.items()
-    }
+    found = (
+        Entry(partition, key.decode(errors=UNDECODABLE), value.decode(errors=UNDECODABLE))
+        for (partition, key), value in rows.items()
+    )
+    return sorted(found, key=lambda entry: (entry.key, entry.partition))
+
+
+def parsed(text: str) -> Any:
+    """As JSON has it, where it is JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def plain(key: str) -> str:
     """A text without the quotes that JSON puts around it."""
-    try:
-        known = json.loads(key)
-    except ValueError:
-        return key
+    known = parsed(key)
     return known if isinstance(known, str) else key
-
-
-def parsed(rows: "Mapping[str, str]") -> dict[str, object]:
-    """Values as JSON has them, where they are JSON."""
-
-    def value_of(text: str) -> object:
-        try:
-            return json.loads(text)
-        except ValueError:
-            return text
-
-    return {plain(key): value_of(value) for key, value in sorted(rows.items())}

@@ -73,7 +73,7 @@ def main() -> None:
     add("--records", type=value(whole(1)), default=1_000_000, help="so many (1000000)")
     add("--repeat", type=value(whole(1)), default=3, help="how often each is run (3)")
     add("--bootstrap", help="a broker that is there (the embedded one)")
-    add("--json", action="store_true", help="the last line is one JSON object, the rest on stderr")
+    command.add_json()
     command.run(measure)
 
 

@@ -19,7 +19,7 @@ def main() -> None:
     add("app", metavar="MODULE[:ATTR]", help="the app, as in an import")
     add("--format", choices=FORMATS, default="text", help="how it is printed (text)")
     add("--source", action="store_true", help="print the generated loops too")
-    add("--json", action="store_true", help="the last line is one JSON object, the rest on stderr")
+    command.add_json()
     command.run(show)
 
 

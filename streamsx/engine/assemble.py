@@ -26,7 +26,6 @@ from streamsx.engine.stores import OpenRows, Stores
 from streamsx.engine.tasks import Parts, Tasks
 from streamsx.errors import PartitionCountChanged
 from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.connection import PLAINTEXT, Security
 from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.membership.member import LAST_COMMIT_S, MemberConfig
 from streamsx.membership.messages import ControlMessage
@@ -267,22 +266,6 @@ def layouts_of(topology: Topology, partitions: Mapping[str, int]) -> dict[str, s
         for plan in topology.subtopologies
         for node in plan.stores
     }
-
-
-def security_of(config: Config) -> Security:
-    """Of Faust's credentials: SSLCredentials, SASLCredentials and the like."""
-    given: Any = config.broker_credentials
-    ssl: Any = config.ssl_context
-    if given is None:
-        return PLAINTEXT if ssl is None else Security("SSL", ssl_context=ssl)
-    mechanism = getattr(given, "mechanism", None)
-    return Security(
-        given.protocol.value,
-        ssl_context=getattr(given, "ssl_context", None) or ssl,
-        sasl_mechanism=getattr(mechanism, "value", mechanism),
-        sasl_plain_username=getattr(given, "username", None),
-        sasl_plain_password=getattr(given, "password", None),
-    )
 
 
 def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:

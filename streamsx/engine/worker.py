@@ -20,12 +20,13 @@ from typing import Any
 from streamsx import __version__
 from streamsx.clock import Clock
 from streamsx.config import Config
-from streamsx.engine.assemble import Given, Machinery, RowsOf, assemble, rocks_rows, security_of
+from streamsx.engine.assemble import Given, Machinery, RowsOf, assemble, rocks_rows
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.topics import AppTopics
 from streamsx.errors import TaskFailed, first_of
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
+from streamsx.kafka.security import security_of
 from streamsx.lifecycle.reconcile import Ended
 from streamsx.loops import guarded
 from streamsx.membership import events as e
@@ -85,6 +86,7 @@ class Worker:
         self._out_at: float | None = None
         """Since when this worker is out of the group for good."""
         self._stopping = False
+        self._security = security_of(config.broker_credentials, config.ssl_context)
         self._begun = False
         """It may be in the group: to end is to leave."""
         self._jobs: dict[asyncio.Task[None], None] = {}
@@ -107,6 +109,8 @@ class Worker:
             broker=",".join(self._config.bootstrap),
             directory=str(self._directory.path),
         )
+        if self._security.shows_password:
+            LOG.warning("password in the clear: SASL_PLAINTEXT: give the credentials ssl_context")
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
@@ -202,10 +206,9 @@ class Worker:
         """Each thread has its own: connections belong to an event loop."""
         share_s = self._config.session_timeout_s * TIMEOUT_SHARE
         bootstrap = ",".join(self._config.bootstrap)
-        security = security_of(self._config)
         return Cluster(
             bootstrap,
-            security,
+            self._security,
             timeout_s=min(TIMEOUT_S, share_s),
             user_timeout_ms=int(share_s * 1000),
             tries_for_s=START_TIMEOUT_S,

@@ -14,8 +14,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from streamsx.errors import BrokerUnreachable
-from streamsx.kafka.connection import PLAINTEXT, Address, Connection, Security, connect
+from streamsx.kafka.connection import Address, Connection, connect
 from streamsx.kafka.errors import ErrorCode, failure
+from streamsx.kafka.security import PLAINTEXT, Security
 from streamsx.kafka.wire import Api, Body
 from streamsx.model import TopicPartition
 
@@ -89,8 +90,8 @@ class Cluster:
         except TimeoutError:
             where = ",".join(map(str, self._bootstrap))
             raise BrokerUnreachable(
-                f"no Kafka broker in {timeout_s:g} s: {where}: start one, or give the address of"
-                f" one that runs ({last or 'no answer'})"
+                f"no Kafka broker in {timeout_s:g} s: {where}: start one, or give the address,"
+                f" and the credentials, of one that runs ({last or 'no answer'})"
             ) from None
 
     async def stop(self) -> None:

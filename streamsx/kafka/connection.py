@@ -12,21 +12,25 @@ request on it fails at once with BrokerUnreachable, and so does every later one.
 """
 
 import asyncio
+import logging
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from ssl import SSLContext
 from typing import Any, NamedTuple
 
-from aiokafka import errors as theirs  # type: ignore[import-untyped]  # has no types
+import aiokafka  # type: ignore[import-untyped]  # has no types
+from aiokafka import errors as theirs
 from aiokafka.conn import create_conn  # type: ignore[import-untyped]  # has no types
 
-from streamsx.errors import BrokerUnreachable, SettingError, UsageError
+from streamsx.errors import BrokerUnreachable, Bug, SettingError, UsageError
 from streamsx.kafka import wire
 from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.security import KERBEROS, OAUTH, PLAINTEXT, Security
 from streamsx.kafka.wire import Api
+
+# It warns of a password in the clear with each connection: a worker does, once.
+logging.getLogger("aiokafka.conn").setLevel(logging.ERROR)
 
 CLIENT_ID = "streamsx"
 CONNECT_TIMEOUT_S = 5.0
@@ -84,33 +88,6 @@ class Address(NamedTuple):
         return cls(host.strip("[]"), int(port))
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
-    """How connections are encrypted and authenticated: aiokafka's settings, passed on unchanged."""
-
-    security_protocol: str = "PLAINTEXT"
-    ssl_context: SSLContext | None = None
-    sasl_mechanism: str | None = None
-    sasl_plain_username: str | None = None
-    sasl_plain_password: str | None = None
-    sasl_kerberos_service_name: str = "kafka"
-    sasl_kerberos_domain_name: str | None = None
-    sasl_oauth_token_provider: object = None
-
-    def __post_init__(self) -> None:
-        if self.security_protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            raise SettingError(f"unknown security_protocol: {self.security_protocol!r}")
-        if self.security_protocol.endswith("SSL") and self.ssl_context is None:
-            raise SettingError(f"ssl_context is missing: {self.security_protocol} needs one")
-        if self.security_protocol.startswith("SASL") and self.sasl_mechanism is None:
-            raise SettingError(f"sasl_mechanism is missing: {self.security_protocol} needs one")
-        user = (self.sasl_plain_username, self.sasl_plain_password)
-        if self.sasl_mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512") and None in user:
-            raise SettingError(f"user or password is missing: {self.sasl_mechanism} needs both")
-
-
-PLAINTEXT = Security()
-
 REFUSALS = (
     theirs.AuthenticationFailedError,
     theirs.SaslAuthenticationFailed,
@@ -118,6 +95,8 @@ REFUSALS = (
     theirs.IllegalSaslStateError,
 )
 """What another try cannot change."""
+OTHERS_CODE = (KERBEROS, OAUTH)
+"""Mechanisms that run a library or the user's code, which may raise anything."""
 
 
 async def connect(
@@ -143,7 +122,36 @@ async def connect(
         raise BrokerUnreachable(f"no answer in {timeout_s:g} s: {address}") from None
     except (OSError, theirs.KafkaError) as error:
         raise BrokerUnreachable(f"no connection: {address}: {error}") from None
+    except Exception as error:
+        if security.sasl_mechanism not in OTHERS_CODE:
+            raise
+        what = f"{security.sasl_mechanism}: {type(error).__name__}: {error}"
+        raise BrokerUnreachable(f"not authenticated: {address}: {what}") from None
     return Connection(opened, address, user_timeout_ms)
+
+
+class TakenOver(NamedTuple):
+    """What is left of aiokafka's connection. `versions`: lowest and highest that the broker speaks,
+    by API."""
+
+    protocol: asyncio.Protocol
+    transport: asyncio.Transport
+    versions: dict[int, tuple[int, int]]
+
+
+def taken_over(opened: Any) -> TakenOver:
+    """All private names of aiokafka that we use. It has had all its answers; its reader must not
+    get ours. Raises Bug for an aiokafka that has other names.
+    """
+    try:
+        found = TakenOver(opened._protocol, opened._writer.transport, opened._versions)
+        opened._read_task.cancel()
+    except AttributeError as error:
+        raise Bug(
+            f"aiokafka {aiokafka.__version__} is not the one that we know: {error}: install the "
+            "version that streamsx asks for, or mend kafka.connection.taken_over"
+        ) from error
+    return found
 
 
 class _Waiter(NamedTuple):
@@ -163,9 +171,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, opened: Any, address: Address, user_timeout_ms: int | None = None) -> None:
         self._opened, self._address = opened, address
-        self._inner: asyncio.Protocol = opened._protocol
-        self._transport: asyncio.Transport = opened._writer.transport
-        self._theirs: dict[int, tuple[int, int]] = opened._versions
+        self._inner, self._transport, self._theirs = taken_over(opened)
         self._waiting: deque[_Waiter] = deque()
         self._correlation_id = 0
         self._lost = ""
@@ -177,8 +183,6 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes received so far, of the body if there is one, else in the scratch."""
         if user_timeout_ms is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             self._set_option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms)
-        # aiokafka has had all its answers; its reader must not get ours.
-        opened._read_task.cancel()
         self._transport.set_protocol(self)
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from streamsx.engine.produce import Producer, always
 from streamsx.errors import StreamsxError
 from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.security import PLAINTEXT
 from streamsx.simulation.apps import POISON, UNDECODABLE
 from streamsx.simulation.network import Net
 from streamsx.simulation.nodes import BOOTSTRAP
@@ -140,6 +141,7 @@ class Tool:
         options = argparse.Namespace(
             app=APP,
             bootstrap=BOOTSTRAP,
+            security=PLAINTEXT,
             instances=self.instances,
             timeout=self.timeout_s,
             no_wait=False,

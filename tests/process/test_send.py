@@ -46,15 +46,20 @@ def test_what_is_sent_is_counted_and_can_be_looked_at(
 
     def counted() -> bool:
         done = streamsx(broker, "table", app, "counts", "--json")
-        return done.returncode == 0 and json.loads(done.stdout)["rows"] == expected
+        rows = map(json.loads, done.stdout.splitlines())
+        return {row["key"]: row["value"] for row in rows} == expected
 
     workers.until(counted, "all words in the table")
     done = streamsx(broker, "table", app, "counts")
     assert done.stdout.splitlines() == [f"{word}\t{n}" for word, n in sorted(expected.items())]
     assert streamsx(broker, "table", app, "counts", "not").stdout == "not\t1\n"
-    for arguments in (("counts", "nowhere"), ("nothing",)):
+    done = streamsx(broker, "table", "--app", app, "counts", "--limit", "2", "--json")
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["key"], second["key"]) == tuple(sorted(expected))[:2]
+    assert {first["partition"], second["partition"]} <= set(range(4))
+    for arguments, code in ((("counts", "nowhere"), 1), (("nothing",), 3)):
         done = streamsx(broker, "table", app, *arguments)
-        assert (done.returncode, done.stdout) == (3, "")
+        assert (done.returncode, done.stdout) == (code, "")
         assert arguments[-1] in done.stderr
 
 

@@ -29,6 +29,7 @@ PROBE_TIMEOUT_S = 5.0
 PROBE_PAUSE_S = 0.05
 LOG_LINES_TOLD = 20
 HOST = "127.0.0.1"
+USER, PASSWORD = "shop", "secret"
 CONTROLLER_ID = 100
 ELECT_LEADERS = 43
 """An API that nothing of ours asks for or serves."""
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 COMMON = """\
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT
 log.dirs={home}/logs
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=300
@@ -57,8 +58,11 @@ ALONE = (
 process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers={host}:{controller}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
-advertised.listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
+listeners=PLAINTEXT://{host}:{port},SASL://{host}:{sasl},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{port},SASL://{host}:{sasl},CONTROLLER://{host}:{controller}
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl.plain.sasl.jaas.config=\
+    org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
@@ -238,11 +242,19 @@ class ApacheKafka(Node):
 
     def __init__(self, jars: Path, home: Path, clock: Clock | None = None) -> None:
         # Both ports stay: the controller's is written into the formatted directory.
-        port, controller = _free_ports(2)
+        port, self._sasl, controller = _free_ports(3)
+        filled = _filled(
+            ALONE, port=port, sasl=self._sasl, controller=controller, user=USER, password=PASSWORD
+        )
         super().__init__(
-            jars, home, port, _filled(ALONE, port=port, controller=controller),
+            jars, home, port, filled,
             ("--standalone", _cluster_id()), _coordinates, clock,
         )  # fmt: skip
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """HOST:PORT where it demands USER and PASSWORD, by SASL/PLAIN."""
+        return f"{HOST}:{self._sasl}"
 
 
 class ApacheCluster:
@@ -361,7 +373,7 @@ class ApacheCluster:
             return converse(sock, api, version, body)
 
 
-def _filled(properties: str, **values: int) -> str:
+def _filled(properties: str, **values: object) -> str:
     """`home` and `host` are not known yet."""
     return properties.format(home="{home}", host="{host}", **values)
 

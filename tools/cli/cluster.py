@@ -1,12 +1,15 @@
-"""What the commands that ask a cluster have in common: which one, and which app of it.
+"""What the commands that ask a cluster have in common: which one, as whom, and which app of it.
 
-No app is imported for them: its id is enough, so they run where its code is not.
+No app has to be imported for them: its id is enough, so they run where its code is not. Who has
+the code says `-A MODULE`, and what the app sets counts as it does for a worker.
 """
 
 import argparse
 import os
+from collections.abc import Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from streamsx.tools.cli.command import Command
 
@@ -17,20 +20,58 @@ if TYPE_CHECKING:
     from streamsx.kafka.cluster import Cluster
 
 
-def group_options(command: Command) -> None:
-    command.add_argument(
-        "--app", required=True, metavar="ID", help="the id of the app, as in App('ID')"
+class ClusterCommand(Command):
+    """Its work is handed `app`, `bootstrap` and `security` as they count."""
+
+    def __init__(self, name: str, purpose: str) -> None:
+        super().__init__(name, purpose)
+        add = self.add_argument
+        self._app = self.add_mutually_exclusive_group()
+        self._app.add_argument(
+            "-A", dest="module", metavar="MODULE[:ATTR]",
+            help="the app, as in an import: its id, brokers and credentials",
+        )  # fmt: skip
+        add(
+            "--bootstrap", metavar="HOST:PORT[,HOST:PORT]",
+            help="the brokers ($STREAMSX_BOOTSTRAP, the app's, else localhost:9092)",
+        )  # fmt: skip
+        add(
+            "--command-config", type=Path, metavar="FILE",
+            help="security settings, as Kafka's own tools read them",
+        )  # fmt: skip
+        self.add_json()
+
+    def add_app(self, *, required: bool) -> None:
+        """By its id, where its code is not."""
+        self._app.add_argument("--app", metavar="ID", help="the id of the app, as in App('ID')")
+        self._app.required = required
+
+    def run(self, work: Callable[[argparse.Namespace], int | None]) -> NoReturn:
+        super().run(lambda options: work(settle(options)))
+
+
+def settle(options: argparse.Namespace) -> argparse.Namespace:
+    """The command line counts most, then its file, the environment, the app. Raises UsageError."""
+    from streamsx.app.lookup import app_named
+    from streamsx.app.settings import settled
+    from streamsx.kafka.security import security_of
+    from streamsx.tools.cli.properties import BOOTSTRAP, properties, security_in
+
+    found = properties(options.command_config) if options.command_config else {}
+    bootstrap = options.bootstrap or found.get(BOOTSTRAP)
+    given = {"bootstrap": bootstrap} if bootstrap else {}
+    if options.module:
+        app = app_named(options.module)
+        app.override(**given)
+        config = app.conf
+        options.app = config.id
+    else:
+        config = settled("streamsx", {}, given, os.environ).config
+    options.bootstrap = ",".join(config.bootstrap)
+    options.security = (
+        security_in(found) if found else security_of(config.broker_credentials, config.ssl_context)
     )
-    cluster_options(command)
-
-
-def cluster_options(command: Command) -> None:
-    add = command.add_argument
-    add(
-        "--bootstrap", metavar="HOST:PORT[,HOST:PORT]",
-        help="the brokers ($STREAMSX_BOOTSTRAP, else localhost:9092)",
-    )  # fmt: skip
-    add("--json", action="store_true", help="the last line is one JSON object, the rest on stderr")
+    return options
 
 
 @asynccontextmanager
@@ -38,12 +79,9 @@ async def connected(
     options: argparse.Namespace, rng: "Random | None" = None
 ) -> "AsyncIterator[Cluster]":
     """Raises BrokerUnreachable after 10 s, SettingError. `rng`: which broker is asked first."""
-    from streamsx.app.settings import settled
     from streamsx.kafka.cluster import Cluster
 
-    given = {"bootstrap": options.bootstrap} if options.bootstrap else {}
-    config = settled(getattr(options, "app", "streamsx"), {}, given, os.environ).config
-    cluster = Cluster(",".join(config.bootstrap), rng=rng)
+    cluster = Cluster(options.bootstrap, options.security, rng=rng)
     await cluster.start()
     try:
         yield cluster

@@ -26,6 +26,10 @@ class Command(argparse.ArgumentParser):
         super().__init__(prog=f"streamsx {name}", description=purpose, allow_abbrev=False)
         self.add_argument("--debug", action="store_true", help="print tracebacks")
 
+    def add_json(self) -> None:
+        what = "the last line is one JSON object, the rest on stderr"
+        self.add_argument("--json", action="store_true", help=what)
+
     def error(self, message: str) -> NoReturn:
         """As argparse demands it: called for each wrong option."""
         self.exit(

@@ -14,8 +14,9 @@ STALL_S = 60.0
 """So long nothing may come."""
 
 
-async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[bytes, bytes]:
-    """The newest value of each key of a followed topic, as of now; deleted keys are left out.
+async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[tuple[int, bytes], bytes]:
+    """The newest value by partition and key of a followed topic, as of now; deleted keys are left
+    out.
 
     Raises WorldError, CorruptRecord.
     """
@@ -34,7 +35,7 @@ async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[bytes, byte
     fetcher = Fetcher(cluster, clock, "newest", FetchLimits(), arrived.set, gone, unreadable)
     for tp, bounds in ends.items():
         fetcher.add(tp, bounds.start)
-    found: dict[bytes | None, bytes | None] = {}
+    found: dict[TopicPartition, dict[bytes | None, bytes | None]] = {tp: {} for tp in ends}
     try:
         async with asyncio.timeout(STALL_S) as stall, asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(fetcher.run(), name=f"read {topic}")
@@ -44,7 +45,7 @@ async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[bytes, byte
                 stall.reschedule(asyncio.get_running_loop().time() + STALL_S)
                 for tp in list(ends):
                     while batch := fetcher.take(tp):
-                        found.update(zip(batch.keys, batch.values, strict=True))
+                        found[tp].update(zip(batch.keys, batch.values, strict=True))
                         if batch.next_offset >= ends[tp].high_watermark:
                             del ends[tp]
                             break
@@ -54,4 +55,9 @@ async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[bytes, byte
         raise WorldError(f"the topic cannot be read: {topic}: {why}: try again") from None
     except BaseExceptionGroup as group:
         raise first_of(group) from None
-    return {key: value for key, value in found.items() if key is not None and value is not None}
+    return {
+        (tp.partition, key): value
+        for tp, rows in found.items()
+        for key, value in rows.items()
+        if key is not None and value is not None
+    }

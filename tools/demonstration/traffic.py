@@ -114,4 +114,4 @@ async def counts(cluster: Cluster, clock: Clock, changelog: str) -> dict[str, in
     """The newest value of each key. Raises WorldError, CorruptRecord."""
     await cluster.follow([changelog])
     found = await newest(cluster, clock, changelog)
-    return {json.loads(key): json.loads(value) for key, value in found.items()}
+    return {json.loads(key): json.loads(value) for (_, key), value in found.items()}

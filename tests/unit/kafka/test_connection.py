@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from streamsx.errors import BrokerUnreachable, SettingError, UsageError
 from streamsx.kafka import connection, wire
-from streamsx.kafka.connection import PLAINTEXT, Address, Connection, Security, connect
+from streamsx.kafka.connection import Address, Connection, connect
+from streamsx.kafka.security import PLAINTEXT, Security
 from streamsx.kafka.wire import Api
 from tests.support.scripted_broker import Answer, Asked, ScriptedBroker
 
