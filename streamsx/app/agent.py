@@ -9,9 +9,9 @@ Not here: how a body is looked into (`discovery`), how bodies get to run (`strea
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from streamsx.app.channel import HeadersArg, Topic
+from streamsx.app.channel import SendOptions, Topic
 from streamsx.app.compat import FaustNames
 from streamsx.app.stream import Derived, Stream, only
 from streamsx.app.table import Table
@@ -80,33 +80,15 @@ class Agent(FaustNames):
             self._channel = self._app.topic(name, has_prefix=own, **self._options)
         return self._channel
 
-    def send(
-        self,
-        *,
-        key: Any = None,
-        value: Any = None,
-        partition: int | None = None,
-        timestamp: float | None = None,
-        headers: HeadersArg | None = None,
-    ) -> Done:
+    def send(self, *, key: Any = None, value: Any = None, **options: Unpack[SendOptions]) -> Done:
         """Send to the topic that it reads."""
-        return self.channel.send(
-            key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
-        )
+        return self.channel.send(key=key, value=value, **options)
 
     async def cast(
-        self,
-        value: Any = None,
-        *,
-        key: Any = None,
-        partition: int | None = None,
-        timestamp: float | None = None,
-        headers: HeadersArg | None = None,
+        self, value: Any = None, *, key: Any = None, **options: Unpack[SendOptions]
     ) -> None:
         """`send`, as Faust has it."""
-        await self.send(
-            key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
-        )
+        await self.send(key=key, value=value, **options)
 
     def add_sink(self, sink: Sink) -> None:
         """Raises TypeError."""

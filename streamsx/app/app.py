@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from inspect import iscoroutinefunction, signature, unwrap
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from streamsx.app.agent import Agent, Sink, check_call, name_of
-from streamsx.app.channel import HeadersArg, Topic
+from streamsx.app.channel import SendOptions, Topic
 from streamsx.app.compat import FaustNames, sifted
 from streamsx.app.discovery import reached, sends_to
 from streamsx.app.services import Job
@@ -237,25 +237,12 @@ class App(FaustNames):
         channel: Topic | str,
         key: Any = None,
         value: Any = None,
-        *,
-        partition: int | None = None,
-        timestamp: float | None = None,
-        headers: HeadersArg | None = None,
-        key_serializer: Any = None,
-        value_serializer: Any = None,
+        **options: Unpack[SendOptions],
     ) -> Done:
         """As `Topic.send`, to a topic that may be given by its name: one that `topic` has made."""
         if isinstance(channel, str):
             channel = self.topics.get(channel) or Topic(self, (channel,))
-        return channel.send(
-            key=key,
-            value=value,
-            partition=partition,
-            timestamp=timestamp,
-            headers=headers,
-            key_serializer=key_serializer,
-            value_serializer=value_serializer,
-        )
+        return channel.send(key=key, value=value, **options)
 
     def main(self) -> None:
         """The command line with this app: `python shop.py worker` for `python -m streamsx`."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from streamsx.app.compat import FaustNames
 from streamsx.config import seconds
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from streamsx.app.app import App
 
 HeadersArg = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+class SendOptions(TypedDict, total=False):
+    """Of a record that is sent, beside its key and value: see `Topic.send`."""
+
+    partition: int | None
+    timestamp: float | None
+    headers: HeadersArg | None
+    key_serializer: Any
+    value_serializer: Any
 
 
 class Topic(FaustNames):
