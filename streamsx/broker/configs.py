@@ -4,11 +4,15 @@ Honoured so far are max.message.bytes and segment.bytes; cleanup is not here yet
 they were sent, whatever compression.type says.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from streamsx.broker.events import ReplyBody
+
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
+SET_HERE, BY_DEFAULT = 1, 5
 
 
 class ConfigType(IntEnum):
@@ -31,6 +35,7 @@ class ConfigDef(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
+BOOLS = ("true", "false")
 CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 CONFIGS = {
     "cleanup.policy": ConfigDef("delete", ConfigType.LIST, choices=("delete", "compact")),
@@ -48,18 +53,32 @@ CONFIGS = {
     "min.cleanable.dirty.ratio": ConfigDef("0.5", ConfigType.DOUBLE),
     "min.compaction.lag.ms": ConfigDef("0", ConfigType.LONG),
     "min.insync.replicas": ConfigDef("1", ConfigType.INT, 1),
-    "preallocate": ConfigDef("false", ConfigType.BOOLEAN, choices=("true", "false")),
+    "preallocate": ConfigDef("false", ConfigType.BOOLEAN, choices=BOOLS),
     "retention.bytes": ConfigDef("-1", ConfigType.LONG, -1),
     "retention.ms": ConfigDef("604800000", ConfigType.LONG, -1),
     "segment.bytes": ConfigDef(str(64 << 20), ConfigType.INT, 14),
     "segment.index.bytes": ConfigDef("10485760", ConfigType.INT, 4),
     "segment.jitter.ms": ConfigDef("0", ConfigType.LONG),
     "segment.ms": ConfigDef("604800000", ConfigType.LONG, 1),
-    "unclean.leader.election.enable": ConfigDef(
-        "false", ConfigType.BOOLEAN, choices=("true", "false")
-    ),
+    "unclean.leader.election.enable": ConfigDef("false", ConfigType.BOOLEAN, choices=BOOLS),
 }
 HIGH = {ConfigType.INT: INT_MAX, ConfigType.LONG: LONG_MAX, ConfigType.DOUBLE: 1}
+
+
+def told(
+    configs: Mapping[str, ConfigDef], given: Mapping[str, str], *, read_only: bool = False
+) -> list[ReplyBody]:
+    """These configurations as they are where some of them were given, for a reply."""
+    return [
+        {
+            "name": name,
+            "value": given.get(name, config.default),
+            "read_only": read_only,
+            "config_source": SET_HERE if name in given else BY_DEFAULT,
+            "config_type": config.kind,
+        }
+        for name, config in configs.items()
+    ]
 
 
 def wrong(name: str, value: str | None) -> str | None:

@@ -50,28 +50,22 @@ class Traffic:
         return max(self.connections, key=lambda each: (each.counted, -each.active_at))
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """A decoded request and the way back to whoever sent it."""
 
-    __slots__ = (
-        "api", "body", "client_id", "connection", "correlation_id", "gone", "respond", "version",
-    )  # fmt: skip
+    connection: "ClientConnection"
+    head: Head
+    client_id: str
+    body: Any
+    respond: "Callable[[Call, ReplyBody | None], None]"
+    gone: Callable[[], None] | None = None
+    """Set by who lets it wait: called if the connection closes before the answer."""
+    api: Api = field(init=False)
+    version: int = field(init=False)
 
-    def __init__(
-        self, connection: "ClientConnection", head: Head, client_id: str, body: Any,
-        respond: "Callable[[Call, ReplyBody | None], None]",
-    ) -> None:  # fmt: skip
-        self.connection = connection
-        self.api, self.version, self.correlation_id = (
-            Api(head.api),
-            head.version,
-            head.correlation_id,
-        )
-        self.client_id = client_id
-        self.body = body
-        self.respond = respond
-        self.gone: Callable[[], None] | None = None
-        """Set by who lets it wait: called if the connection closes before the answer."""
+    def __post_init__(self) -> None:
+        self.api, self.version = Api(self.head.api), self.head.version
 
     def reply(self, body: ReplyBody | None) -> None:
         """Answers it; with None if nobody wants to hear. Too late is no error."""

@@ -22,8 +22,7 @@ SyncEnded = Callable[[bool], None]
 class Flusher:
     """One per broker. Needs a running loop."""
 
-    def __init__(self, *, interval_s: float = INTERVAL_S) -> None:
-        self._interval_s = interval_s
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._dirty: dict[Log, None] = {}
         self._waiting: list[SyncEnded] = []
@@ -34,7 +33,7 @@ class Flusher:
         """It is to be flushed within the interval."""
         self._dirty[log] = None
         if self._timer is None:
-            self._timer = self._loop.call_later(self._interval_s, self._flush)
+            self._timer = self._loop.call_later(INTERVAL_S, self._flush)
 
     def when_flushed(self, done: SyncEnded) -> None:
         """Calls back once all that was appended before is on the disk; False if that failed."""

@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import os
 import pkgutil
+import re
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from typing import Self
 from uuid import UUID, uuid4
 
 from streamsx.broker import api
+from streamsx.broker.api import groups
 from streamsx.broker.classic import GroupConfig
 from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
 from streamsx.broker.events import ReplyBody
@@ -46,10 +48,11 @@ Handler = Callable[[Service, Call], ReplyBody | None]
 
 @cache
 def handlers() -> dict[int, tuple[Handler, tuple[int, int]]]:
-    """By key, who answers, and the versions served. A file in api/ is called kNN_name."""
-    names = [found.name for found in pkgutil.iter_modules(api.__path__)]
+    """By key, who answers, and the versions served. A file of one request is called kNN_name."""
+    names = [n for _, n, _ in pkgutil.iter_modules(api.__path__) if re.match(r"k\d\d_", n)]
     modules = {int(n[1:3]): importlib.import_module(f"{api.__name__}.{n}") for n in names}
-    return {key: (module.answer, module.VERSIONS) for key, module in modules.items()}
+    found = {key: (module.answer, module.VERSIONS) for key, module in modules.items()}
+    return found | {key: (groups.answer, served) for key, served in groups.VERSIONS.items()}
 
 
 def answered(service: Service, call: Call) -> ReplyBody | None:
@@ -234,7 +237,7 @@ class Broker:
     def _respond(self, call: Call, body: ReplyBody | None) -> None:
         try:
             encode = response_encoder(call.api, call.version)
-            frame = b"" if body is None else encode(call.correlation_id, body)
+            frame = b"" if body is None else encode(call.head.correlation_id, body)
         except Exception as error:
             self._failed(call, error)
             return

@@ -5,6 +5,7 @@ Not: leader epochs, transactions; of tiered storage (-4, -5) what there is witho
 
 from typing import Any
 
+from streamsx.broker.api import partitions
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
@@ -18,26 +19,16 @@ NOTHING = (-1, -1)
 
 def answer(service: Service, call: Call) -> ReplyBody:
     """Offset and timestamp per partition, -1 for what there is not."""
-    topics = []
-    for asked in call.body.topics:
-        topic = service.topics.by_name.get(asked.name)
-        partitions = [
-            partition(topic.log(p.partition_index) if topic else None, p) for p in asked.partitions
-        ]
-        topics.append({"name": asked.name, "partitions": partitions})
-    return {"topics": topics}
+    return partitions.each(service, call, found)
 
 
-def partition(log: Log | None, asked: Any) -> ReplyBody:
+def found(log: Log, asked: Any) -> ReplyBody:
     """Of one partition."""
-    body: ReplyBody = {"partition_index": asked.partition_index}
-    if log is None:
-        return {**body, "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     try:
         offset, timestamp = find(log, asked.timestamp)
     except CorruptRecord:
-        return {**body, "error_code": ErrorCode.CORRUPT_MESSAGE}
-    return {**body, "offset": offset, "timestamp": timestamp, "leader_epoch": LEADER_EPOCH}
+        return {"error_code": ErrorCode.CORRUPT_MESSAGE}
+    return {"offset": offset, "timestamp": timestamp, "leader_epoch": LEADER_EPOCH}
 
 
 def find(log: Log, timestamp: int) -> tuple[int, int]:

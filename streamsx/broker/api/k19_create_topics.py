@@ -6,7 +6,7 @@ Not: replicas on other brokers. An assignment by hand says how many partitions t
 from collections import Counter
 from typing import Any
 
-from streamsx.broker.configs import CONFIGS, wrong
+from streamsx.broker.configs import CONFIGS, told, wrong
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
@@ -15,7 +15,6 @@ from streamsx.kafka.errors import ErrorCode
 
 VERSIONS = (2, 7)
 DEFAULT = -1
-SET_HERE, BY_DEFAULT = 1, 5
 
 
 def answer(service: Service, call: Call) -> ReplyBody:
@@ -40,14 +39,7 @@ def create(service: Service, call: Call, asked: Any, names: Counter[str]) -> Rep
         "topic_id": topic_id,
         "num_partitions": partitions,
         "replication_factor": 1,
-        "configs": [
-            {
-                "name": name,
-                "value": configs.get(name, config.default),
-                "config_source": SET_HERE if name in configs else BY_DEFAULT,
-            }
-            for name, config in CONFIGS.items()
-        ],
+        "configs": told(CONFIGS, configs),
     }
 
 

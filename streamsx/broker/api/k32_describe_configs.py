@@ -5,7 +5,7 @@ Not: synonyms, documentation.
 
 from typing import Any
 
-from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType
+from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, told
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
@@ -13,7 +13,6 @@ from streamsx.kafka.errors import ErrorCode
 
 VERSIONS = (1, 4)
 TOPIC, BROKER = 2, 4
-SET_HERE, BY_DEFAULT = 1, 5
 
 
 def answer(service: Service, call: Call) -> ReplyBody:
@@ -24,7 +23,7 @@ def answer(service: Service, call: Call) -> ReplyBody:
 def describe(service: Service, asked: Any) -> ReplyBody:
     """One of them: all configurations, or those that were asked for."""
     resource = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
-    found: dict[str, ConfigDef]
+    given: dict[str, str] = {}
     if asked.resource_type == TOPIC:
         topic = service.topics.by_name.get(asked.resource_name)
         if topic is None:
@@ -32,26 +31,14 @@ def describe(service: Service, asked: Any) -> ReplyBody:
         found, given = CONFIGS, topic.configs
     elif asked.resource_type == BROKER:
         auto_create = str(service.options.auto_create).lower()
-        found, given = (
-            {
-                "auto.create.topics.enable": ConfigDef(auto_create, ConfigType.BOOLEAN),
-                "default.replication.factor": ConfigDef("1", ConfigType.INT),
-                "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
-            },
-            {},
-        )
+        found = {
+            "auto.create.topics.enable": ConfigDef(auto_create, ConfigType.BOOLEAN),
+            "default.replication.factor": ConfigDef("1", ConfigType.INT),
+            "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
+        }
     else:
         return {**resource, "error_code": ErrorCode.INVALID_REQUEST}
-    wanted = asked.configuration_keys
-    configs = [
-        {
-            "name": name,
-            "value": given.get(name, config.default),
-            "read_only": asked.resource_type == BROKER,
-            "config_source": SET_HERE if name in given else BY_DEFAULT,
-            "config_type": config.kind,
-        }
-        for name, config in found.items()
-        if wanted is None or name in wanted
-    ]
+    if (wanted := asked.configuration_keys) is not None:
+        found = {name: config for name, config in found.items() if name in wanted}
+    configs = told(found, given, read_only=asked.resource_type == BROKER)
     return {**resource, "configs": configs}
