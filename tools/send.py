@@ -44,7 +44,7 @@ def main() -> None:
 async def send(options: argparse.Namespace) -> None:
     """Raises NotFound, UsageError, BrokerUnreachable and others."""
     from streamsx.clock import SystemClock
-    from streamsx.engine.produce import Producer, always
+    from streamsx.engine.produce import Producer
     from streamsx.errors import NotFound, first_of
     from streamsx.tools.cli.progress import progress
 
@@ -67,7 +67,7 @@ async def send(options: argparse.Namespace) -> None:
                 raise NotFound(f"unknown topic: {topic}: make it, or start the app that makes it")
             producer = Producer(
                 cluster, SystemClock(), tasks.create_task, failed,
-                always, linger_s=0.0, buffer_bytes=BUFFER_BYTES, compression="none", room=room.set,
+                linger_s=0.0, buffer_bytes=BUFFER_BYTES, room=room.set,
             )  # fmt: skip
             try:
                 sent = await written(options, producer, cluster.partitions(topic), room, say)

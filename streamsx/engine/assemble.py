@@ -17,6 +17,7 @@ from streamsx.engine.failures import Failures, damage
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
 from streamsx.engine.group import GroupLink
+from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.loop import DataLoop
 from streamsx.engine.produce import Producer, always
@@ -80,6 +81,8 @@ class Machinery:
     fetcher: Fetcher
     changelogs: Fetcher
     producer: Producer
+    """Of the tasks; the host has its own."""
+    host: WorkerHost
     stores: Stores
     tasks: Tasks
     loop: DataLoop
@@ -144,32 +147,16 @@ def assemble(given: Given) -> Machinery:
         patience_s=lambda: LAST_PATIENCE_S if link.leaving else patience_s,
     )
     loop = DataLoop(
-        clock,
-        tasks,
-        committing,
-        restorer,
-        fetcher,
-        producer,
-        arrived,
-        slice_s=config.restore_slice_s,
-        report=link.publish,
-    )
+        clock, tasks, committing, restorer, fetcher, producer, arrived,
+        slice_s=config.restore_slice_s, report=link.publish,
+    )  # fmt: skip
+    host = WorkerHost(clock, producer_of(given), tasks, lambda: link.leads)
     tasks.connect(fetcher, committing, restorer)
     link.connect(session, tasks, committing, (fetcher, changelogs))
     return Machinery(
-        session,
-        link,
-        fetcher,
-        changelogs,
-        producer,
-        stores,
-        tasks,
-        loop,
-        purging,
-        failures,
-        arrived,
-        executor,
-    )
+        session, link, fetcher, changelogs, producer, host, stores, tasks, loop, purging, failures,
+        arrived, executor,
+    )  # fmt: skip
 
 
 def stores_of(given: Given, executor: ThreadPoolExecutor) -> Stores:
@@ -184,16 +171,18 @@ def stores_of(given: Given, executor: ThreadPoolExecutor) -> Stores:
     )
 
 
-def producer_of(given: Given, held: Callable[[], bool], room: Callable[[], None]) -> Producer:
+def producer_of(
+    given: Given, held: Callable[[], bool] = always, room: Callable[[], object] = always
+) -> Producer:
     return Producer(
         given.cluster,
         given.clock,
         given.owner.spawn,
         given.owner.fail,
-        held,
         linger_s=given.config.producer_linger_s,
         buffer_bytes=given.config.produce_buffer_bytes,
         compression=given.config.producer_compression_type or "none",
+        held=held,
         room=room,
     )
 

@@ -13,16 +13,18 @@ from streamsx.task.stream import Send
 
 
 class WorkerHost:
-    """The protocol `Host` over a worker. What is sent here belongs to no task's commit."""
+    """The protocol `Host` over a worker. `producer` is not that of the tasks: what is sent here
+    belongs to no task's commit, and shares no fate with a task that is lost.
+    """
 
     def __init__(
         self, clock: Clock, producer: Producer, tasks: Tasks, leads: Callable[[], bool]
     ) -> None:
-        self._clock, self._producer, self._tasks, self._leads = clock, producer, tasks, leads
+        self._clock, self.producer, self._tasks, self._leads = clock, producer, tasks, leads
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         """A sender that refuses more than the producer may hold: nobody waits for it here."""
-        send, full = self._producer.to(topic, partition), self._producer.full
+        send, full = self.producer.to(topic, partition), self.producer.full
 
         def bounded(
             key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None

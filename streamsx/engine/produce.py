@@ -3,12 +3,13 @@
 A record goes into the open batch of its partition: no future, no queue, no await (12 times
 aiokafka's `send`). While a batch is in flight the next one grows, up to what a topic takes:
 closed at 64 KiB, a partition moves 64 KiB per round trip and a commit waits 0.5 s for its flush
-instead of 0.1. A batch that failed keeps its place and its number, so nothing overtakes it and
+instead of 0.1. A batch that failed keeps its place and its numbers, so nothing overtakes it and
 nothing arrives twice.
 
-Without a lease nothing leaves, first time or again, and what is on its way is cut off: a
+Of tasks: without a lease nothing leaves, first time or again, and what is on its way is cut off. A
 changelog row that arrives after the new owner has read the end would be an absolute value without
-what the new owner added.
+what the new owner added. What user code sends outside of tasks has a producer of its own, which
+knows no lease: nothing of it waits for a task, is dropped with one, or held by one.
 
 Not here: transactions, who waits for a flush and why.
 """
@@ -28,6 +29,7 @@ from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import produce
+from streamsx.lifecycle.idempotence import Idempotence
 from streamsx.lifecycle.produce import BACKOFF_S, REQUEST_TIMEOUT_S, OutPartition, Sending, Sent
 from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
 from streamsx.serde.codec import Encoders
@@ -49,8 +51,8 @@ def never() -> bool:
 
 
 class Producer(Outbox):
-    """One per worker: the outbox of its tasks. `failed` is told of what no retry can mend; `held`
-    says whether the lease is; `room` is called when it was `full` and is no more.
+    """An outbox. `failed` is told of what no retry can mend; `held` says whether the lease is, of
+    whoever needs one; `room` is called when it was `full` and is no more.
     """
 
     def __init__(
@@ -59,11 +61,11 @@ class Producer(Outbox):
         clock: Clock,
         spawn: Callable[..., object],
         failed: Callable[[Exception], None],
-        held: Callable[[], bool],
         *,
         linger_s: float,
         buffer_bytes: int,
-        compression: str,
+        compression: str = "none",
+        held: Callable[[], bool] = always,
         room: Callable[[], object] = always,
     ) -> None:
         self._cluster, self._clock, self._spawn, self._failed = cluster, clock, spawn, failed
@@ -73,7 +75,10 @@ class Producer(Outbox):
         def make() -> Builder:
             return Builder(BATCH_BYTES_MAX, compression=compression)
 
-        self._sending = Sending(make, self._opened, linger_s=linger_s, buffer_bytes=buffer_bytes)
+        self._numbers = Idempotence()
+        self._sending = Sending(
+            make, self._opened, self._numbers, linger_s=linger_s, buffer_bytes=buffer_bytes
+        )
         self._known: dict[tuple[str, int], dict[bytes | None, OutPartition]] = {}
         """Keys that were sent to a topic of so many partitions; one memory for all tasks."""
         self._connections: dict[int, Connection] = {}
@@ -96,7 +101,7 @@ class Producer(Outbox):
                 self._tell("no producer id", str(error))
             else:
                 if not reply.error_code:
-                    self._sending.producer_id = reply.producer_id
+                    self._numbers.producer_id = reply.producer_id
                     return
                 self._tell("no producer id", name_of(reply.error_code))
             await asyncio.sleep(BACKOFF_S)
@@ -221,10 +226,6 @@ class Producer(Outbox):
             self._cut()
         self._leased = held
         return held
-
-    def free(self) -> None:
-        """There is no task any more, and so nothing that could come too late."""
-        self._held = always
 
     def close(self) -> None:
         """Nothing leaves any more, and nobody is asked for anything."""

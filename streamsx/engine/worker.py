@@ -23,6 +23,7 @@ from streamsx.config import Config
 from streamsx.engine.assemble import Given, Machinery, RowsOf, assemble, rocks_rows
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.produce import Producer
 from streamsx.engine.topics import AppTopics
 from streamsx.errors import TaskFailed, first_of
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
@@ -262,10 +263,11 @@ class Worker:
             else:
                 made.session.start()
             await made.loop.run(self._over)
-            if self._error is None and not made.link.lost_leaving:
-                await self._last_flush(made)
+            if self._error is None:
+                await self._last_flush(made.host.producer)
         finally:
             made.producer.close()
+            made.host.producer.close()
             made.session.post(e.Silent("its data loop has ended"))  # nothing to one that has left
             for left in tuple(self._jobs):
                 left.cancel()
@@ -279,12 +281,11 @@ class Worker:
         overdue = self._clock.now() - self._out_at >= CLOSING_MAX_S
         return overdue or not len(self._made.tasks.holdings)
 
-    async def _last_flush(self, made: Machinery) -> None:
-        """What timers have sent; there is no task any more whose rows could come too late."""
-        made.producer.free()
+    async def _last_flush(self, producer: Producer) -> None:
+        """What timers have sent. Tasks have nothing left that is theirs to send."""
         try:
             async with asyncio.timeout(LAST_FLUSH_S):
-                await made.producer.flush()
+                await producer.flush()
         except TimeoutError:
             LOG.warning("not everything was sent: the broker did not take it in %s s", LAST_FLUSH_S)
 
@@ -293,8 +294,8 @@ class Worker:
         if not self._services:
             return
         await made.link.restored.wait()
-        host = WorkerHost(self._clock, made.producer, made.tasks, lambda: made.link.leads)
-        self._hosted(host)
+        await made.host.producer.start()
+        self._hosted(made.host)
         running: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as services:
             for name, start in self._services:

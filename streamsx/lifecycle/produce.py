@@ -1,13 +1,12 @@
 """Batches that are open, closed or on their way to their partitions, and what leaves next. Pure.
 
 One batch of a partition is on its way at a time, and one that failed keeps its place and its
-number: nothing overtakes it and nothing arrives twice. Its numbers follow each other within an
-epoch; where nobody knows which of them a broker has, a new epoch begins them anew (KIP-360).
+numbers: nothing overtakes it and nothing arrives twice.
 
 A partition that has no leader, or is refused, pauses alone: the others are sent as before.
 
-Not here: connections, the lease, timers; the records of the record path go straight into
-`Partition.builder`.
+Not here: who numbers batches (`idempotence`), connections, the lease, timers; the records of the
+record path go straight into `OutPartition.builder`.
 """
 
 from collections import deque
@@ -18,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from streamsx.errors import RecordTooLarge, WorldError
 from streamsx.kafka.batch import Builder, stamp
 from streamsx.kafka.errors import ErrorCode, name_of
+from streamsx.lifecycle.idempotence import FORGOTTEN, Idempotence
 from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
 
 SEND_BYTES = 64 << 10
@@ -27,7 +27,6 @@ REQUEST_BYTES_MAX = 16 << 20
 REQUEST_TIMEOUT_S = 30.0
 ACKS_ALL = -1
 BACKOFF_S = 0.1
-SEQUENCES = 1 << 31
 
 RETRIED: Final = frozenset(
     {
@@ -42,36 +41,22 @@ RETRIED: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-RENUMBERED: Final = frozenset(
-    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
-)
-"""The broker has forgotten this producer."""
 
 
 @dataclass(slots=True)
-class ClosedBatch:
-    """A batch that waits for its acknowledgement."""
+class NumberedBatch:
+    """A batch that has left at least once, and waits for its acknowledgement."""
 
     data: bytearray
     records: int
 
 
 class OutPartition:
-    """The open batch, and those that are closed and not acknowledged, in order."""
+    """The batch that has left, those that are closed behind it, and the open one, in order."""
 
     __slots__ = (
-        "_make",
-        "_opened",
-        "builder",
-        "closed",
-        "end",
-        "epoch",
-        "flying",
-        "queue",
-        "retry_at",
-        "sequence",
-        "since",
-        "tp",
+        "_make", "_opened", "acknowledged", "builder", "closed", "end", "flying", "left", "queue",
+        "retry_at", "since", "tp",
     )  # fmt: skip
 
     def __init__(
@@ -82,11 +67,12 @@ class OutPartition:
     ) -> None:
         self.tp, self._make, self._opened = tp, make, opened
         self.builder: Builder | None = None
-        self.queue: deque[ClosedBatch] = deque()
-        self.closed = 0
-        """Batches that were ever closed; a flush waits for a number of them."""
-        self.flying = False
-        self.epoch, self.sequence, self.end = 0, 0, -1
+        self.queue: deque[Builder] = deque()
+        self.left: NumberedBatch | None = None
+        """Until it is acknowledged, also while it is not on its way."""
+        self.closed = self.acknowledged = 0
+        """Batches, ever; a flush waits until so many are acknowledged as were closed."""
+        self.flying, self.end = False, -1
         self.since = self.retry_at = 0.0
 
     def open(
@@ -104,42 +90,32 @@ class OutPartition:
         self._opened(self)
 
     @property
-    def acknowledged(self) -> int:
-        return self.closed - len(self.queue)
+    def closed_bytes(self) -> int:
+        """Of what is closed and not acknowledged."""
+        size = sum(builder.size for builder in self.queue)
+        return size if self.left is None else size + len(self.left.data)
 
-    def close(self, producer_id: int) -> int:
-        """Give the open batch its number; its bytes."""
+    def close(self) -> int:
+        """Nothing more goes into the open batch; its bytes."""
         builder = self.builder
         assert builder is not None, "nothing open to close"
-        count = builder.count
-        data = builder.close(producer_id, self.epoch, self.sequence)
-        self.sequence = (self.sequence + count) % SEQUENCES
-        self.queue.append(ClosedBatch(data, count))
+        self.queue.append(builder)
         self.closed += 1
         self.builder = None
-        return len(data)
+        return builder.size
 
     def drop(self) -> None:
-        """What is not acknowledged is gone. Whether its numbers were used nobody knows: a new epoch
-        begins, and a broker that has heard of it refuses what still comes of the old one.
-        """
+        """What is not acknowledged is gone, and nobody waits for it."""
         self.queue.clear()
-        self.builder = None
-        self.epoch, self.sequence = self.epoch + 1, 0
-
-    def renumber(self, producer_id: int) -> None:
-        """A new epoch, from number 0 on, in what is not acknowledged."""
-        self.epoch, self.sequence = self.epoch + 1, 0
-        for batch in self.queue:
-            stamp(batch.data, producer_id, self.epoch, self.sequence)
-            self.sequence = (self.sequence + batch.records) % SEQUENCES
+        self.builder = self.left = None
+        self.acknowledged = self.closed
 
 
 class Sent(NamedTuple):
     """A batch on its way; an answer is its own, and never one's that took its place."""
 
     lane: OutPartition
-    batch: ClosedBatch
+    batch: NumberedBatch
 
 
 class Acknowledged(NamedTuple):
@@ -172,13 +148,13 @@ class Sending:
         self,
         make: Callable[[], Builder],
         opened: Callable[[OutPartition], None],
+        numbers: Idempotence,
         *,
         linger_s: float,
         buffer_bytes: int,
     ) -> None:
         """`opened` hears of each batch that gets its first record, and says here when that was."""
-        self.producer_id = -1
-        self._make, self._tell_opened = make, opened
+        self._make, self._tell_opened, self._numbers = make, opened, numbers
         self._linger_s, self._buffer_bytes = linger_s, buffer_bytes
         self._partitions: dict[TopicPartition, OutPartition] = {}
         self._waiting: dict[TopicPartition, OutPartition] = {}
@@ -205,7 +181,7 @@ class Sending:
     def close(self, lane: OutPartition) -> None:
         """Nothing more goes into its open batch."""
         del self._open[lane.tp]
-        self._closed_bytes += lane.close(self.producer_id)
+        self._closed_bytes += lane.close()
 
     def full(self) -> bool:
         """More is unsent, or sent and not acknowledged, than may be: whoever can wait, waits.
@@ -223,17 +199,23 @@ class Sending:
         """Closes what is open; what is to be `acknowledged` for everything to have arrived."""
         for lane in tuple(self._open.values()):
             self.close(lane)
-        return [(lane, lane.closed) for lane in self._partitions.values() if lane.queue]
+        lanes = self._partitions.values()
+        return [(lane, lane.closed) for lane in lanes if lane.acknowledged < lane.closed]
 
     def ends(self) -> dict[TopicPartition, int]:
         """The offset behind what was acknowledged last, where it is known."""
         return {tp: lane.end for tp, lane in self._partitions.items() if lane.end >= 0}
 
     def drop(self, tps: Iterable[TopicPartition]) -> bool:
-        """What is not acknowledged of these never leaves; whether something is on its way."""
+        """What is not acknowledged of these never leaves; whether something is on its way.
+
+        Whether the numbers of what has left were used nobody knows, so they begin anew.
+        """
         lanes = [self._partitions[tp] for tp in tps if tp in self._partitions]
         for lane in lanes:
-            self._closed_bytes -= sum(len(batch.data) for batch in lane.queue)
+            if lane.left is not None:
+                self._numbers.renew(lane.tp)
+            self._closed_bytes -= lane.closed_bytes
             lane.drop()
             self._waiting.pop(lane.tp, None)
             self._open.pop(lane.tp, None)
@@ -246,7 +228,7 @@ class Sending:
         return min(map(self._due_at, self._waiting.values()), default=None)
 
     def _due_at(self, lane: OutPartition) -> float:
-        if lane.queue:
+        if lane.acknowledged < lane.closed:
             return lane.retry_at
         assert lane.builder is not None, "waiting without a batch"
         large = lane.builder.size >= SEND_BYTES
@@ -278,11 +260,9 @@ class Sending:
         """They leave, the first batch of each, in requests of a size that a broker takes."""
         request, size = list[Sent](), 0
         for lane in lanes:
-            if not lane.queue:
-                self.close(lane)
             lane.flying = True
             del self._waiting[lane.tp]
-            batch = lane.queue[0]
+            batch = lane.left = lane.left or self._first(lane)
             if request and size + len(batch.data) > REQUEST_BYTES_MAX:
                 yield request
                 request, size = [], 0
@@ -290,6 +270,16 @@ class Sending:
             size += len(batch.data)
         if request:
             yield request
+
+    def _first(self, lane: OutPartition) -> NumberedBatch:
+        """The batch that leaves next; from now on it has its numbers."""
+        if not lane.queue:
+            self.close(lane)
+        builder = lane.queue.popleft()
+        records, size = builder.count, builder.size
+        data = builder.close(*self._numbers.number(lane.tp, records))
+        self._closed_bytes += len(data) - size
+        return NumberedBatch(data, records)
 
     def answered(
         self, now: float, request: Iterable[Sent], answers: Mapping[TopicPartition, Acknowledged]
@@ -303,27 +293,29 @@ class Sending:
             answer = answers.get(lane.tp)
             if answer is None:
                 self.pause(now, [lane])
-            elif lane.queue and lane.queue[0] is batch:  # else it was dropped
-                outcomes += self._answered(now, lane, answer)
-            if not lane.flying and (lane.queue or lane.builder is not None):
+            elif lane.left is batch:  # else it was dropped
+                outcomes += self._answered(now, lane, batch, answer)
+            if not lane.flying and (lane.left or lane.queue or lane.builder):
                 self._waiting[lane.tp] = lane
         return outcomes
 
     def _answered(
-        self, now: float, lane: OutPartition, answer: Acknowledged
+        self, now: float, lane: OutPartition, batch: NumberedBatch, answer: Acknowledged
     ) -> list[Again | SendRefused]:
         code = answer.code
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            batch = lane.queue.popleft()
+            lane.left = None
+            lane.acknowledged += 1
             self._closed_bytes -= len(batch.data)
             known = code == ErrorCode.NONE and answer.base_offset >= 0
             lane.end = answer.base_offset + batch.records if known else -1
             return []
-        if code not in RENUMBERED | RETRIED:
+        if code not in FORGOTTEN | RETRIED:
             lane.flying = True  # for good
             return [SendRefused(lane.tp, code)]
-        if code in RENUMBERED:
-            lane.renumber(self.producer_id)
+        if code in FORGOTTEN:
+            self._numbers.renew(lane.tp)
+            stamp(batch.data, *self._numbers.number(lane.tp, batch.records))
         self.pause(now, [lane])
         return [Again(lane.tp, code)]
 

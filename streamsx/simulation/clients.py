@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from streamsx.engine.produce import Producer, always
+from streamsx.engine.produce import Producer
 from streamsx.errors import StreamsxError
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.security import PLAINTEXT
@@ -97,10 +97,8 @@ class Client:
             self.process.clock,
             self._group.create_task,
             self._failed,
-            always,
             linger_s=0.005,
             buffer_bytes=32 << 20,
-            compression="none",
         )
         await producer.start()
         return producer

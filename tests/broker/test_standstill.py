@@ -92,8 +92,8 @@ async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tupl
     found = []
     async with asyncio.TaskGroup() as jobs:
         producer = Producer(
-            cluster, clock, jobs.create_task, failed, lambda: True,
-            linger_s=0.005, buffer_bytes=32 * MB, compression="none",
+            cluster, clock, jobs.create_task, failed,
+            linger_s=0.005, buffer_bytes=32 * MB,
         )  # fmt: skip
         await producer.start()
         start = partial(GatedActor, lambda: None)

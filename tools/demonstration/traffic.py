@@ -13,7 +13,7 @@ from math import inf
 from pydoc_data import topics as help_texts
 
 from streamsx.clock import Clock
-from streamsx.engine.produce import Producer, always
+from streamsx.engine.produce import Producer
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.wire import Api
@@ -63,7 +63,7 @@ class Feed:
         """Until it is done. Raises what the broker refuses for good."""
         producer = Producer(
             cluster, self._clock, spawn, lambda error: setattr(self, "_failed", error),
-            always, linger_s=0.0, buffer_bytes=BUFFER_BYTES, compression="none",
+            linger_s=0.0, buffer_bytes=BUFFER_BYTES,
         )  # fmt: skip
         try:
             await self._send(producer, cluster.partitions(self._topic))

@@ -111,10 +111,10 @@ async def playing(**settings: Any) -> AsyncIterator[Play]:
         cluster = Cluster(broker.bootstrap)
         await cluster.start()
         await cluster.follow(["t"])
-        defaults = {"linger_s": 0.001, "buffer_bytes": 1 << 20, "compression": "none"}
+        defaults = {"linger_s": 0.001, "buffer_bytes": 1 << 20}
         producer = Producer(
-            cluster, SystemClock(), jobs.create_task, failures.append, lambda: leased[0],
-            room=room.set, **{**defaults, **settings},
+            cluster, SystemClock(), jobs.create_task, failures.append,
+            held=lambda: leased[0], room=room.set, **{**defaults, **settings},
         )  # fmt: skip
         async with asyncio.timeout(WAIT_S):
             await producer.start()
@@ -560,16 +560,6 @@ def test_rows_of_a_changelog_arrive_in_order_over_several_batches() -> None:
         assert await play.producer.flush() == {Q: 30}
         assert [value for sent in play.log.of(Q) for value in sent.values] == values
         assert len(play.log.of(Q)) == 4
-
-    play(story)
-
-
-def test_when_nothing_can_come_too_late_any_more_it_leaves_without_a_lease() -> None:
-    async def story(play: Play) -> None:
-        play.leased[0] = False
-        play.send(b"a")
-        play.producer.free()
-        assert await play.producer.flush() == {P: 1}
 
     play(story)
 

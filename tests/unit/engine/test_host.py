@@ -1,0 +1,119 @@
+"""What timers send, beside tasks whose changelogs nobody takes, and which are lost."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+from streamsx.broker.server import answered
+from streamsx.kafka.batch import scan
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+from streamsx.model import TaskId, TopicPartition
+from tests.unit.engine.conftest import changelog, counting
+
+if TYPE_CHECKING:
+    from streamsx import App
+    from streamsx.broker.connection import Call
+    from streamsx.broker.events import ReplyBody
+    from streamsx.broker.service import Service
+    from tests.unit.engine.conftest import Bench
+
+T0 = TaskId(0, 0)
+TICKS = TopicPartition("ticks", 0)
+EVERY_S = 0.1
+
+
+def ticking(**settings: Any) -> App:
+    """Counts words; sends a number ten times a second, from 0 on."""
+    app = counting(**settings)
+    ticks = app.topic("ticks", partitions=1, value_serializer="raw")
+    sent: list[int] = []
+
+    @app.timer(EVERY_S)
+    async def tick() -> None:
+        await ticks.send(value=b"%d" % len(sent))
+        sent.append(len(sent))
+
+    return app
+
+
+def ticked(bench: Bench) -> list[int]:
+    return [int(value or b"") for _, value in bench.read(TICKS)]
+
+
+def epochs(bench: Bench, tp: TopicPartition) -> list[int]:
+    """Of the producers of its batches."""
+    log = bench.log(tp)
+    batches = scan(bytes(log.read(log.start, 1 << 20)), check=True)
+    return [header.producer_epoch for _, _, header in batches]
+
+
+def refusing_rows(service: Service, call: Call) -> ReplyBody | None:
+    """A changelog that takes nothing; other topics do."""
+    if call.api is not Api.PRODUCE or call.body.topic_data[0].name != changelog(0).topic:
+        return answered(service, call)
+    part = {"index": 0, "error_code": ErrorCode.NOT_ENOUGH_REPLICAS, "base_offset": -1}
+    return {"responses": [{"name": changelog(0).topic, "partition_responses": [part]}]}
+
+
+def test_what_a_timer_sends_shares_no_fate_with_a_task_that_is_lost(bench: Bench) -> None:
+    """The task's rows are not taken; then its lease runs out; then it is lost, its rows are dropped
+    and their epoch ends. Ticks arrive all the time, each once, of one epoch.
+    """
+    station = bench.begun(ticking())
+    station.hand.plan(T0)
+    bench.until(lambda: ticked(bench))
+    bench.answer = refusing_rows
+    bench.feed(0, "a")
+    bench.run(3)
+    assert not bench.read(changelog(0))
+    before = len(ticked(bench))
+    station.made.session.member.lease.until = bench.scheduler.now
+    bench.run(1)
+    assert len(ticked(bench)) >= before + 9
+    station.hand.lose(T0)
+    bench.run(1)
+    station.made.session.member.lease.until = bench.scheduler.now + 100
+    station.made.link.losses = station.made.session.losses
+    bench.answer = answered
+    station.hand.plan(T0)
+    bench.until(lambda: bench.counted() == {"a": 1})
+    ticks = ticked(bench)
+    assert ticks == list(range(len(ticks)))
+    assert len(ticks) >= before + 20
+    assert set(epochs(bench, TICKS)) == {0}
+    assert set(epochs(bench, changelog(0))) == {1}
+
+
+def test_a_topic_that_takes_nothing_of_a_timer_holds_up_no_commit(bench: Bench) -> None:
+    def refusing_ticks(service: Service, call: Call) -> ReplyBody | None:
+        if call.api is not Api.PRODUCE or call.body.topic_data[0].name != TICKS.topic:
+            return answered(service, call)
+        part = {"index": 0, "error_code": ErrorCode.NOT_ENOUGH_REPLICAS, "base_offset": -1}
+        return {"responses": [{"name": TICKS.topic, "partition_responses": [part]}]}
+
+    station = bench.begun(ticking())
+    station.hand.plan(T0)
+    bench.until(lambda: ticked(bench))
+    bench.answer = refusing_ticks
+    before = len(ticked(bench))
+    bench.feed(0, "a")
+    bench.until(lambda: bench.counted() == {"a": 1}, 3)
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 1)
+    assert len(ticked(bench)) == before
+
+
+def test_what_a_timer_has_sent_is_there_when_its_worker_has_ended(bench: Bench) -> None:
+    """All of it is in a batch that waits for its linger."""
+    station = bench.station(ticking(producer_linger=10.0), by_hand=False)
+    bench.until(lambda: len(station.made.tasks.actives) == 3 if station.begun else False)
+    bench.run(1)
+    assert ticked(bench) == []
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 20)
+    assert station.main.result == 0
+    ticks = ticked(bench)
+    assert ticks == list(range(len(ticks)))
+    assert len(ticks) >= 9
