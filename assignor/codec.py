@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from streamsx.errors import DataError
+from streamsx.kafka.compiler import put_varint
 from streamsx.model import TaskId
 
 FORMAT = 1
@@ -59,10 +60,7 @@ class Reader:
 def number(value: int) -> bytes:
     assert value >= 0, f"varints are unsigned: {value}"
     out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+    put_varint(out, value)
     return bytes(out)
 
 

@@ -6,7 +6,8 @@ The tables `JOIN` and `ASSIGNMENT` are the format, tag by tag; `codec` has the l
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum, IntFlag
+from enum import IntEnum
+from typing import Any
 
 from streamsx.assignor.codec import (
     Reader,
@@ -34,18 +35,9 @@ from streamsx.assignor.model import (
 )
 from streamsx.model import TaskId
 
-
-class JoinFlag(IntFlag):
-    LEAVING = 1
-    FRESH = 4
-    OBSERVER = 16
-
-
-class AssignmentFlag(IntFlag):
-    MORE = 1
-    NO_TAKERS = 2
-    LEADER = 8
-    SHARED_NAME = 16
+JOIN_FLAGS = {"leaving": 1, "fresh": 4, "observer": 16}
+ASSIGNMENT_FLAGS = {"more": 1, "no_takers": 2, "leader": 8, "shared_name": 16}
+"""What is so or not: its bit in the field `flags`."""
 
 
 class ErrorWord(IntEnum):
@@ -201,13 +193,17 @@ ASSIGNMENT = (
 )
 
 
+def _flags(data: object, bits: Mapping[str, int]) -> int:
+    return sum(bit for name, bit in bits.items() if getattr(data, name))
+
+
+def _read_flags(flags: int, bits: Mapping[str, int]) -> dict[str, Any]:
+    return {name: bool(flags & bit) for name, bit in bits.items()}
+
+
 def write_join(member: MemberAtJoin) -> bytes:
     """All of a member but its id, its claims and what it knows, which travel elsewhere."""
-    flags = (
-        JoinFlag.LEAVING * (member.leaving is not None)
-        | JoinFlag.FRESH * member.fresh
-        | JoinFlag.OBSERVER * member.observer
-    )
+    flags = _flags(member, JOIN_FLAGS)
     deadline_ms = None if member.leaving is None else member.leaving.deadline_ms
     return write_fields(member, JOIN, flags=flags, deadline_ms=deadline_ms)
 
@@ -215,37 +211,22 @@ def write_join(member: MemberAtJoin) -> bytes:
 def read_join(data: bytes) -> MemberAtJoin:
     """A member without an id and claims. Raises Unreadable."""
     values = read_fields(data, JOIN)
-    flags, deadline_ms = values.pop("flags"), values.pop("deadline_ms")
+    values |= _read_flags(values.pop("flags"), JOIN_FLAGS)
+    way_out = WayOut(values.pop("deadline_ms"))
+    values["leaving"] = way_out if values["leaving"] else None
     if not values["capacity"]:
         raise Unreadable("user data tell of no capacity: tag 3: 1 is the least")
-    return MemberAtJoin(
-        id="",
-        leaving=WayOut(deadline_ms) if flags & JoinFlag.LEAVING else None,
-        fresh=bool(flags & JoinFlag.FRESH),
-        observer=bool(flags & JoinFlag.OBSERVER),
-        **values,
-    )
+    return MemberAtJoin(id="", **values)
 
 
 def write_assignment(data: AssignmentView) -> bytes:
-    flags = (
-        AssignmentFlag.MORE * data.more
-        | AssignmentFlag.NO_TAKERS * data.no_takers
-        | AssignmentFlag.LEADER * data.leader
-        | AssignmentFlag.SHARED_NAME * data.shared_name
-    )
+    flags = _flags(data, ASSIGNMENT_FLAGS)
     return write_fields(data, ASSIGNMENT, flags=flags, round=data.memory.round)
 
 
 def read_assignment(data: bytes) -> AssignmentView:
     """Raises Unreadable."""
     values = read_fields(data, ASSIGNMENT)
-    flags, known = values.pop("flags"), values.pop("round")
-    return AssignmentView(
-        memory=replace(values.pop("memory"), round=known),
-        more=bool(flags & AssignmentFlag.MORE),
-        no_takers=bool(flags & AssignmentFlag.NO_TAKERS),
-        leader=bool(flags & AssignmentFlag.LEADER),
-        shared_name=bool(flags & AssignmentFlag.SHARED_NAME),
-        **values,
-    )
+    values |= _read_flags(values.pop("flags"), ASSIGNMENT_FLAGS)
+    values["memory"] = replace(values["memory"], round=values.pop("round"))
+    return AssignmentView(**values)
