@@ -14,15 +14,7 @@ Not here: what becomes of it (`agent`).
 import dis
 import functools
 import sys
-from collections.abc import (
-    Callable,
-    Collection,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import copy_context
 from itertools import pairwise

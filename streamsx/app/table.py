@@ -9,14 +9,7 @@ lost. None means absent: putting it deletes.
 Not here: caching and codecs of rows (`streamsx.state`), which task has which table.
 """
 
-from collections.abc import (
-    Callable,
-    ItemsView,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    ValuesView,
-)
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from streamsx.app.compat import FaustNames

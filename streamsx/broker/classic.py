@@ -37,17 +37,8 @@ from enum import Enum
 from math import inf
 from typing import Any
 
-from streamsx.broker.events import (
-    BrokerTick,
-    ClientReply,
-    ClientRequest,
-    Effect,
-    Gone,
-    Persist,
-    ReplyBody,
-    Story,
-    Wake,
-)
+from streamsx.broker import events as e
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.members import (
     Members,
     RoundMember,
@@ -139,7 +130,7 @@ class Turn:
         self.group_id = group_id
         self.now = 0.0
         self.wall_ms = 0
-        self.effects: list[Effect] = []
+        self.effects: list[e.Effect] = []
         self.wake_at = inf
 
     def begin(self, now: float) -> float:
@@ -147,15 +138,15 @@ class Turn:
         self.now, self.effects = now, []
         return self.wake_at
 
-    def over(self, armed: float) -> list[Effect]:
+    def over(self, armed: float) -> list[e.Effect]:
         """What it puts out. Whoever wants to be woken earlier than is `armed` must say so."""
         if self.wake_at < armed:
-            self.effects.append(Wake(self.group_id, self.wake_at))
+            self.effects.append(e.Wake(self.group_id, self.wake_at))
         return self.effects
 
     def reply(self, waiter: int, body: ReplyBody) -> None:
         """Answers a request."""
-        self.effects.append(ClientReply(waiter, body))
+        self.effects.append(e.ClientReply(waiter, body))
 
     def dismiss(self, member: RoundMember, code: ErrorCode) -> None:
         """Answers its parked requests with an error."""
@@ -175,7 +166,7 @@ class Turn:
 
     def tell(self, event: str, about: str) -> None:
         """One line for the log."""
-        self.effects.append(Story(f"{event} group={self.group_id} {about}"))
+        self.effects.append(e.Story(f"{event} group={self.group_id} {about}"))
 
 
 class Round:
@@ -196,7 +187,7 @@ class Round:
         self.recovered = False
         self.story: deque[tuple[float, Cause, GroupState, int]] = deque(maxlen=STORY_LINES)
 
-    def fire(self, cause: Cause, *of: RoundMember | ClientRequest) -> None:
+    def fire(self, cause: Cause, *of: RoundMember | e.ClientRequest) -> None:
         """Raises InvalidTransition, with the story, for what the table does not know."""
         self.story.append((self.turn.now, cause, self.state, self.generation))
         action = TABLE[cause][COLUMN[self.state]]
@@ -265,7 +256,7 @@ class Round:
             self.answer_join(m)
             self.turn.touch(m)
 
-    def tell_again(self, member: RoundMember, _: ClientRequest) -> None:
+    def tell_again(self, member: RoundMember, _: e.ClientRequest) -> None:
         """Seed 001: nobody knows who heard of a generation that was loaded, so all join again."""
         leads = self.state is GroupState.STABLE and member.id == self.leader
         if leads or self.recovered:
@@ -273,7 +264,7 @@ class Round:
         else:
             self.answer_join(member)
 
-    def return_quietly(self, member: RoundMember, request: ClientRequest) -> None:
+    def return_quietly(self, member: RoundMember, request: e.ClientRequest) -> None:
         """KIP-345: no round, unless the protocol would be another one.
 
         Before KIP-814 a returning leader could not be told to leave the assignment alone: the
@@ -288,22 +279,22 @@ class Round:
             but = {"leader": member.former_id, "members": []}
         self.answer_join(member, but if self.leader == member.id else {})
 
-    def live(self, member: RoundMember, request: ClientRequest) -> None:
+    def live(self, member: RoundMember, request: e.ClientRequest) -> None:
         self.turn.touch(member)
         self.turn.reply(request.waiter, {"error_code": ErrorCode.NONE})
 
-    def hurry(self, member: RoundMember, request: ClientRequest) -> None:
+    def hurry(self, member: RoundMember, request: e.ClientRequest) -> None:
         self.turn.touch(member)
         self.refuse(member, request)
 
-    def refuse(self, _: RoundMember, request: ClientRequest) -> None:
+    def refuse(self, _: RoundMember, request: e.ClientRequest) -> None:
         self.turn.reply(request.waiter, {"error_code": ErrorCode.REBALANCE_IN_PROGRESS})
 
-    def park(self, member: RoundMember, request: ClientRequest) -> None:
+    def park(self, member: RoundMember, request: e.ClientRequest) -> None:
         self.turn.dismiss(member, ErrorCode.REBALANCE_IN_PROGRESS)  # if it asked before, elsewhere
         member.sync, member.synced = request.waiter, True
 
-    def assign(self, leader: RoundMember, request: ClientRequest) -> None:
+    def assign(self, leader: RoundMember, request: e.ClientRequest) -> None:
         self.park(leader, request)
         for given in request.body.assignments:
             if m := self.members.get(given.member_id):
@@ -316,7 +307,7 @@ class Round:
                 m.sync = None
                 self.turn.touch(m)
 
-    def hand_out(self, member: RoundMember, request: ClientRequest) -> None:
+    def hand_out(self, member: RoundMember, request: e.ClientRequest) -> None:
         member.synced = True
         self.turn.reply(request.waiter, self.assignment(member))
 
@@ -359,7 +350,7 @@ class Round:
             self.protocol_type, self.generation, self.protocol, self.leader, self.turn.wall_ms,
             tuple(m.about for m in self.members.values()), self.state is GroupState.STABLE,
         )  # fmt: skip
-        self.turn.effects.append(Persist(((GroupKey(self.turn.group_id), value),)))
+        self.turn.effects.append(e.Persist(((GroupKey(self.turn.group_id), value),)))
 
     def set_deadline(self, delay_ms: int) -> None:
         self.deadline = self.turn.now + delay_ms / 1000
@@ -385,27 +376,27 @@ class ClassicGroup:
             Api.SYNC_GROUP: self._sync,
         }
 
-    def step(self, now: float, event: ClientRequest | BrokerTick | Gone) -> list[Effect]:
+    def step(self, now: float, event: e.ClientRequest | e.BrokerTick | e.Gone) -> list[e.Effect]:
         """Raises InvalidTransition if a request came through that its state does not know."""
         turn = self.turn
         armed = turn.begin(now)
-        if isinstance(event, ClientRequest):
+        if isinstance(event, e.ClientRequest):
             turn.wall_ms = event.wall_ms
             self._requests[event.api](event)
-        elif isinstance(event, BrokerTick):
+        elif isinstance(event, e.BrokerTick):
             turn.wall_ms, armed = event.wall_ms, inf
             self._tick()
         else:
             self._forget_waiter(event.waiter)
         return turn.over(armed)
 
-    def load(self, now: float, value: GroupValue) -> list[Effect]:
+    def load(self, now: float, value: GroupValue) -> list[e.Effect]:
         """Becomes the group that was persisted."""
         self.turn.now = now
         self.round.load(value)
-        return [Wake(self.id, self.turn.wake_at)] if self.turn.wake_at < inf else []
+        return [e.Wake(self.id, self.turn.wake_at)] if self.turn.wake_at < inf else []
 
-    def may_commit(self, now: float, request: ClientRequest) -> tuple[ErrorCode, list[Effect]]:
+    def may_commit(self, now: float, request: e.ClientRequest) -> tuple[ErrorCode, list[e.Effect]]:
         """Whether this OffsetCommit is accepted; a member that may commit is alive."""
         body, generation = request.body, request.body.generation_id_or_member_epoch
         if generation < 0 and self.round.state is GroupState.EMPTY:
@@ -418,7 +409,7 @@ class ClassicGroup:
         self.turn.touch(self.round.members[body.member_id])
         return ErrorCode.NONE, self.turn.over(armed)
 
-    def _join(self, request: ClientRequest) -> None:
+    def _join(self, request: e.ClientRequest) -> None:
         body, peer, members = request.body, request.peer, self.round.members
         if code := self._join_refusal(body):
             self.turn.reply(request.waiter, {"error_code": code, "member_id": body.member_id})
@@ -462,7 +453,7 @@ class ClassicGroup:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
 
-    def _promise(self, request: ClientRequest, member_id: str) -> None:
+    def _promise(self, request: e.ClientRequest, member_id: str) -> None:
         """KIP-394: a client whose first answer is lost leaves no member behind."""
         until = self.turn.now + request.body.session_timeout / 1000
         self.round.pending[member_id] = until
@@ -489,7 +480,7 @@ class ClassicGroup:
         same = member.about.protocols == old.about.protocols
         return Cause.UNCHANGED if same else Cause.CHANGED
 
-    def _sync(self, request: ClientRequest) -> None:
+    def _sync(self, request: e.ClientRequest) -> None:
         body, group = request.body, self.round
         code = self._check(body, body.generation_id)
         meant = (body.protocol_type, body.protocol_name)
@@ -502,14 +493,14 @@ class ClassicGroup:
         cause = Cause.LEAD if body.member_id == group.leader else Cause.SYNC
         group.fire(cause, group.members[body.member_id], request)
 
-    def _heartbeat(self, request: ClientRequest) -> None:
+    def _heartbeat(self, request: e.ClientRequest) -> None:
         body = request.body
         if code := self._check(body, body.generation_id):
             self.turn.reply(request.waiter, {"error_code": code})
             return
         self.round.fire(Cause.HEARTBEAT, self.round.members[body.member_id], request)
 
-    def _leave(self, request: ClientRequest) -> None:
+    def _leave(self, request: e.ClientRequest) -> None:
         many = request.version >= LEAVE_MANY_SINCE
         before, answers = self._sizes(), []
         for who in request.body.members if many else (request.body,):

@@ -7,19 +7,9 @@ that failed throws away one machine and loads another from what is on disk.
 from collections.abc import Iterable
 from typing import Any
 
+from streamsx.broker import events as e
 from streamsx.broker.classic import ClassicGroup, GroupConfig, describe
-from streamsx.broker.events import (
-    BrokerTick,
-    ClientReply,
-    ClientRequest,
-    Effect,
-    Event,
-    Gone,
-    Load,
-    Persist,
-    ReplyBody,
-    Topics,
-)
+from streamsx.broker.events import ReplyBody
 from streamsx.broker.offsets import NO_ID, Catalog, fetched, judge_commit, rows
 from streamsx.broker.records import GroupKey, GroupValue, Key, OffsetKey, OffsetValue
 from streamsx.kafka.errors import ErrorCode
@@ -46,19 +36,19 @@ class Coordinator:
             Api.DELETE_GROUPS: self._delete,
         }
 
-    def step(self, now: float, event: Event) -> list[Effect]:
+    def step(self, now: float, event: e.Event) -> list[e.Effect]:
         """Raises InvalidTransition for a request that came through in an impossible state."""
         match event:
-            case ClientRequest():
+            case e.ClientRequest():
                 return self._for_several.get(event.api, self._of_member)(now, event)
-            case BrokerTick() | Gone():
+            case e.BrokerTick() | e.Gone():
                 return self._step_group(now, event.group, event)
-            case Topics():
+            case e.Topics():
                 return self._change_topics(event)
-            case Load():
+            case e.Load():
                 return self._load(now, event)
 
-    def _of_member(self, now: float, request: ClientRequest) -> list[Effect]:
+    def _of_member(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         group_id = request.body.group_id
         if not group_id:
             return [self.refuse(request, ErrorCode.INVALID_GROUP_ID)]
@@ -66,8 +56,8 @@ class Coordinator:
         return self._step_group(now, group_id, request)
 
     def _step_group(
-        self, now: float, group_id: str, event: ClientRequest | BrokerTick | Gone
-    ) -> list[Effect]:
+        self, now: float, group_id: str, event: e.ClientRequest | e.BrokerTick | e.Gone
+    ) -> list[e.Effect]:
         group = self.groups.get(group_id)
         if group is None:  # deleted before its Tick came
             return []
@@ -86,9 +76,9 @@ class Coordinator:
         if not (state.generation or state.members or state.pending or group.committed):
             del self.groups[group.id]
 
-    def _commit(self, now: float, request: ClientRequest) -> list[Effect]:
+    def _commit(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         body = request.body
-        group, effects = self.groups.get(body.group_id), list[Effect]()
+        group, effects = self.groups.get(body.group_id), list[e.Effect]()
         if group is not None:
             refused, effects = group.may_commit(now, request)
         elif body.generation_id_or_member_epoch < 0:
@@ -98,23 +88,23 @@ class Coordinator:
             refused = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.ILLEGAL_GENERATION
         note_max = self.config.offset_metadata_bytes_max
         puts, answer = judge_commit(request, refused, self.catalog, note_max)
-        reply = ClientReply(request.waiter, answer)
+        reply = e.ClientReply(request.waiter, answer)
         if not puts:
             return [*effects, reply]
         committed = self._group(body.group_id).committed
         committed |= {(key.topic, key.partition): value for key, value in puts.items()}
-        return [*effects, Persist(tuple(puts.items())), reply]
+        return [*effects, e.Persist(tuple(puts.items())), reply]
 
-    def _fetch(self, _: float, request: ClientRequest) -> list[Effect]:
+    def _fetch(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         version, answers = request.version, list[ReplyBody]()
         for asked in fetched_groups(request):
             group = self.groups.get(asked.group_id)
             committed = group.committed if group else {}
             answers.append(fetched(asked.group_id, committed, asked.topics, version, self.catalog))
         first = answers[0] if answers else {}
-        return [ClientReply(request.waiter, {**first, "groups": answers})]
+        return [e.ClientReply(request.waiter, {**first, "groups": answers})]
 
-    def _describe(self, _: float, request: ClientRequest) -> list[Effect]:
+    def _describe(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         absent = request.version >= ABSENT_SINCE[Api.DESCRIBE_GROUPS]
         code = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.NONE
         groups = [
@@ -123,9 +113,9 @@ class Coordinator:
             else {"group_id": group_id, "group_state": "Dead", "error_code": code}
             for group_id in request.body.groups
         ]
-        return [ClientReply(request.waiter, {"groups": groups})]
+        return [e.ClientReply(request.waiter, {"groups": groups})]
 
-    def _list(self, _: float, request: ClientRequest) -> list[Effect]:
+    def _list(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         states = {name.casefold() for name in request.body.states_filter}
         types = {name.casefold() for name in request.body.types_filter}
         groups = [
@@ -139,9 +129,9 @@ class Coordinator:
             if (not states or group.round.state.value.casefold() in states)
             and (not types or "classic" in types)
         ]
-        return [ClientReply(request.waiter, {"groups": groups})]
+        return [e.ClientReply(request.waiter, {"groups": groups})]
 
-    def _delete(self, _: float, request: ClientRequest) -> list[Effect]:
+    def _delete(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         results: list[ReplyBody] = []
         keys: list[Key] = []
         for group_id in request.body.groups_names:
@@ -154,10 +144,10 @@ class Coordinator:
                 keys += [GroupKey(group_id), *rows(group_id, group.committed)]
                 del self.groups[group_id]
             results.append({"group_id": group_id, "error_code": code})
-        reply = ClientReply(request.waiter, {"results": results})
-        return [Persist(deletes=tuple(keys)), reply] if keys else [reply]
+        reply = e.ClientReply(request.waiter, {"results": results})
+        return [e.Persist(deletes=tuple(keys)), reply] if keys else [reply]
 
-    def _change_topics(self, event: Topics) -> list[Effect]:
+    def _change_topics(self, event: e.Topics) -> list[e.Effect]:
         """Offsets of a topic that is gone, or of its namesake, must not greet the next one."""
         old, self.catalog = self.catalog, Catalog(event.topics)
 
@@ -171,10 +161,10 @@ class Coordinator:
             for _, topic, partition in lost:
                 del group.committed[topic, partition]
             keys += lost
-        return [Persist(deletes=tuple(keys))] if keys else []
+        return [e.Persist(deletes=tuple(keys))] if keys else []
 
-    def _load(self, now: float, event: Load) -> list[Effect]:
-        effects: list[Effect] = []
+    def _load(self, now: float, event: e.Load) -> list[e.Effect]:
+        effects: list[e.Effect] = []
         for key, value in event.rows:
             group = self._group(key.group)
             if isinstance(value, GroupValue):
@@ -187,7 +177,7 @@ class Coordinator:
         """Know nothing of a group, until `Load` says what is on disk."""
         self.groups.pop(group_id, None)
 
-    def refuse(self, request: ClientRequest, code: ErrorCode) -> ClientReply:
+    def refuse(self, request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
         """The answer to a request of which nothing is done, in the form its clients look for."""
         body, error = request.body, {"error_code": code}
         match request.api:
@@ -204,9 +194,9 @@ class Coordinator:
                 answer = {**error, "member_id": body.member_id}
             case _:
                 answer = error
-        return ClientReply(request.waiter, answer)
+        return e.ClientReply(request.waiter, answer)
 
 
-def fetched_groups(request: ClientRequest) -> Iterable[Any]:
+def fetched_groups(request: e.ClientRequest) -> Iterable[Any]:
     """Of an OffsetFetch: before version 8 there was one group, at the top."""
     return request.body.groups if request.version >= SEVERAL_SINCE else (request.body,)

@@ -10,15 +10,7 @@ from typing import Any
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from streamsx.broker.records import (
-    Key,
-    TopicKey,
-    TopicValue,
-    Value,
-    key_bytes,
-    read_row,
-    row_bytes,
-)
+from streamsx.broker.records import Key, TopicKey, TopicValue, Value, key_bytes, read_row, row_bytes
 from streamsx.errors import IncompatibleStore, StoreCorrupt
 
 FORMAT = 1

@@ -13,23 +13,10 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import assert_never
 
+from streamsx.broker import events as e
 from streamsx.broker.classic import GroupConfig
 from streamsx.broker.connection import Call
 from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.events import (
-    BrokerTick,
-    ClientReply,
-    ClientRequest,
-    Effect,
-    Event,
-    Gone,
-    Load,
-    Peer,
-    Persist,
-    Story,
-    Topics,
-    Wake,
-)
 from streamsx.broker.meta import Meta
 from streamsx.clock import Clock
 from streamsx.kafka.errors import ErrorCode
@@ -56,7 +43,7 @@ class Groups:
         self._catalog, self._fresh_id = catalog, fresh_id
         self._loop = asyncio.get_running_loop()
         self._waiters = count(1)
-        self._open: dict[int, tuple[ClientRequest, Call]] = {}
+        self._open: dict[int, tuple[e.ClientRequest, Call]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: Counter[tuple[str, type[Exception]]] = Counter()
         self._machine: Coordinator | None = None
@@ -66,8 +53,8 @@ class Groups:
         """Hands a request to its group, which will reply, perhaps later."""
         waiter = next(self._waiters)
         fresh_id = str(self._fresh_id()) if call.api is Api.JOIN_GROUP else ""
-        peer = Peer(call.client_id, call.connection.host)
-        request = ClientRequest(
+        peer = e.Peer(call.client_id, call.connection.host)
+        request = e.ClientRequest(
             waiter, call.api, call.version, peer, call.body, fresh_id, self._wall_ms()
         )
         self._open[waiter] = request, call
@@ -76,7 +63,7 @@ class Groups:
 
     def topics_changed(self) -> None:
         """To be told of each change of the catalog."""
-        self._tell(Topics(self._catalog()))
+        self._tell(e.Topics(self._catalog()))
 
     @property
     def machine(self) -> Coordinator | None:
@@ -99,9 +86,9 @@ class Groups:
 
     def _gone(self, waiter: int) -> None:
         if (found := self._open.pop(waiter, None)) and (group := group_of(found[0])) is not None:
-            self._tell(Gone(group, waiter), group)
+            self._tell(e.Gone(group, waiter), group)
 
-    def _tell(self, event: Event, group: str | None = None) -> None:
+    def _tell(self, event: e.Event, group: str | None = None) -> None:
         """With the group that it is of, where it is of one alone."""
         machine = self._machine or self._load_or_dismiss()
         try:
@@ -113,7 +100,7 @@ class Groups:
             self._start_over(machine)
             raise
 
-    def _carry_out(self, machine: Coordinator, event: Event, group: str | None) -> None:
+    def _carry_out(self, machine: Coordinator, event: e.Event, group: str | None) -> None:
         try:
             self._step(machine, event)
         except OSError:
@@ -123,28 +110,28 @@ class Groups:
                 raise
             self._start_group_over(machine, group, error)
 
-    def _step(self, machine: Coordinator, event: Event) -> None:
+    def _step(self, machine: Coordinator, event: e.Event) -> None:
         for effect in machine.step(self._clock.now(), event):
             self._perform(effect)
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: e.Effect) -> None:
         match effect:
-            case ClientReply():
+            case e.ClientReply():
                 self._reply(effect)
-            case Persist():
+            case e.Persist():
                 self._meta.write(effect.puts, effect.deletes)
-            case Wake():
+            case e.Wake():
                 self._wake(effect)
-            case Story():
+            case e.Story():
                 logger.info(effect.text)
             case _:
                 assert_never(effect)
 
-    def _reply(self, reply: ClientReply) -> None:
+    def _reply(self, reply: e.ClientReply) -> None:
         _, call = self._open.pop(reply.waiter)
         call.reply(reply.body)
 
-    def _wake(self, wake: Wake) -> None:
+    def _wake(self, wake: e.Wake) -> None:
         if timer := self._timers.pop(wake.group, None):
             timer.cancel()
         delay = max(0.0, wake.at - self._clock.now())
@@ -152,7 +139,7 @@ class Groups:
 
     def _ring(self, group: str) -> None:
         del self._timers[group]
-        self._tell(BrokerTick(group, self._wall_ms()), group)
+        self._tell(e.BrokerTick(group, self._wall_ms()), group)
 
     def _wall_ms(self) -> int:
         return int(self._clock.wall() * 1000)
@@ -168,8 +155,8 @@ class Groups:
     def _load(self) -> Coordinator:
         """Raises OSError and StoreCorrupt; then the next event tries again."""
         machine = Coordinator(self._config)
-        self._step(machine, Load(tuple(self._meta.rows("GO"))))
-        self._step(machine, Topics(self._catalog()))
+        self._step(machine, e.Load(tuple(self._meta.rows("GO"))))
+        self._step(machine, e.Topics(self._catalog()))
         self._machine = machine
         return machine
 
@@ -184,7 +171,7 @@ class Groups:
         machine.forget(group)
         self._dismiss(machine, group)
         rows = self._meta.rows("GO")
-        self._step(machine, Load(tuple(row for row in rows if row[0].group == group)))
+        self._step(machine, e.Load(tuple(row for row in rows if row[0].group == group)))
 
     def _start_over(
         self, machine: Coordinator, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -207,6 +194,6 @@ class Groups:
                 call.reply(machine.refuse(request, code).body)
 
 
-def group_of(request: ClientRequest) -> str | None:
+def group_of(request: e.ClientRequest) -> str | None:
     """The group that this request can change; None for those that look at several."""
     return str(request.body.group_id) if request.api in OF_ONE_GROUP else None

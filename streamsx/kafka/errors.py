@@ -6,19 +6,7 @@ What a member or a producer does about a code depends on what it is doing, and s
 from enum import IntEnum, unique
 from typing import Self
 
-from streamsx.errors import (
-    CorruptRecord,
-    Fenced,
-    ForeignProtocol,
-    InstanceIdTaken,
-    NotFound,
-    RebalanceInProgress,
-    RecordTooLarge,
-    SettingError,
-    StreamsxError,
-    TopicGone,
-    WorldError,
-)
+from streamsx import errors
 
 
 @unique
@@ -27,86 +15,86 @@ class ErrorCode(IntEnum):
     each becomes: the user's, a topic's, a record's or the group's where the code says so.
     """
 
-    kind: type[StreamsxError]
+    kind: type[errors.StreamsxError]
     retriable: bool
     """The same request may succeed later, perhaps at another broker."""
 
-    def __new__(cls, number: int, kind: type[StreamsxError] = StreamsxError) -> Self:
+    def __new__(cls, number: int, kind: type[errors.StreamsxError] = errors.StreamsxError) -> Self:
         made = int.__new__(cls, number)
         made._value_, made.kind = number, kind
-        made.retriable = issubclass(kind, WorldError) or kind is CorruptRecord
+        made.retriable = issubclass(kind, errors.WorldError) or kind is errors.CorruptRecord
         return made
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2, CorruptRecord
-    UNKNOWN_TOPIC_OR_PARTITION = 3, TopicGone
-    LEADER_NOT_AVAILABLE = 5, WorldError
-    NOT_LEADER_OR_FOLLOWER = 6, WorldError
-    REQUEST_TIMED_OUT = 7, WorldError
-    REPLICA_NOT_AVAILABLE = 9, WorldError
-    MESSAGE_TOO_LARGE = 10, RecordTooLarge
+    CORRUPT_MESSAGE = 2, errors.CorruptRecord
+    UNKNOWN_TOPIC_OR_PARTITION = 3, errors.TopicGone
+    LEADER_NOT_AVAILABLE = 5, errors.WorldError
+    NOT_LEADER_OR_FOLLOWER = 6, errors.WorldError
+    REQUEST_TIMED_OUT = 7, errors.WorldError
+    REPLICA_NOT_AVAILABLE = 9, errors.WorldError
+    MESSAGE_TOO_LARGE = 10, errors.RecordTooLarge
     OFFSET_METADATA_TOO_LARGE = 12
-    NETWORK_EXCEPTION = 13, WorldError
-    COORDINATOR_LOAD_IN_PROGRESS = 14, WorldError
-    COORDINATOR_NOT_AVAILABLE = 15, WorldError
-    NOT_COORDINATOR = 16, WorldError
-    INVALID_TOPIC_EXCEPTION = 17, SettingError
-    RECORD_LIST_TOO_LARGE = 18, RecordTooLarge
-    NOT_ENOUGH_REPLICAS = 19, WorldError
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, WorldError
+    NETWORK_EXCEPTION = 13, errors.WorldError
+    COORDINATOR_LOAD_IN_PROGRESS = 14, errors.WorldError
+    COORDINATOR_NOT_AVAILABLE = 15, errors.WorldError
+    NOT_COORDINATOR = 16, errors.WorldError
+    INVALID_TOPIC_EXCEPTION = 17, errors.SettingError
+    RECORD_LIST_TOO_LARGE = 18, errors.RecordTooLarge
+    NOT_ENOUGH_REPLICAS = 19, errors.WorldError
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, errors.WorldError
     INVALID_REQUIRED_ACKS = 21
-    ILLEGAL_GENERATION = 22, Fenced
-    INCONSISTENT_GROUP_PROTOCOL = 23, ForeignProtocol
-    INVALID_GROUP_ID = 24, SettingError
-    UNKNOWN_MEMBER_ID = 25, Fenced
-    INVALID_SESSION_TIMEOUT = 26, SettingError
-    REBALANCE_IN_PROGRESS = 27, RebalanceInProgress
+    ILLEGAL_GENERATION = 22, errors.Fenced
+    INCONSISTENT_GROUP_PROTOCOL = 23, errors.ForeignProtocol
+    INVALID_GROUP_ID = 24, errors.SettingError
+    UNKNOWN_MEMBER_ID = 25, errors.Fenced
+    INVALID_SESSION_TIMEOUT = 26, errors.SettingError
+    REBALANCE_IN_PROGRESS = 27, errors.RebalanceInProgress
     INVALID_COMMIT_OFFSET_SIZE = 28
-    TOPIC_AUTHORIZATION_FAILED = 29, SettingError
-    GROUP_AUTHORIZATION_FAILED = 30, SettingError
-    CLUSTER_AUTHORIZATION_FAILED = 31, SettingError
+    TOPIC_AUTHORIZATION_FAILED = 29, errors.SettingError
+    GROUP_AUTHORIZATION_FAILED = 30, errors.SettingError
+    CLUSTER_AUTHORIZATION_FAILED = 31, errors.SettingError
     INVALID_TIMESTAMP = 32
-    UNSUPPORTED_SASL_MECHANISM = 33, SettingError
+    UNSUPPORTED_SASL_MECHANISM = 33, errors.SettingError
     ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
-    INVALID_PARTITIONS = 37, SettingError
-    INVALID_REPLICATION_FACTOR = 38, SettingError
-    INVALID_CONFIG = 40, SettingError
-    NOT_CONTROLLER = 41, WorldError
+    INVALID_PARTITIONS = 37, errors.SettingError
+    INVALID_REPLICATION_FACTOR = 38, errors.SettingError
+    INVALID_CONFIG = 40, errors.SettingError
+    NOT_CONTROLLER = 41, errors.WorldError
     INVALID_REQUEST = 42
-    POLICY_VIOLATION = 44, SettingError
+    POLICY_VIOLATION = 44, errors.SettingError
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
-    INVALID_PRODUCER_EPOCH = 47, Fenced
+    INVALID_PRODUCER_EPOCH = 47, errors.Fenced
     INVALID_TXN_STATE = 48
     INVALID_PRODUCER_ID_MAPPING = 49
-    INVALID_TRANSACTION_TIMEOUT = 50, SettingError
-    CONCURRENT_TRANSACTIONS = 51, WorldError
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, SettingError
-    KAFKA_STORAGE_ERROR = 56, WorldError
-    SASL_AUTHENTICATION_FAILED = 58, SettingError
+    INVALID_TRANSACTION_TIMEOUT = 50, errors.SettingError
+    CONCURRENT_TRANSACTIONS = 51, errors.WorldError
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, errors.SettingError
+    KAFKA_STORAGE_ERROR = 56, errors.WorldError
+    SASL_AUTHENTICATION_FAILED = 58, errors.SettingError
     UNKNOWN_PRODUCER_ID = 59
     NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69, NotFound
-    FETCH_SESSION_ID_NOT_FOUND = 70, WorldError
-    FENCED_LEADER_EPOCH = 74, WorldError
-    UNKNOWN_LEADER_EPOCH = 75, WorldError
-    OFFSET_NOT_AVAILABLE = 78, WorldError
+    GROUP_ID_NOT_FOUND = 69, errors.NotFound
+    FETCH_SESSION_ID_NOT_FOUND = 70, errors.WorldError
+    FENCED_LEADER_EPOCH = 74, errors.WorldError
+    UNKNOWN_LEADER_EPOCH = 75, errors.WorldError
+    OFFSET_NOT_AVAILABLE = 78, errors.WorldError
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82, InstanceIdTaken
+    FENCED_INSTANCE_ID = 82, errors.InstanceIdTaken
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
-    UNSTABLE_OFFSET_COMMIT = 88, WorldError
-    THROTTLING_QUOTA_EXCEEDED = 89, WorldError
-    PRODUCER_FENCED = 90, Fenced
-    UNKNOWN_TOPIC_ID = 100, TopicGone
-    INCONSISTENT_TOPIC_ID = 103, WorldError
-    FENCED_MEMBER_EPOCH = 110, Fenced
-    UNRELEASED_INSTANCE_ID = 111, InstanceIdTaken
+    UNSTABLE_OFFSET_COMMIT = 88, errors.WorldError
+    THROTTLING_QUOTA_EXCEEDED = 89, errors.WorldError
+    PRODUCER_FENCED = 90, errors.Fenced
+    UNKNOWN_TOPIC_ID = 100, errors.TopicGone
+    INCONSISTENT_TOPIC_ID = 103, errors.WorldError
+    FENCED_MEMBER_EPOCH = 110, errors.Fenced
+    UNRELEASED_INSTANCE_ID = 111, errors.InstanceIdTaken
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
 
@@ -119,7 +107,7 @@ def name_of(code: int) -> str:
     return ErrorCode(code).name if code in set(ErrorCode) else f"error code {code}"
 
 
-def failure(code: int, where: str, advice: str = "") -> StreamsxError:
+def failure(code: int, where: str, advice: str = "") -> errors.StreamsxError:
     """The exception for a code: `NAME: where: advice`. `advice` may be the broker's own words."""
-    kind = ErrorCode(code).kind if code in set(ErrorCode) else StreamsxError
+    kind = ErrorCode(code).kind if code in set(ErrorCode) else errors.StreamsxError
     return kind(": ".join(part for part in (name_of(code), where, advice) if part))
