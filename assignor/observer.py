@@ -13,26 +13,49 @@ from streamsx.assignor.leaving import leavers
 from streamsx.assignor.memory import recall
 from streamsx.assignor.model import Group, Mark, MemberAtJoin, WayOut
 from streamsx.assignor.names import Bearer, labels, shared
-from streamsx.assignor.wire import AssignmentView, read_assignment, write_join
+from streamsx.assignor.partition_assignor import Outcome, Report, StreamsPartitionAssignor
+from streamsx.assignor.wire import AssignmentView, ErrorWord, read_assignment, write_join
 from streamsx.errors import DataError
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.model import TaskId, TopicPartition
 
 
-def observer_data(marks: Mapping[str, Mark], *, nonce: int) -> bytes:
-    """User data of an observer's Subscription. `marks`: by instance; `nonce`: + 1 at every join."""
-    return write_join(MemberAtJoin("", observer=True, nonce=nonce, marks=marks))
-
-
-def lead(metadata: Metadata, *, now_ms: int) -> Mapping[str, bytes]:
-    """The assignments of an observer that was elected leader: it knows no tasks, so nothing moves.
-
-    The marks are in the memory all the same. Which kinds were being balanced is forgotten: the next
-    leader may stop inside the tolerance.
+class ObserverAssignor:
+    """Of a tool that has something to say. Its joins are told apart by `nonce`, from which it
+    counts: else a broker may not notice the join of a second tool.
     """
-    members = read_members(metadata).members
-    memory = recall(Group((), members, None, now_ms))
-    return unchanged(members, replace(memory, round=memory.round + 1), more=True)
+
+    name = StreamsPartitionAssignor.name
+
+    def __init__(self, marks: Mapping[str, Mark], nonce: int) -> None:
+        self._marks, self._nonce = marks, nonce
+
+    def user_data(self, report: Report) -> bytes:
+        nonce = self._nonce + report.nonce
+        return write_join(MemberAtJoin("", observer=True, nonce=nonce, marks=self._marks))
+
+    def on_assignment(self, user_data: bytes) -> AssignmentView:
+        """Raises Unreadable."""
+        return read_assignment(user_data)
+
+    def assign(
+        self,
+        metadata: Metadata,
+        partitions: Mapping[str, int],
+        *,
+        leader: str,
+        generation: int,
+        now_ms: int,
+    ) -> Outcome:
+        """As an elected leader it knows no tasks, so nothing moves.
+
+        The marks are in the memory all the same. Which kinds were being balanced is forgotten: the
+        next leader may stop inside the tolerance.
+        """
+        members = read_members(metadata).members
+        memory = recall(Group((), members, None, now_ms))
+        answers = unchanged(members, replace(memory, round=memory.round + 1), more=True)
+        return Outcome(answers, None, (), ErrorWord.NONE, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from streamsx.clock import Clock
-    from streamsx.membership.departures import Departure
-    from streamsx.membership.marking import Progress
+    from streamsx.group_tool.departures import Departure
+    from streamsx.group_tool.marking import Progress
 
 
 def main() -> None:
@@ -66,8 +66,8 @@ def work(options: argparse.Namespace) -> int:
 
 
 async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" = None) -> int:
-    from streamsx.membership.departures import DepartureState
-    from streamsx.membership.marking import leave
+    from streamsx.group_tool.departures import DepartureState
+    from streamsx.group_tool.marking import leave
     from streamsx.tools.cli.progress import progress
 
     people = sys.stderr if options.json else sys.stdout
@@ -133,7 +133,7 @@ def as_data(app: str, departures: "Mapping[str, Departure]") -> dict[str, object
 
 def exit_code(departures: "Mapping[str, Departure]", *, cancel: bool) -> int:
     from streamsx.errors import NotFound
-    from streamsx.membership.departures import DepartureState
+    from streamsx.group_tool.departures import DepartureState
 
     found = {departure.state for departure in departures.values()}
     good = {DepartureState.CANCELLED} if cancel else {DepartureState.LEFT, DepartureState.LEAVING}

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from streamsx.assignor.observer import GroupReport, Instance
     from streamsx.clock import Clock
+    from streamsx.group_tool.look import Look
     from streamsx.kafka.cluster import Cluster
-    from streamsx.membership.look import Look
 
 SETTLE_S = 10.0
 """How long to ask again while the group rebalances."""
@@ -48,7 +48,7 @@ def work(options: argparse.Namespace) -> None:
 async def show(options: argparse.Namespace, clock: "Clock") -> None:
     """Once, or each time that something has changed. A group that rebalances shows no more than
     that: with `--watch` what was known before stays."""
-    from streamsx.membership.look import look
+    from streamsx.group_tool.look import look
 
     people = sys.stderr if options.json else sys.stdout
     async with connected(options) as cluster:
@@ -71,7 +71,7 @@ async def show(options: argparse.Namespace, clock: "Clock") -> None:
 
 async def settled_look(cluster: "Cluster", clock: "Clock", app: str) -> "Look":
     """As soon as the group says who runs what, or what is known after 10 s."""
-    from streamsx.membership.look import settled
+    from streamsx.group_tool.look import settled
     from streamsx.tools.cli.progress import progress
 
     again = f"the group of {app} is rebalancing: asking again"

@@ -28,10 +28,11 @@ from streamsx.engine.tasks import Parts, Tasks
 from streamsx.errors import PartitionCountChanged
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle.fetch import FetchLimits
+from streamsx.membership.events import ControlMessage
 from streamsx.membership.member import LAST_COMMIT_S, MemberConfig
-from streamsx.membership.messages import ControlMessage
+from streamsx.membership.outage import Outage
+from streamsx.membership.seat import Seat
 from streamsx.membership.session import Session
-from streamsx.membership.thread import SystemThread, Threads
 from streamsx.state.directory import StateDirectory
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.policy import Policy, Word
@@ -69,7 +70,6 @@ class Owner(Protocol):
     def fail(self, error: Exception) -> None: ...
     def ended(self, error: Exception | None) -> None: ...
     def deliver(self, message: ControlMessage) -> None: ...
-    def connect(self) -> Cluster: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,6 @@ class Given:
     clock: Clock
     cluster: Cluster
     partitions: Mapping[str, int]
-    threads: Threads = SystemThread
     rows: RowsOf = rocks_rows
 
     @property
@@ -122,7 +121,7 @@ def assemble(given: Given) -> Machinery:
     assignor = assignor_of(given)
     ended, counted = given.owner.ended, counted_by(given)
     link = GroupLink(clock, given.journal, assignor, gaps, ended, counted, limit=given.limit)
-    session = session_of(given, assignor, link)
+    session = session_of(given, assignor)
     producer = producer_of(given, lease_of(given, session, link), arrived.set)
     failures = Failures(clock)
     tasks = Tasks(parts_of(given, stores, producer, link, failures, arrived), gaps)
@@ -307,22 +306,9 @@ def assignor_of(given: Given) -> StreamsPartitionAssignor:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class MemberIdFile:
-    """The member id in the state directory, for whoever holds it next."""
-
-    directory: StateDirectory
-    group: str
-
-    def remember(self, member_id: str) -> None:
-        self.directory.remember_member(self.group, member_id, socket.gethostname())
-
-    def forget(self) -> None:
-        self.directory.forget_member()
-
-
-def session_of(given: Given, assignor: StreamsPartitionAssignor, link: GroupLink) -> Session:
-    """The group is named after the app."""
+def session_of(given: Given, assignor: StreamsPartitionAssignor) -> Session:
+    """The group is named after the app. The member id lies in the state directory, for whoever
+    holds it next."""
     group, config, directory = given.topology.app_id, given.config, given.directory
     member = MemberConfig(
         session_timeout_s=config.session_timeout_s,
@@ -331,17 +317,20 @@ def session_of(given: Given, assignor: StreamsPartitionAssignor, link: GroupLink
         revoke_timeout_s=config.revoke_timeout_s,
         jitter=directory.process_id.int % JITTER_STEPS / JITTER_STEPS,
     )
+    topics = sorted(topic for plan in given.topology.subtopologies for topic in plan.topics)
+
+    def keep(member_id: str | None) -> None:
+        if member_id is None:
+            directory.forget_member()
+        else:
+            directory.remember_member(group, member_id, socket.gethostname())
+
     return Session(
-        given.owner.connect,
         given.clock,
         member,
         group,
-        [topic for plan in given.topology.subtopologies for topic in plan.topics],
-        assignor,
-        link.published,
+        Seat(assignor, tuple(topics)),
         given.owner.deliver,
-        MemberIdFile(directory, group),
-        directory.predecessor(group, socket.gethostname()),
-        lambda text: LOG.info("%s", text),
-        given.threads,
+        Outage(given.clock.now, config.session_timeout_s, LOG.warning),
+        keep,
     )

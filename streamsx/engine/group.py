@@ -11,20 +11,19 @@ from collections.abc import Callable, Mapping
 from functools import singledispatchmethod
 
 from streamsx.assignor.model import Copy, CopyRole
-from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
+from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor
 from streamsx.clock import Clock
 from streamsx.engine.committing import Committing
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.tasks import Tasks
-from streamsx.errors import Bug, StreamsxError
+from streamsx.errors import Bug, StreamsxError, first_of
 from streamsx.lifecycle import reconcile
 from streamsx.lifecycle.denial import denial, expulsion
 from streamsx.lifecycle.owned import Owned
 from streamsx.lifecycle.task import TaskState
 from streamsx.membership import events as e
-from streamsx.membership import messages as said
 from streamsx.membership.session import Session
 from streamsx.model import Role, TaskId, TopicPartition
 
@@ -69,7 +68,6 @@ class GroupLink:
         self._gap_timer: asyncio.TimerHandle | None = None
         self._calm_since = 0.0
         self._lags: dict[TaskId, tuple[int, float]] = {}
-        self._copies = said.Published({})
         self._foreign: frozenset[TaskId] = frozenset()
         """What it is to learn and cannot, by a leader with other code."""
         self.leads, self.leaving, self.lost_leaving = False, False, False
@@ -100,7 +98,7 @@ class GroupLink:
         self._session.post(e.Ready())
 
     def stopped(self, task: TaskId) -> None:
-        """A round, in which the group hears of it: what a group shows is what its joins said."""
+        """A round, in which the group hears of it: what a group shows is what its joins e."""
         self.publish()
         self._session.post(e.Want(f"task {task} stopped"))
 
@@ -111,13 +109,10 @@ class GroupLink:
         told = {tp: e.OffsetAndMetadata(*what) for tp, what in offsets.items()}
         self._session.post(e.Commit(number, told, self._generation))
 
-    def published(self) -> said.Published:
-        """Read by the control thread when it builds a join."""
-        return self._copies
-
     def publish(self) -> None:
-        """What a join has to tell: roles and lags as of now. Of what it cannot learn a member is as
-        near as it will ever be: whoever is to hand that over need not wait."""
+        """What a join has to tell, roles and lags as of now: the control thread reads it then. Of
+        what it cannot learn a member is as near as it will ever be: whoever is to hand that over
+        need not wait."""
         copies = {t: Copy(CopyRole.DORMANT, lag) for t, lag in self._tasks.dormant.lags.items()}
         copies |= dict.fromkeys(self._foreign, Copy(CopyRole.LEARNER, 0))
         holdings, now = self._tasks.holdings, self._clock.now()
@@ -137,7 +132,9 @@ class GroupLink:
             self.restored.set()
         stalled = (t for t, (_, since) in self._lags.items() if now - since > STALLED_S)
         stopped = frozenset(holdings.tasks(TaskState.STOPPED))
-        self._copies = said.Published(copies, frozenset(stalled), stopped)
+        self._session.seat.report = Report(
+            0, copies=copies, stalled=frozenset(stalled), stopped=stopped
+        )
 
     def _starting(self, task: TaskId) -> bool:
         return self._tasks.holdings.of(task).role is Role.ACTIVE
@@ -152,11 +149,11 @@ class GroupLink:
 
     @singledispatchmethod
     def hear(self, message: object) -> None:
-        """On the data loop, in the order in which things were said."""
+        """On the data loop, in the order in which things were e."""
         raise Bug(f"group: nobody hears {message}")
 
     @hear.register
-    def _(self, message: said.Joining) -> None:
+    def _(self, message: e.Joining) -> None:
         self._journal("rebalance_started", generation=message.generation, reason=message.reason)
         self._cancel_gaps()
         if self._stayed is None:
@@ -164,7 +161,7 @@ class GroupLink:
             self._stayed = frozenset(self._tasks.actives)
 
     @hear.register
-    def _(self, message: said.PlanRead) -> None:
+    def _(self, message: e.OnAssignment) -> None:
         view = message.view
         self._generation, self.leads = message.generation, message.leader
         active = self._assignor.tasks_of(message.assigned)
@@ -214,13 +211,13 @@ class GroupLink:
         self.losses += 1
 
     @hear.register
-    def _(self, message: said.PositionsRead) -> None:
+    def _(self, message: e.PositionsRead) -> None:
         task, number = message.ticket
         found = {tp.topic: what for tp, what in message.found.items()}
         self._tasks.positions(task, number, found)
 
     @hear.register
-    def _(self, message: said.Counted) -> None:
+    def _(self, message: e.Counted) -> None:
         self._counted(message.counts)
 
     @hear.register
@@ -239,7 +236,7 @@ class GroupLink:
         self._committing.refused(message.id)
 
     @hear.register
-    def _(self, message: said.IsLeaving) -> None:
+    def _(self, message: e.IsLeaving) -> None:
         self.leaving = True
         deadline = None
         if message.deadline is not None:
@@ -247,7 +244,7 @@ class GroupLink:
         self._journal("leaving", deadline=deadline)
 
     @hear.register
-    def _(self, _: said.Stays) -> None:
+    def _(self, _: e.Stays) -> None:
         """What was lost on the way out says nothing of how it leaves another time."""
         self.leaving = self.lost_leaving = False
         self._journal("stays")
@@ -261,12 +258,12 @@ class GroupLink:
     def _(self, message: e.Fatal) -> None:
         self._ended(expulsion(message.why, message.code))
 
-    @hear.register
-    def _(self, message: said.Crashed) -> None:
-        error = message.error
+    def crashed(self, why: BaseException) -> None:
+        """The control thread is over, by a bug or because it could not begin."""
+        error = why = first_of(why)
         if not isinstance(error, StreamsxError):
             error = Bug(f"the control thread ended: {type(error).__name__}: {error}")
-            error.__cause__ = message.error
+            error.__cause__ = why
         self._ended(error)
 
     # -- gaps

@@ -13,6 +13,7 @@ import math
 import os
 import random
 import signal
+import socket
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
@@ -31,8 +32,8 @@ from streamsx.kafka.security import security_of
 from streamsx.lifecycle.reconcile import Ended
 from streamsx.loops import guarded
 from streamsx.membership import events as e
-from streamsx.membership.messages import ControlMessage
-from streamsx.membership.thread import SystemThread, Threads
+from streamsx.membership.events import ControlMessage
+from streamsx.membership.thread import Threads, system_thread
 from streamsx.state.directory import StateDirectory
 from streamsx.topology.build import Topology
 from streamsx.topology.partitions import Layout
@@ -45,6 +46,7 @@ start, that they are still loading.
 STOP_NOW_S = 5.0
 """A second signal, or a failure: one last commit may take this long."""
 CLOSING_MAX_S = 30.0
+CONTROL_END_S = 5.0
 LAST_FLUSH_S = 5.0
 CLEANUP_EVERY_S = 60.0
 TIMEOUT_SHARE = 1 / 3
@@ -74,7 +76,7 @@ class Worker:
         services: Sequence[NamedService] = (),
         hosted: Callable[[WorkerHost], None] = lambda _: None,
         begun: Callable[[], None] = lambda: None,
-        threads: Threads = SystemThread,
+        threads: Threads = system_thread,
         rows: RowsOf = rocks_rows,
         rng: random.Random | None = None,
     ) -> None:
@@ -91,6 +93,8 @@ class Worker:
         self._begun = False
         """It may be in the group: to end is to leave."""
         self._jobs: dict[asyncio.Task[None], None] = {}
+        self._control: asyncio.Future[None] | None = None
+        """The control thread, done when it is over."""
         self._broken = False
         """One of them has failed: all are being cancelled, and nothing can begin."""
         self._alone = not topology.subtopologies
@@ -139,7 +143,7 @@ class Worker:
             async with asyncio.TaskGroup() as self._group:
                 given = Given(
                     self, self._topology, self._config, self._directory, self._journal,
-                    self._clock, cluster, layout.counts, self._threads, self._rows,
+                    self._clock, cluster, layout.counts, self._rows,
                 )  # fmt: skip
                 made = assemble(given)
                 presence = await self._begin(made, topics, layout)
@@ -170,7 +174,7 @@ class Worker:
         self._journal("error", what=f"{type(error).__name__}: {error}", where="worker")
         if isinstance(error, TaskFailed) and error.__cause__ is not None:
             LOG.error("the record's failure", exc_info=error.__cause__)
-        if self._made.session.alive:
+        if self._control is not None and not self._control.done():
             self._made.session.post(e.Stop(self._clock.now() + STOP_NOW_S))
         else:
             self.ended(error)
@@ -261,7 +265,8 @@ class Worker:
             if self._alone:
                 made.link.restored.set()
             else:
-                made.session.start()
+                self._control = self._threads("control", self._in_group)
+                self._control.add_done_callback(self._out)
             await made.loop.run(self._over)
             if self._error is None:
                 await self._last_flush(made.host.producer)
@@ -271,8 +276,22 @@ class Worker:
             made.session.post(e.Silent("its data loop has ended"))  # nothing to one that has left
             for left in tuple(self._jobs):
                 left.cancel()
-            await made.session.ended()
+            if self._control is not None:
+                await asyncio.wait([self._control], timeout=CONTROL_END_S)
             made.executor.shutdown()
+
+    async def _in_group(self) -> None:
+        """On the control thread."""
+        directory, cluster = self._directory, self.connect()
+        predecessor = directory.predecessor(self._topology.app_id, socket.gethostname())
+        try:
+            await guarded(self._made.session.run(cluster, predecessor))
+        finally:
+            await cluster.stop()
+
+    def _out(self, control: asyncio.Future[None]) -> None:
+        if (error := control.exception()) is not None:
+            self._made.link.crashed(error)
 
     def _over(self) -> bool:
         """Out of the group, and everything closed, or given up."""

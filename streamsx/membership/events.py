@@ -1,4 +1,4 @@
-"""What a member hears and what it asks for: frozen values, one union each.
+"""What a member hears, what it asks for and what its worker is told: frozen values, one union each.
 
 Whoever performs a `SendRequest` reports its fate exactly once: `Reply`, or `Disconnected` for its
 whole lane; after a `Close` nothing is reported of that lane any more. A lane is one connection, in
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from streamsx.assignor.wire import AssignmentView
 from streamsx.model import TopicPartition
 
 Partitions = tuple[TopicPartition, ...]
@@ -131,13 +132,11 @@ class LeaveMark:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """An assignment. `more`: another round may follow soon, for tasks are learned or handed over.
-    `no_takers`: nobody would take what a leaving member holds."""
+    """An assignment: what the leader says beside the partitions is the `view`, and of that the
+    `mark` again, in the member's time."""
 
     partitions: frozenset[TopicPartition]
-    user_data: bytes = b""
-    more: bool = False
-    no_takers: bool = False
+    view: AssignmentView = AssignmentView()  # noqa: RUF009  # frozen
     mark: LeaveMark | None = None
 
 
@@ -322,13 +321,12 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class OnAssignment:
-    """The whole assignment, before the callbacks for its parts. `learns`: what it is to learn
-    counts; not for one that is about to go."""
+    """The whole assignment, before the callbacks for its parts. `leader`: this member's plan."""
 
     generation: int
-    user_data: bytes
     assigned: Partitions
-    learns: bool = True
+    view: AssignmentView
+    leader: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,10 +400,56 @@ class Fatal:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Out of the group, cleanly."""
+    """Out of the group, cleanly; `why` its session may run on there, if it may."""
+
+    why: str = ""
 
 
 Effect = (
     Find | SendRequest | Close | Arm | Disarm | Assign | Evict | OnAssignment | Assigned | Revoke
     | Lost | CommitDone | CommitFailed | Count | Remember | Fatal | Left
+)  # fmt: skip
+
+
+# What else the data loop is told, by the session.
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A round begins; `generation` is the one that ends."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsRead:
+    """Committed offset and metadata; -1 where nothing is committed. `ticket`: of who asked."""
+
+    ticket: Any
+    found: Mapping[TopicPartition, tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Source topics that have other partition counts than before; 0: it is gone."""
+
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class IsLeaving:
+    """The member is on its way out; monotonic second of its deadline, None without one."""
+
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """Whoever wanted it to leave has taken that back."""
+
+
+ControlMessage = (
+    Joining | PositionsRead | Counted | IsLeaving | Stays | OnAssignment | Assigned | Revoke | Lost
+    | CommitDone | CommitFailed | Fatal | Left
 )  # fmt: skip

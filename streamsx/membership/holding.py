@@ -6,6 +6,8 @@ the leader must hear, if anything.
 Not here: the algebra (claims.py), the life of a commit (commits.py), when anything is sent.
 """
 
+from dataclasses import replace
+
 from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict
 from streamsx.membership.claims import NONE, Claims
@@ -20,14 +22,15 @@ class Holding:
         self.claims, self.commits = Claims(), Commits()
         self._box, self._revoke_timeout_s = box, revoke_timeout_s
 
-    def apply(self, generation: int, synced: e.Synced, *, halting: bool) -> None:
+    def apply(self, generation: int, synced: e.Synced, *, leader: bool, halting: bool) -> None:
         """An assignment. What must go is asked for first, and nobody waits for it. Who is `halting`
         begins nothing more, and learns nothing."""
-        partitions = NONE if halting else synced.partitions
+        partitions, view = synced.partitions, synced.view
+        if halting:
+            partitions, view = NONE, replace(view, learners=frozenset(), promises=frozenset())
         begin = self.claims.apply(partitions, generation)
         self._revoke()
-        assigned = tuple(sorted(partitions))
-        whole = e.OnAssignment(generation, synced.user_data, assigned, learns=not halting)
+        whole = e.OnAssignment(generation, tuple(sorted(partitions)), view, leader)
         self._box.emit(whole, e.Assigned(begin))
 
     def release_all(self) -> None:

@@ -303,10 +303,11 @@ class Member:
             return
         assert isinstance(body, e.Synced)
         self.state, self.owned_generation = MemberState.STABLE, self.generation
-        self._mine.apply(self.generation, body, halting=self.leaving.halting)
-        self.lease.hurry(hurries=body.more)
+        halting = self.leaving.halting
+        self._mine.apply(self.generation, body, leader=self.leader, halting=halting)
+        self.lease.hurry(hurries=body.view.more)
         self._wish(self.leaving.heed(body.mark))
-        if body.no_takers and self.leaving.draining:
+        if body.view.no_takers and self.leaving.draining:
             self._drained()
 
     # Heartbeats, commits, and what the leader must hear.
@@ -364,7 +365,7 @@ class Member:
         self._lose(e.Refusal.GONE)
         self.state = MemberState.GONE
         if not (listens and self._farewell()):
-            self._box.emit(e.Left())
+            self._box.emit(e.Left("it does not answer" if self.member_id else ""))
 
     def _farewell(self) -> bool:
         speaks = bool(self.member_id) and self._box.known
@@ -373,7 +374,8 @@ class Member:
         return speaks
 
     def _gone(self, event: e.Reply | e.Disconnected) -> None:
-        self._box.emit(*(e.Left() for _ in self._box.landed(event)))
+        code = event.error if isinstance(event, e.Reply) else ErrorCode.REQUEST_TIMED_OUT
+        self._box.emit(*(e.Left(name_of(code) if code else "") for _ in self._box.landed(event)))
 
     def _silent(self, event: e.Silent) -> None:
         self._lose(e.Refusal.FENCED)

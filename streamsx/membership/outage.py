@@ -5,23 +5,32 @@ when it is over. It says so and does nothing about it: that is the member's.
 import math
 from collections.abc import Callable
 
+from streamsx.errors import WorldError
+
 TELL_EVERY_S = 30.0
 
 
 class Outage:
-    """Of one member. `warn` is given what is to be said."""
+    """Of one member. `warn` is given what is to be said; what lasts for `limit_s` is raised."""
 
     def __init__(
-        self, now: Callable[[], float], session_timeout_s: float, warn: Callable[[str], None]
+        self,
+        now: Callable[[], float],
+        session_timeout_s: float,
+        warn: Callable[[str], None],
+        limit_s: float = math.inf,
     ) -> None:
         self._now, self._session_s, self._warn = now, session_timeout_s, warn
+        self._limit_s = limit_s
         self._away_since = self._suspended_since = math.inf
         self._tell_at = -math.inf
 
-    def failed(self, why: str) -> None:
+    def failed(self, why: WorldError) -> None:
         """Nobody has said who coordinates the group."""
         now = self._now()
         self._away_since = min(self._away_since, now)
+        if now >= self._away_since + self._limit_s:
+            raise why
         if now >= self._tell_at:
             self._tell_at = now + TELL_EVERY_S
             away_s = now - self._away_since

@@ -1,72 +1,41 @@
-"""A thread with an event loop of its own, as its owner sees it; a simulation has another kind."""
+"""A thread with an event loop of its own."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
-
-JOIN_S = 5.0
+from typing import Any
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
-
-class LoopThread(Protocol):
-    """Runs a coroutine on a loop of its own, from `start` to the coroutine's end."""
-
-    @property
-    def alive(self) -> bool: ...
-
-    def start(self) -> None: ...
-
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """On that loop, from any thread, in order, and not before the coroutine first waits for
-        something; dropped before `start` and after the end.
-        """
-
-    async def ended(self) -> None:
-        """Wait for the end, 5 s at most; it may never have begun."""
+Threads = Callable[[str, Main], asyncio.Future[None]]
+"""Runs a coroutine in a thread of that name, from now on; done, on the caller's loop, when it is
+over or has failed. A simulation has threads of its own."""
 
 
-Threads = Callable[[str, Main], LoopThread]
-"""Makes a thread of a name; nothing of it runs yet."""
+def system_thread(name: str, main: Main) -> asyncio.Future[None]:
+    """The machine's; it ends with the process, if not before."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
 
-
-class SystemThread:
-    """The machine's."""
-
-    def __init__(self, name: str, main: Main) -> None:
-        self._main = main
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._hears = threading.Event()
-        """Whoever calls before that would not be heard."""
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        self._thread.start()
-        self._hears.wait()
-
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        if self._loop is not None:
-            with suppress(RuntimeError):  # it is over
-                self._loop.call_soon_threadsafe(function, *arguments)
-
-    async def ended(self) -> None:
-        if self.alive:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, self._thread.join, JOIN_S)
-
-    def _run(self) -> None:
+    def run() -> None:
+        error: BaseException | None = None
         try:
-            asyncio.run(self._begin())
-        finally:
-            self._hears.set()
+            asyncio.run(main())
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # nobody waits any more
+            loop.call_soon_threadsafe(settle, over, error)
 
-    async def _begin(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._hears.set()
-        await self._main()
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return over
+
+
+def settle(over: asyncio.Future[None], error: BaseException | None) -> None:
+    """As the coroutine has ended, unless nobody wants to know any more."""
+    if over.done():
+        return
+    if error is None:
+        over.set_result(None)
+    else:
+        over.set_exception(error)

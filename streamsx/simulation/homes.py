@@ -107,7 +107,7 @@ class Home:
             clock,
             services=[(job.name, job.run) for job in app.jobs()],
             hosted=lambda host: setattr(app, "host", host),
-            threads=self.process.thread,
+            threads=self.process.begin,
             rows=lambda _: self.disk.open,
             rng=stream(f"worker/{name}"),
         )

@@ -3,17 +3,15 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from streamsx.membership.thread import settle
 from streamsx.simulation.loop import ThreadLoop
 from streamsx.simulation.scheduler import SimClock
 
 if TYPE_CHECKING:
     from streamsx.simulation.connection import Side
     from streamsx.simulation.network import Net
-
-JOIN_S: Final = 5.0
-"""As the machine's thread has it."""
 
 ProcessMain = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -47,8 +45,14 @@ class Process:
         return f"<Process {self.name}>"
 
     def thread(self, name: str, main: ProcessMain) -> "SimThread":
-        """What a worker is handed for its control thread."""
+        """Another one, that has not started."""
         return SimThread(self, name, main)
+
+    def begin(self, name: str, main: ProcessMain) -> "asyncio.Future[None]":
+        """As a worker has its control thread begun; done, on the caller's loop, at its end."""
+        thread = SimThread(self, name, main)
+        thread.start()
+        return thread.end()
 
     def start(self, main: ProcessMain, name: str = "main") -> "SimThread":
         """The main thread."""
@@ -107,7 +111,7 @@ class Process:
 
 
 class SimThread:
-    """`LoopThread` of a simulated process. `result` or `error`: how its coroutine has ended."""
+    """A thread of a simulated process. `result` or `error`: how its coroutine has ended."""
 
     def __init__(self, process: Process, name: str, main: ProcessMain) -> None:
         self.process, self.name, self._main = process, name, main
@@ -132,21 +136,20 @@ class SimThread:
             with suppress(RuntimeError):  # it is over
                 self.loop.call_soon_threadsafe(function, *arguments)
 
-    async def ended(self) -> None:
-        if not self.alive:
-            return
+    def end(self) -> "asyncio.Future[None]":
+        """Done, on the caller's loop, when it is over, or has failed."""
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiters.append((loop, waiter))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(JOIN_S):
-                await waiter
+        over: asyncio.Future[None] = loop.create_future()
+        self._waiters.append((loop, over))
+        if not self.alive:
+            self.tell_end()
+        return over
 
     def tell_end(self) -> None:
         """To those who wait for it."""
-        for loop, waiter in self._waiters:
+        for loop, over in self._waiters:
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_wake, waiter)
+                loop.call_soon_threadsafe(settle, over, self.error)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         assert self.loop is not None
@@ -157,8 +160,3 @@ class SimThread:
         else:
             self.result = task.result()
         self.loop.end()
-
-
-def _wake(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -1,6 +1,8 @@
 """Real members, without tasks to run, are asked to leave and to stay; nobody else takes part."""
 
 import asyncio
+import logging
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -8,21 +10,24 @@ from typing import Any
 import pytest
 
 from streamsx.assignor.model import Copy, CopyRole, Rules
-from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
 from streamsx.clock import SystemClock
 from streamsx.errors import NotFound, UsageError
+from streamsx.group_tool.departures import Departure, DepartureState
+from streamsx.group_tool.look import look, settled
+from streamsx.group_tool.marking import Progress, leave
 from streamsx.kafka.cluster import Cluster
 from streamsx.membership import events as e
-from streamsx.membership.departures import Departure, DepartureState
-from streamsx.membership.look import look, settled
-from streamsx.membership.marking import Progress, leave
+from streamsx.membership.events import ControlMessage, IsLeaving, Joining, OnAssignment
 from streamsx.membership.member import MemberConfig
-from streamsx.membership.messages import ControlMessage, IsLeaving, Joining, PlanRead, Published
+from streamsx.membership.outage import Outage
+from streamsx.membership.seat import Seat
 from streamsx.membership.session import Session
-from streamsx.testing import Broker
+from tests.support.embedded_broker import BrokerThread
 
 APP, TOPIC, TASKS = "shop", "orders", 6
 CLOCK = SystemClock()
+LOG = logging.getLogger("streamsx")
 
 
 class Peer:
@@ -31,13 +36,7 @@ class Peer:
     def __init__(self, bootstrap: str, name: str) -> None:
         self.name, self.learns = name, True
         self.heard: list[ControlMessage] = []
-        self.copies = Published({})
-        self.session = Session(
-            lambda: Cluster(bootstrap),
-            CLOCK,
-            MemberConfig(heartbeat_interval_s=0.1),
-            APP,
-            [TOPIC],
+        seat = Seat(
             StreamsPartitionAssignor(
                 subtopologies=[Subtopology(0, (TOPIC,), True, 7)],
                 rules=Rules(acceptable_recovery_lag=0),
@@ -45,34 +44,37 @@ class Peer:
                 instance=name,
                 version="0.1.0",
             ),
-            lambda: self.copies,
-            self.hear,
-            self,
-            None,
-            self.log,
+            (TOPIC,),
         )
+        config = MemberConfig(heartbeat_interval_s=0.1)
+        outage = Outage(CLOCK.now, 45, LOG.warning)
+        self.session = Session(CLOCK, config, APP, seat, self.hear, outage)
+        self.bootstrap = bootstrap
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.run()))
+
+    async def run(self) -> None:
+        cluster = Cluster(self.bootstrap)
+        try:
+            await self.session.run(cluster)
+        finally:
+            await cluster.stop()
 
     def hear(self, message: ControlMessage) -> None:
         self.heard.append(message)
         match message:
             case e.Revoke(tps, number):
                 self.session.post(e.Released(frozenset(tps), number))
-            case PlanRead() if message.view.learners:
+            case OnAssignment() if message.view.learners:
                 lag = 0 if self.learns else 9_000
                 learners = dict.fromkeys(message.view.learners, Copy(CopyRole.LEARNER, lag))
-                self.copies = Published(learners)
+                self.session.seat.report = Report(0, copies=learners)
                 if self.learns:
                     self.session.post(e.Ready())
-            case PlanRead():
-                self.copies = Published({})
+            case OnAssignment():
+                self.session.seat.report = Report(0)
 
     def told(self, kind: type[ControlMessage]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]
-
-    # What keeps member ids for a successor, and logs.
-    def remember(self, member_id: str) -> None: ...
-    def forget(self) -> None: ...
-    def log(self, line: str) -> None: ...
 
 
 Group = dict[str, Peer]
@@ -85,17 +87,17 @@ def play(tmp_path: Path) -> Play:
     """Members by name, at rest: each has as many tasks as any other."""
 
     def played(names: str, story: Story) -> None:
-        with Broker(tmp_path / "broker", topics={TOPIC: TASKS}) as broker:
+        with BrokerThread(tmp_path / "broker", topics={TOPIC: TASKS}) as broker:
             group = {name: Peer(broker.bootstrap, name) for name in names}
             for peer in group.values():
-                peer.session.start()
+                peer.thread.start()
             try:
                 asyncio.run(told(broker.bootstrap, group, story))
             finally:
                 for peer in group.values():
                     peer.session.post(e.Stop(CLOCK.now()))
                 for peer in group.values():
-                    asyncio.run(peer.session.ended())
+                    peer.thread.join(5)
 
     return played
 

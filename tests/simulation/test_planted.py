@@ -143,8 +143,8 @@ def a_commit_is_late(made: World) -> None:
     assert other.member is not None
     made.network.cut(other.process.name, HOSTS[0], 5.0)
     session = leader.parts.session
-    removed = session._leading.remove(other.member.member_id)
-    session._thread.call(lambda: session._begin(removed, name="remove"))
+    removed = session._evict(other.member.member_id)
+    session._call(lambda: session._begin(removed, "remove"))
 
 
 def leads(member: Member | None) -> bool:

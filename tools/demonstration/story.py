@@ -15,10 +15,10 @@ from pathlib import Path
 
 from streamsx.clock import Clock
 from streamsx.errors import StreamsxError, WorldError, first_of
+from streamsx.group_tool.departures import DepartureState
+from streamsx.group_tool.marking import leave
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.membership.departures import DepartureState
-from streamsx.membership.marking import leave
 from streamsx.tools.demonstration.group import SeenEvent, SeenWorker, events_of, group_of
 from streamsx.tools.demonstration.processes import Child, Died, Processes
 from streamsx.tools.demonstration.screen import PARTITIONS, DemoStage, DemoView

@@ -1,7 +1,7 @@
 """How a tool is heard, and what it sees."""
 
 from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, Rules, WayOut
-from streamsx.assignor.observer import describe, lead, observer_data
+from streamsx.assignor.observer import ObserverAssignor, describe
 from streamsx.assignor.partition_assignor import (
     Outcome,
     Report,
@@ -37,7 +37,7 @@ def plan(leader: StreamsPartitionAssignor, metadata: list[tuple[str, bytes]]) ->
 
 
 def test_an_observer_holds_nothing_and_tells_its_marks() -> None:
-    member = read_join(observer_data({"b": MARK}, nonce=3))
+    member = read_join(ObserverAssignor({"b": MARK}, nonce=0).user_data(Report(3)))
 
     assert (member.observer, member.marks, member.nonce) == (True, {"b": MARK}, 3)
 
@@ -47,12 +47,14 @@ def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
     plan(a, [("1", said(a.user_data(Report(1))))])
     learns = Report(1, frozenset({P1}), {T0: Copy(CopyRole.LEARNER, 9)})
     metadata = [
-        ("tool", said(observer_data({"b": MARK}, nonce=1))),
+        ("tool", said(ObserverAssignor({"b": MARK}, nonce=0).user_data(Report(1)))),
         ("1", said(a.user_data(Report(1, frozenset({P0}))), P0)),
         ("2", said(b.user_data(learns), P1)),
     ]
 
-    answers = {m: Assignment.read(data) for m, data in lead(metadata, now_ms=10).items()}
+    tool = ObserverAssignor({"b": MARK}, nonce=0)
+    outcome = tool.assign(metadata, {}, leader="tool", generation=4, now_ms=10)
+    answers = {m: Assignment.read(data) for m, data in outcome.assignments.items()}
     view = b.on_assignment(answers["2"].user_data)
 
     assert [answers[m].partitions for m in ("tool", "1", "2")] == [(), (P0,), (P1,)]
@@ -70,7 +72,7 @@ def test_a_group_is_described_from_its_bytes_alone() -> None:
         ("2", said(b.user_data(Report(1, copies=lag, leaving=None)))),
         ("3", said(c.user_data(Report(1, leaving=WayOut(77))))),
         ("4", said(b"\x09\x09")),
-        ("tool", said(observer_data({"a": MARK}, nonce=1))),
+        ("tool", said(ObserverAssignor({"a": MARK}, nonce=0).user_data(Report(1)))),
     ]
     outcome = plan(a, metadata)
 

@@ -21,7 +21,7 @@ from streamsx.assignor.model import (
     TaskKind,
     WayOut,
 )
-from streamsx.assignor.observer import observer_data
+from streamsx.assignor.observer import ObserverAssignor
 from streamsx.assignor.partition_assignor import (
     Outcome,
     Report,
@@ -186,7 +186,7 @@ def test_members_hurry_while_somebody_learns_or_a_tool_is_there() -> None:
     a, b = assignor("a"), assignor("b")
     both = ("1", said(a.user_data(NOTHING), "left-0 right-0 left-1 right-1 counts-0 counts-1"))
     other = ("2", said(b.user_data(NOTHING), "left-2"))
-    tool = ("tool", Subscription((), observer_data({}, nonce=1)).write())
+    tool = ("tool", Subscription((), ObserverAssignor({}, nonce=0).user_data(Report(1))).write())
 
     learns = lead(a, [both, other])
     asked = lead(a, [both, tool])
@@ -304,7 +304,7 @@ def test_a_leader_goes_on_balancing_where_its_last_plan_stopped() -> None:
 def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
     a, b = assignor("a"), assignor("b")
     mark = Mark(MarkState.LEAVING, 2000, epoch_ms=9)
-    tool = said(observer_data({"b": mark}, nonce=1))
+    tool = said(ObserverAssignor({"b": mark}, nonce=0).user_data(Report(1)))
 
     outcome = lead(
         a,

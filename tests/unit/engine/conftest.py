@@ -20,7 +20,7 @@ from streamsx.assignor.wire import AssignmentView
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
-from streamsx.broker.server import BrokerServer, answered
+from streamsx.broker.server import Broker, answered
 from streamsx.broker.service import Service
 from streamsx.clock import Clock
 from streamsx.engine.assemble import Machinery
@@ -31,7 +31,6 @@ from streamsx.kafka.batch import Builder, columns
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
-from streamsx.membership import messages as said
 from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.network import Net
 from streamsx.simulation.process import Process, ProcessMain
@@ -82,7 +81,7 @@ class Bench:
         ids = self.scheduler.stream("ids")
         self.fresh_id = lambda: UUID(int=ids.getrandbits(128))
         self.process = Process(self.net, "broker", host=HOST)
-        self.broker = BrokerServer(
+        self.broker = Broker(
             folder / "broker",
             host=HOST,
             port=PORT,
@@ -280,7 +279,7 @@ class Station:
         self.hand = Hand(self)
         self.process = Process(bench.net, name)
         self.process.on_kill.append(self._release)
-        self._threads = self._hand if by_hand else self.process.thread
+        self._threads = self._hand if by_hand else self.process.begin
         self._worker: Worker | None = None
         self._directory: StateDirectory | None = None
         self.main = self.process.start(self._main, "data")
@@ -309,8 +308,8 @@ class Station:
         if self._directory is not None:
             self._directory.release()
 
-    def _hand(self, _: str, __: ProcessMain) -> "Hand":
-        return self.hand
+    def _hand(self, _: str, __: ProcessMain) -> "asyncio.Future[None]":
+        return self.hand.start()
 
     def _rows(self, path: Path, _: str) -> Rows:
         if self.refusals:
@@ -347,13 +346,13 @@ class Station:
         found = self.stores["counts", partition].scan(ROW, None)
         return {key.removeprefix(ROW).decode().strip('"'): value for key, value in found}
 
-    def deliver(self, message: said.ControlMessage) -> None:
+    def deliver(self, message: e.ControlMessage) -> None:
         assert self._worker is not None
         self._worker.deliver(message)
 
 
 class Hand:
-    """The control thread, played: `LoopThread` without a loop.
+    """The control thread, played: a thread and a session without a loop.
 
     It answers with the positions in `Bench.committed` and takes every commit into it, unless
     `holds` says to wait.
@@ -375,8 +374,8 @@ class Hand:
         self._generation += 1
         new, self._active = frozenset(active) - self._active, frozenset(active)
         view = AssignmentView(learners=frozenset(learners), promises=frozenset(promises))
-        assigned = self._tps(active)
-        self._station.deliver(said.PlanRead(self._generation, assigned, view, leader=False))
+        assigned = tuple(sorted(self._tps(active)))
+        self._station.deliver(e.OnAssignment(self._generation, assigned, view))
         self._station.deliver(e.Assigned(tuple(sorted(self._tps(new)))))
 
     def revoke(self, *tasks: TaskId, number: int = 1) -> None:
@@ -406,26 +405,30 @@ class Hand:
             for topic in plans[task.subtopology].topics
         )
 
-    # -- the thread, as the session wants it
+    # -- the thread, as the worker wants it
 
-    def start(self) -> None:
+    def start(self) -> "asyncio.Future[None]":
         self.alive = True
-        self._station.made.session.member.lease.until = inf
+        session = self._station.made.session
+        session.member.lease.until = inf
+        session.post, session.fetch_positions = self._post, self._fetch  # type: ignore[method-assign]
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return self._over
 
-    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+    def _post(self, event: e.Event) -> None:
         if not self.alive:
             return
-        if len(arguments) == 1:
-            self.posted.append(arguments[0])
-            if isinstance(arguments[0], e.Commit) and not self.holds:
-                self.commit(arguments[0])
-        else:
-            ticket, tps = arguments
-            found = {tp: self._bench.committed.get(tp, (-1, "")) for tp in tps}
-            self._station.deliver(said.PositionsRead(ticket, found))
+        self.posted.append(event)
+        if isinstance(event, e.Commit) and not self.holds:
+            self.commit(event)
+        if isinstance(event, e.Silent):
+            self.alive = False
+            self._over.set_result(None)
 
-    async def ended(self) -> None:
-        self.alive = False
+    def _fetch(self, ticket: object, tps: Iterable[TopicPartition]) -> None:
+        if self.alive:
+            found = {tp: self._bench.committed.get(tp, (-1, "")) for tp in tps}
+            self._station.deliver(e.PositionsRead(ticket, found))
 
 
 class _Journal(Journal):

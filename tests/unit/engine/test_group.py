@@ -24,7 +24,7 @@ from streamsx.engine.journal import Journal
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
-from streamsx.membership.messages import ControlMessage, IsLeaving, Stays
+from streamsx.membership.events import ControlMessage, IsLeaving, Stays
 from streamsx.state.directory import StateDirectory
 
 NOWHERE = "127.0.0.1:9"

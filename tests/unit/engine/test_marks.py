@@ -8,9 +8,9 @@ import pytest
 
 from streamsx.assignor.memory import MARKS_MAX
 from streamsx.errors import GroupError, NotFound, UsageError
+from streamsx.group_tool.departures import DepartureState
+from streamsx.group_tool.marking import leave
 from streamsx.kafka.cluster import Cluster
-from streamsx.membership.departures import DepartureState
-from streamsx.membership.marking import leave
 from streamsx.simulation.process import Process
 from tests.unit.engine.conftest import HOST, PORT, counting
 from tests.unit.engine.test_worker import start, works
@@ -18,7 +18,7 @@ from tests.unit.engine.test_worker import start, works
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from streamsx.membership.departures import Departure
+    from streamsx.group_tool.departures import Departure
     from tests.unit.engine.conftest import Bench
 
 

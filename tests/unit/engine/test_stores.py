@@ -80,7 +80,7 @@ def test_what_an_earlier_process_left_counts_as_a_copy(bench: Bench) -> None:
     second = bench.station(counting(), "w1", stores=first.stores)
     bench.until(lambda: second.hand.alive)
     bench.run(0.1)
-    (copy,) = second.made.link.published().copies.items()
+    (copy,) = second.made.session.seat.report.copies.items()
     assert copy[0] == T0
     assert (copy[1].role, copy[1].lag) == (CopyRole.DORMANT, ROWS_PER_BATCH)
 
@@ -95,7 +95,7 @@ def test_what_an_earlier_process_left_damaged_is_moved_away(bench: Bench) -> Non
     assert second.told("error") == [
         {"what": "store damaged: here: moved away", "where": "store counts-0"}
     ]
-    assert second.made.link.published().copies == {}
+    assert second.made.session.seat.report.copies == {}
 
 
 def test_a_table_in_memory_is_restored_each_time(bench: Bench) -> None:
@@ -110,7 +110,7 @@ def test_a_table_in_memory_is_restored_each_time(bench: Bench) -> None:
         bench.until(lambda: station.states(T0)[-1] == "closed")
     assert station.states(T0).count("restoring") == 2
     bench.run(3)
-    assert station.made.link.published().copies[T0].lag == end
+    assert station.made.session.seat.report.copies[T0].lag == end
     assert not (bench.folder / "w1" / "t" / "stores").exists()
 
 

@@ -13,7 +13,7 @@ from streamsx.errors import Fenced
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
-from streamsx.membership.messages import Joining
+from streamsx.membership.events import Joining
 from streamsx.model import TaskId
 from tests.unit.engine.conftest import ROWS_PER_BATCH, app_of, changelog, counting, words
 
@@ -292,7 +292,7 @@ def test_a_copy_is_told_as_what_it_is_and_one_that_closes_as_what_lies_on_the_di
 
     def copies() -> dict[TaskId, tuple[CopyRole, int | None]]:
         station.made.link.publish()
-        found = station.made.link.published().copies
+        found = station.made.session.seat.report.copies
         return {task: (copy.role, copy.lag) for task, copy in found.items()}
 
     bench.answer = without(changelog(0).topic)
@@ -369,7 +369,7 @@ def test_of_two_stores_the_worse_one_counts(bench: Bench) -> None:
     station.hand.plan(learners=[T0])
     bench.run(5)
     assert station.made.tasks.lag(T0) == end
-    copy = station.made.link.published().copies[T0]
+    copy = station.made.session.seat.report.copies[T0]
     assert (copy.role, copy.lag) == (CopyRole.LEARNER, end)
     assert e.Ready() not in station.hand.posted
     bench.answer = answered
@@ -379,15 +379,15 @@ def test_of_two_stores_the_worse_one_counts(bench: Bench) -> None:
 def test_a_learner_that_does_not_come_nearer_for_a_minute_is_told_of(bench: Bench) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=0))
     bench.remember(changelog(0), 1)
-    link, bench.answer = station.made.link, without(changelog(0).topic)
+    seat, bench.answer = station.made.session.seat, without(changelog(0).topic)
     station.hand.plan(learners=[T0])
     bench.run(58)
-    assert link.published().stalled == frozenset()
+    assert seat.report.stalled == frozenset()
     bench.run(5)
-    assert link.published().stalled == {T0}
+    assert seat.report.stalled == {T0}
     bench.answer = answered
     bench.until(lambda: e.Ready() in station.hand.posted)
-    assert link.published().stalled == frozenset()
+    assert seat.report.stalled == frozenset()
 
 
 def without(topic: str) -> Handler:
@@ -451,13 +451,13 @@ def test_a_store_that_nobody_wants_is_kept_for_its_delay(bench: Bench) -> None:
     station.hand.revoke(T0)
     bench.until(lambda: station.states(T0)[-1] == "closed")
     bench.run(3)
-    copy = station.made.link.published().copies[T0]
+    copy = station.made.session.seat.report.copies[T0]
     assert (copy.role, copy.lag) == (CopyRole.DORMANT, 0)
     bench.run(145)
     assert folder.is_dir()
     bench.run(120)
     assert not folder.exists()
-    assert T0 not in station.made.link.published().copies
+    assert T0 not in station.made.session.seat.report.copies
 
 
 def test_what_lies_on_a_disk_says_how_far_behind_it_is_by_now(bench: Bench) -> None:
@@ -469,7 +469,7 @@ def test_what_lies_on_a_disk_says_how_far_behind_it_is_by_now(bench: Bench) -> N
     bench.until(lambda: station.states(T0)[-1] == "closed")
     bench.remember(changelog(0), 2)
     bench.run(3)
-    assert station.made.link.published().copies[T0].lag == 2 * ROWS_PER_BATCH
+    assert station.made.session.seat.report.copies[T0].lag == 2 * ROWS_PER_BATCH
 
 
 # -- what the member is told and says

@@ -12,7 +12,6 @@ from streamsx import App, Stream
 from streamsx.assignor.model import Copy, CopyRole
 from streamsx.assignor.wire import AssignmentView
 from streamsx.membership import events as e
-from streamsx.membership import messages as said
 from streamsx.model import TaskId, TopicPartition
 
 if TYPE_CHECKING:
@@ -72,11 +71,11 @@ STRANGE = TaskId(7, 0)
 
 def planned(
     *learners: TaskId, promises: tuple[TaskId, ...] = (), shared_name: bool = False
-) -> said.PlanRead:
+) -> e.OnAssignment:
     view = AssignmentView(
         learners=frozenset(learners), promises=frozenset(promises), shared_name=shared_name
     )
-    return said.PlanRead(1, frozenset(), view, leader=False)
+    return e.OnAssignment(1, (), view)
 
 
 def begun(bench: Bench) -> Station:
@@ -90,7 +89,7 @@ def test_what_cannot_be_learned_is_said_to_be_ready(bench: Bench) -> None:
     station.deliver(planned(STRANGE))
     bench.run(0.1)
     assert e.Ready() in station.hand.posted
-    assert station.made.link.published().copies == {STRANGE: Copy(CopyRole.LEARNER, 0)}
+    assert station.made.session.seat.report.copies == {STRANGE: Copy(CopyRole.LEARNER, 0)}
     assert len(station.made.tasks.holdings) == 0
 
     station.hand.posted.clear()
@@ -101,7 +100,7 @@ def test_what_cannot_be_learned_is_said_to_be_ready(bench: Bench) -> None:
     station.deliver(planned())
     station.hand.plan(TaskId(0, 0))
     bench.run(1)
-    assert STRANGE not in station.made.link.published().copies
+    assert STRANGE not in station.made.session.seat.report.copies
 
 
 def test_what_is_of_no_task_is_given_back_at_once(bench: Bench) -> None:

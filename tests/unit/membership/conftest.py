@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from streamsx.assignor.wire import AssignmentView
 from streamsx.membership import events as e
 from streamsx.membership.member import Member, MemberConfig
 from streamsx.model import TopicPartition
@@ -77,9 +78,12 @@ class Play:
         body = e.Joined(generation, "m1", "m1" if leader else "m0", ())
         return self.answer(e.JoinGroup, 0, body)
 
-    def synced(self, *tps: TopicPartition, **flags: Any) -> list[e.Effect]:
+    def synced(
+        self, *tps: TopicPartition, mark: e.LeaveMark | None = None, **view: Any
+    ) -> list[e.Effect]:
         """SYNCING -> STABLE."""
-        return self.answer(e.SyncGroup, 0, e.Synced(frozenset(tps), **flags))
+        said = e.Synced(frozenset(tps), AssignmentView(**view), mark)
+        return self.answer(e.SyncGroup, 0, said)
 
     def stable(self, *tps: TopicPartition, generation: int = 1) -> list[e.Effect]:
         """-> STABLE, owning these, with no heartbeat in flight."""

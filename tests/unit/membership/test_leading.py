@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +12,10 @@ from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssigno
 from streamsx.assignor.wire import ErrorWord
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
-from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import leading
 from streamsx.membership.leading import Leading
+from streamsx.membership.seat import Seat
 from tests.support.scripted_broker import ScriptedBroker
 
 ASSIGNOR = StreamsPartitionAssignor(
@@ -53,26 +52,13 @@ class Group:
     def __init__(self, broker: ScriptedBroker, cluster: Cluster) -> None:
         self.broker = broker
         self.changes: asyncio.Queue[dict[str, int]] = asyncio.Queue()
-        self.log: list[str] = []
         self.replans = asyncio.Semaphore(0)
-        self.codes = [0]
-        """What a LeaveGroup is answered: on the whole, and for each member."""
         self.leading = Leading(
             cluster,
             Steps(),
-            "app",
-            ("a", "b"),
-            ASSIGNOR,
-            self._ask,
+            Seat(ASSIGNOR, ("a", "b")),
             lambda changed: self.changes.put_nowait(dict(changed)),
-            self.log.append,
         )
-
-    async def _ask(self, api: Api, body: dict[str, Any], timeout_s: float) -> Any:
-        assert api is Api.LEAVE_GROUP, "nothing else is to be asked"
-        top, *members = self.codes
-        told = [SimpleNamespace(error_code=code) for code in members]
-        return SimpleNamespace(error_code=top, members=told)
 
     async def given(self) -> set[str]:
         """What the only member gets by a plan of now."""
@@ -162,25 +148,3 @@ def test_what_cannot_be_asked_stays_as_it_was() -> None:
         assert await group.given() == {"a-0", "a-1", "b-0"}
 
     run(story, a=2, b=1)
-
-
-@pytest.mark.parametrize(
-    ("codes", "says"),
-    [
-        ([0, 0], ["evicted m9: it did not leave by its deadline"]),
-        ([0, 25], []),
-        ([16], ["not evicted: m9: NOT_COORDINATOR"]),
-        ([0, 15], ["not evicted: m9: COORDINATOR_NOT_AVAILABLE"]),
-    ],
-)
-def test_who_is_removed_is_told_as_the_coordinator_says_it(
-    codes: list[int], says: list[str]
-) -> None:
-    """Where it answered 16 and named no member, the log said that one was evicted."""
-
-    async def story(group: Group) -> None:
-        group.codes = codes
-        await group.leading.remove("m9")
-        assert group.log == says
-
-    run(story, a=1, b=1)

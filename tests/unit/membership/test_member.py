@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from streamsx.assignor.wire import AssignmentView
 from streamsx.errors import InvalidTransition
 from streamsx.membership import events as e
 from streamsx.membership.member import MemberState
-from streamsx.model import TopicPartition
+from streamsx.model import TaskId, TopicPartition
 
 Plays = Callable[..., Any]
 P, Q, R = (TopicPartition("orders", n) for n in range(3))
@@ -38,8 +39,8 @@ def test_a_follower_syncs_with_nothing_and_hears_everything_in_order(play: Plays
     effects = group.joined(1)
     assert only(effects, e.Assign) == []
     assert group.last(e.SyncGroup).body.assignments == ()
-    assert group.synced(P, Q, user_data=b"x") == [
-        e.OnAssignment(1, b"x", (P, Q)),
+    assert group.synced(P, Q, generation=1) == [
+        e.OnAssignment(1, (P, Q), AssignmentView(generation=1)),
         e.Assigned((P, Q)),
     ]
     assert group.member.state is MemberState.STABLE
@@ -498,7 +499,7 @@ def test_what_stays_is_not_touched_and_what_goes_is_asked_for_before_what_comes(
     number = next(iter(group.member.claims.revoking.values())).number
     assert effects == [
         e.Revoke((P,), number),
-        e.OnAssignment(2, b"", (Q, R)),
+        e.OnAssignment(2, (Q, R), AssignmentView()),
         e.Assigned((R,)),
     ]
     assert group.member.claims.owned == {P, Q, R}
@@ -724,7 +725,7 @@ def test_a_drain_ends_at_its_deadline(play: Plays) -> None:
     assert group.armed[e.Timer.STOP] == 35.0
     effects = group.tick(e.Timer.STOP)
     assert effects[:2] == [e.Lost((P,)), e.Close(e.LaneName.JOIN)]
-    assert group.cut(e.LaneName.BEAT) == [e.Left()]
+    assert group.cut(e.LaneName.BEAT) == [e.Left("REQUEST_TIMED_OUT")]
 
 
 def test_a_farewell_does_not_wait_behind_a_request_that_is_not_answered(play: Plays) -> None:
@@ -739,7 +740,7 @@ def test_a_farewell_does_not_wait_behind_a_request_that_is_not_answered(play: Pl
         effects = group.feed(e.Released(frozenset({P}), revoke.number))
         assert effects[0] == e.Close(e.LaneName.BEAT)
         assert bool(only(effects, e.SendRequest)) is speaks
-        assert (e.Left() in effects) is not speaks
+        assert (e.Left("it does not answer") in effects) is not speaks
 
 
 def test_a_mark_makes_a_member_leave_once_and_a_newer_one_makes_it_stay(play: Plays) -> None:
@@ -836,7 +837,9 @@ def test_a_stopping_member_takes_nothing_new_and_joins_no_more(play: Plays) -> N
     group.stable(P)
     group.feed(e.Want("a reason"), e.Stop(20.0))
     group.joined(2)
-    assert group.synced(P, Q)[:1] == [e.OnAssignment(2, b"", (), learns=False)]
+    task = frozenset({TaskId(0, 1)})
+    (whole, *_) = group.synced(P, Q, learners=task, promises=task)
+    assert whole == e.OnAssignment(2, (), AssignmentView())
     group.tick(e.Timer.HEARTBEAT)
     group.answer(e.Heartbeat, 27)
     assert group.member.state is MemberState.STABLE

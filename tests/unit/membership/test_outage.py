@@ -2,7 +2,10 @@
 
 import pytest
 
+from streamsx.errors import BrokerUnreachable
 from streamsx.membership.outage import Outage
+
+AWAY = BrokerUnreachable("no broker answers: b:1")
 
 
 class Told:
@@ -22,11 +25,11 @@ def told() -> Told:
 def test_a_broker_that_is_away_is_told_of_once_in_30_s_and_when_it_is_back(told: Told) -> None:
     """A line each second, and none when it was over."""
     for _ in range(37):
-        told.outage.failed("no broker answers: b:1")
+        told.outage.failed(AWAY)
         told.at += 1
     told.outage.found()
     told.outage.found()
-    told.outage.failed("no broker answers: b:1")
+    told.outage.failed(AWAY)
     assert told.lines == [
         (100, "broker_away for 0 s: no broker answers: b:1: asking until one answers"),
         (130, "broker_away for 30 s: no broker answers: b:1: asking until one answers"),
@@ -43,3 +46,15 @@ def test_who_is_suspended_says_so_and_when_it_goes_on(told: Told) -> None:
         (110, "suspended"), (118, "resumed"),
     ]  # fmt: skip
     assert told.lines[1][1].endswith("after 8 s more")
+
+
+def test_what_lasts_for_as_long_as_somebody_bears_it_is_raised(told: Told) -> None:
+    outage = Outage(lambda: told.at, 10.0, lambda _: None, limit_s=10.0)
+    outage.failed(AWAY)
+    told.at += 9.9
+    outage.failed(AWAY)
+    told.at += 0.1
+    with pytest.raises(BrokerUnreachable):
+        outage.failed(AWAY)
+    outage.found()
+    outage.failed(AWAY)

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from streamsx.assignor.wire import AssignmentView
 from streamsx.errors import InvalidTransition
 from streamsx.membership import events as e
 from streamsx.membership.member import COLUMN, TABLE, TICKS, Member, MemberConfig, MemberState
@@ -223,7 +224,7 @@ class Chaos:
             case e.SyncGroup() if not code:
                 some = frozenset(tp for tp in (P, Q) if self.random.random() < 0.6)
                 mark = self.random.choice([None, e.LeaveMark(self.random.random() < 0.1, None, 1)])
-                return e.Reply(send.request, 0, e.Synced(some, b"", True, False, mark))
+                return e.Reply(send.request, 0, e.Synced(some, AssignmentView(more=True), mark))
         return e.Reply(send.request, code)
 
     def surprise(self) -> e.Event:

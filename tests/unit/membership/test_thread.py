@@ -1,58 +1,56 @@
-"""A thread with an event loop, as the session has one."""
+"""A thread with an event loop, as a worker has one for its group."""
 
 import asyncio
 import threading
 
-from streamsx.membership.thread import SystemThread
+import pytest
+
+from streamsx.membership.thread import system_thread
 
 
-class Recorder:
-    """What a coroutine of a thread did, in order."""
+def test_it_runs_under_its_name_and_its_end_is_told() -> None:
+    heard: list[str] = []
 
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-        self.over: asyncio.Event
+    async def main() -> None:
+        heard.append(threading.current_thread().name)
+        await asyncio.sleep(0)
 
-    async def main(self) -> None:
-        self.over = asyncio.Event()
-        self.heard.append(f"began in {threading.current_thread().name}")
-        await self.over.wait()
-        self.heard.append("ended")
+    async def caller() -> None:
+        over = system_thread("control", main)
+        assert not over.done()
+        await over
+        heard.append(threading.current_thread().name)
 
-    def end(self) -> None:
-        self.over.set()
-
-
-def test_what_is_called_runs_there_after_the_first_step_and_in_order() -> None:
-    told = Recorder()
-    thread = SystemThread("control", told.main)
-    thread.start()
-    for word in ("one", "two"):
-        thread.call(told.heard.append, word)
-    thread.call(told.end)
-    asyncio.run(thread.ended())
-
-    assert told.heard == ["began in control", "one", "two", "ended"]
-    assert not thread.alive
+    asyncio.run(caller())
+    assert heard == ["control", "MainThread"]
 
 
-def test_nobody_hears_a_call_before_the_start_or_after_the_end() -> None:
-    told = Recorder()
-    thread = SystemThread("control", told.main)
-    thread.call(told.heard.append, "early")
-    asyncio.run(thread.ended())  # it has never begun
-    thread.start()
-    thread.call(told.end)
-    asyncio.run(thread.ended())
-    thread.call(told.heard.append, "late")
+@pytest.mark.parametrize("why", [ValueError("a bug"), asyncio.CancelledError()], ids=repr)
+def test_what_ends_it_is_told(why: BaseException) -> None:
+    async def main() -> None:
+        raise why
 
-    assert told.heard == ["began in control", "ended"]
+    async def caller() -> BaseException | None:
+        over = system_thread("control", main)
+        await asyncio.wait([over])
+        return over.exception()
+
+    assert asyncio.run(caller()) is why
 
 
-def test_whoever_starts_a_thread_that_ends_at_once_goes_on() -> None:
-    async def nothing() -> None: ...
+def test_nobody_need_wait_for_it() -> None:
+    begun, go_on = threading.Event(), threading.Event()
 
-    thread = SystemThread("control", nothing)
-    thread.start()
-    asyncio.run(thread.ended())
-    assert not thread.alive
+    async def main() -> None:
+        begun.set()
+        go_on.wait()
+
+    async def caller() -> None:
+        _ = system_thread("control", main)
+
+    asyncio.run(caller())
+    assert begun.wait(5)
+    before = threading.active_count()
+    go_on.set()
+    while threading.active_count() == before:
+        pass

@@ -9,11 +9,11 @@ from streamsx.assignor.model import Rules
 from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
 from streamsx.clock import SystemClock
 from streamsx.errors import ForeignProtocol, NotFound
+from streamsx.group_tool import look
+from streamsx.group_tool.look import Look, settled
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.wire import Api, Body
-from streamsx.membership import look
-from streamsx.membership.look import Look, settled
 from streamsx.model import TaskId
 from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 

@@ -16,8 +16,7 @@ from streamsx.assignor.memory import MARKS_MAX
 from streamsx.assignor.observer import GroupReport
 from streamsx.clock import Clock
 from streamsx.errors import GroupError, UsageError
-from streamsx.kafka.cluster import Cluster
-from streamsx.membership.departures import (
+from streamsx.group_tool.departures import (
     Departure,
     DepartureState,
     after,
@@ -25,8 +24,9 @@ from streamsx.membership.departures import (
     refuse_shared,
     wish,
 )
-from streamsx.membership.look import LOOK_EVERY_S, look, settled
-from streamsx.membership.observer import Observer
+from streamsx.group_tool.look import LOOK_EVERY_S, look, settled
+from streamsx.group_tool.observer import Observer, not_taken
+from streamsx.kafka.cluster import Cluster
 
 LEAVE_TIMEOUT_S = 60.0
 """The deadline of a mark, unless somebody says another one."""
@@ -79,8 +79,11 @@ async def leave(
     observer = Observer(cluster, clock, app)
     while True:
         told(Progress(going, report))
-        going |= await _ask(observer, going, report, _now_ms(clock))
+        taken, asked = await _ask(observer, going, report, _now_ms(clock))
+        going |= asked
         if not wait:
+            if not taken:
+                raise not_taken(app, timeout_s)
             now_ms = _now_ms(clock)
             return {name: _believed(departure, now_ms) for name, departure in going.items()}
         if all(departure.ended for departure in going.values()):
@@ -94,15 +97,17 @@ async def leave(
 
 async def _ask(
     observer: Observer, going: Mapping[str, Departure], report: GroupReport, now_ms: int
-) -> dict[str, Departure]:
-    """Tell the group what it does not know yet; those whom that is about."""
+) -> tuple[bool, dict[str, Departure]]:
+    """Tell the group what it does not know yet. Whether it knows now; those whom that is about."""
     wishes = {name: wish(departure, report, now_ms) for name, departure in going.items()}
     marks = {name: mark for name, mark in wishes.items() if mark is not None}
     if not marks:
-        return {}
+        return True, {}
     limit_ms = max(going[name].deadline_ms for name in marks) - now_ms
-    await observer.tell(marks, max(limit_ms / 1000, LOOK_EVERY_S))
-    return {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
+    taken = await observer.tell(marks, max(limit_ms / 1000, LOOK_EVERY_S))
+    return taken, {
+        name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()
+    }
 
 
 def _believed(departure: Departure, now_ms: int) -> Departure:

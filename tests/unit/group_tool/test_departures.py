@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamsx.assignor.model import Mark, MarkState, WayOut
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.errors import UsageError
-from streamsx.membership.departures import (
+from streamsx.group_tool.departures import (
     SETTLE_MS,
     Departure,
     DepartureState,

@@ -1,0 +1,137 @@
+"""A tool in the group for a moment: it joins with marks, is answered, and leaves.
+
+An observer is a member that subscribes to nothing and owns nothing; nothing is handed over in a
+round that has one. It counts from the moment it has a member id: killed there, it holds the group
+in a rebalance until its session ends, and what is withheld at that moment stands still. So the
+session is short, and the tool leaves whatever happens.
+
+Not here: what marks say and who heeds them (`streamsx.assignor`), joining and leaving
+(`streamsx.membership`), looking at a group without joining it (`look`), what becomes of who was
+marked (`marking`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from streamsx.assignor.model import Mark
+from streamsx.assignor.observer import ObserverAssignor
+from streamsx.clock import Clock
+from streamsx.errors import ForeignProtocol, GroupError, first_of
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.errors import ErrorCode, failure
+from streamsx.membership import events as e
+from streamsx.membership.member import LEAVE_S, MemberConfig
+from streamsx.membership.outage import Outage
+from streamsx.membership.seat import Seat
+from streamsx.membership.session import Session
+
+LOG = logging.getLogger("streamsx")
+SESSION_TIMEOUTS_S = (6.0, 10.0, 30.0)
+"""The shortest that the broker takes; Kafka's least is 6 s by default."""
+UNREACHABLE_S = 10.0
+"""How long a cluster may be away, or without a coordinator for the group."""
+
+
+class Observer:
+    """Joins one group, as often as there is something to tell."""
+
+    def __init__(self, cluster: Cluster, clock: Clock, group: str) -> None:
+        self._cluster, self._clock, self._group = cluster, clock, group
+
+    async def tell(self, marks: Mapping[str, Mark], timeout_s: float) -> bool:
+        """Until the group has the marks in its memory, or newer ones of the same instances. False
+        when a leader was shown them in time and the group has not said what became of it.
+
+        Raises GroupError when nobody was, ForeignProtocol for a group of another program,
+        WorldError for a cluster that has not answered for 10 s.
+        """
+        give_up_at = self._clock.now() + timeout_s
+        for session_s in SESSION_TIMEOUTS_S:
+            visit = Visit(self._cluster, self._clock, self._group, marks, session_s)
+            await visit.pay(give_up_at - self._clock.now())
+            if visit.refused != ErrorCode.INVALID_SESSION_TIMEOUT:
+                break
+        else:
+            raise failure(ErrorCode.INVALID_SESSION_TIMEOUT, f"group {self._group}")
+        if visit.refused == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+            raise ForeignProtocol(
+                f"not a group of streamsx: {self._group}: its members speak another protocol: "
+                "give the id of an app"
+            )
+        if visit.refused:
+            raise failure(visit.refused, f"group {self._group}")
+        if not (visit.taken or visit.shown):
+            raise not_taken(self._group, timeout_s)
+        return visit.taken
+
+
+class Visit:
+    """One membership. `refused`: Kafka's code, if the group does not want it; `shown`: a leader was
+    told the marks; `taken`: everybody knows them.
+
+    "The leader has planned with the marks; a marked member joins again before the tool's SyncGroup
+    comes, and hangs": they are taken, and nobody is there to say so.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        group: str,
+        marks: Mapping[str, Mark],
+        session_s: float,
+    ) -> None:
+        self._cluster, self._clock, self._marks, self._session_s = cluster, clock, marks, session_s
+        seat = Seat(ObserverAssignor(marks, nonce=int(clock.wall() * 1000)), ())
+        config = MemberConfig(session_timeout_s=session_s)
+        outage = Outage(clock.now, session_s, LOG.debug, UNREACHABLE_S)
+        self._session = Session(clock, config, group, seat, self._hear, outage)
+        self.refused, self.shown, self.taken = 0, False, False
+
+    async def pay(self, limit_s: float) -> None:
+        """It has left by then, whatever has happened."""
+        member = asyncio.create_task(self._session.run(self._cluster), name="observer")
+        try:
+            await asyncio.wait([member], timeout=limit_s)
+            self.shown = self._session.member.generation >= 0
+        finally:
+            self._leave()
+            await to_its_end(member)
+
+    def _leave(self) -> None:
+        self._session.post(e.Stop(self._clock.now() + LEAVE_S))
+
+    def _hear(self, message: e.ControlMessage) -> None:
+        match message:
+            case e.OnAssignment(view=view):
+                kept, marks = view.memory.marks, self._marks.items()
+                self.taken = all(i in kept and kept[i].epoch_ms >= m.epoch_ms for i, m in marks)
+                if self.taken:
+                    self._leave()
+                else:
+                    self._session.post(e.Want("the marks are not in"))
+            case e.Fatal(code=code):
+                self.refused = code
+            case e.Left(why) if why:
+                LOG.warning("the group waits %g s for this tool: %s", self._session_s, why)
+
+
+async def to_its_end(work: "asyncio.Task[None]") -> None:
+    """Also when who waits for it is cancelled meanwhile: an interrupt may come while a tool leaves
+    the group, and not only before.
+    """
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await work
+        raise
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
+
+
+def not_taken(group: str, timeout_s: float) -> GroupError:
+    return GroupError(
+        f"the group did not take the marks: {group}: nothing in {timeout_s:g} s: "
+        "is it rebalancing without end?"
+    )

@@ -1,0 +1,100 @@
+"""A member's seat at the group: what it says when it joins, what it is told, what it plans.
+
+Bytes and unix time are the group's, values and monotonic seconds the member's. Whose seat it is,
+its assignor says: a worker has the tasks of a topology, a tool has marks and nothing to run.
+
+Not here: when anything is said, asked or sent (member.py, session.py).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from streamsx.assignor.claims import Metadata
+from streamsx.assignor.model import Mark, MarkState, WayOut
+from streamsx.assignor.partition_assignor import Outcome, Report
+from streamsx.assignor.wire import AssignmentView
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.membership import events as e
+
+
+class Assignor(Protocol):
+    """As `StreamsPartitionAssignor` says it."""
+
+    name: str
+
+    def user_data(self, report: Report) -> bytes: ...
+
+    def on_assignment(self, user_data: bytes) -> AssignmentView: ...
+
+    def assign(
+        self,
+        metadata: Metadata,
+        partitions: Mapping[str, int],
+        *,
+        leader: str,
+        generation: int,
+        now_ms: int,
+    ) -> Outcome: ...
+
+
+class Seat:
+    """`topics`: those it subscribes to. `report`: what the worker last published of its tasks; any
+    thread may set it. `zero` is the unix second at which the monotonic clock shows 0.
+    """
+
+    def __init__(self, assignor: Assignor, topics: tuple[str, ...]) -> None:
+        self.assignor, self.topics = assignor, topics
+        self.report = Report(0)
+        self._fresh = True
+        self._said = 0, b""
+        """The nonce of the last round, and what was said in it."""
+
+    def word(self, join: e.JoinGroup, zero: float) -> bytes:
+        """Its Subscription, as of now; of a round that was asked before, the same bytes."""
+        if self._said[0] != join.nonce:
+            ends = None if join.deadline is None else int((join.deadline + zero) * 1000)
+            report = replace(
+                self.report,
+                nonce=join.nonce,
+                claims=frozenset(join.claims),
+                leaving=WayOut(ends) if join.leaving else None,
+                fresh=self._fresh,
+            )
+            said = self.assignor.user_data(report)
+            word = Subscription(self.topics, said, join.claims, join.owned_generation)
+            self._said = join.nonce, word.write()
+        return self._said[1]
+
+    def given(self, data: bytes, zero: float) -> e.Synced:
+        """What an Assignment says. Raises DataError."""
+        assignment = Assignment.read(data)
+        view = self.assignor.on_assignment(assignment.user_data)
+        self._fresh = False
+        mark = None if view.mark is None else _heeded(view.mark, zero)
+        return e.Synced(frozenset(assignment.partitions), view, mark)
+
+    def plan(self, asked: e.Assign, counts: Mapping[str, int], now_ms: int) -> Outcome:
+        """As the leader that it was when it was asked. `counts`: partitions by topic."""
+        return self.assignor.assign(
+            [(member.member_id, member.metadata) for member in asked.members],
+            counts,
+            leader=asked.member_id,
+            generation=asked.generation,
+            now_ms=now_ms,
+        )
+
+
+def planned(request: int, outcome: Outcome, zero: float) -> e.Planned:
+    """As the member hears it."""
+    return e.Planned(
+        request,
+        tuple(outcome.assignments.items()),
+        outcome.error.name if outcome.error else None,
+        tuple(e.Eviction(due.member, due.at_ms / 1000 - zero) for due in outcome.evictions),
+    )
+
+
+def _heeded(mark: Mark, zero: float) -> e.LeaveMark:
+    ends = None if mark.deadline_ms is None else mark.deadline_ms / 1000 - zero
+    return e.LeaveMark(mark.state is MarkState.LEAVING, ends, mark.epoch_ms)

@@ -1,0 +1,77 @@
+"""What a member says and is told, between its own time and the group's."""
+
+import pytest
+
+from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, Memory, Rules, WayOut
+from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.wire import AssignmentView, read_join, write_assignment
+from streamsx.errors import DataError
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.membership import events as e
+from streamsx.membership.seat import Seat, planned
+from streamsx.model import TaskId, TopicPartition
+
+P, T = TopicPartition("in", 0), TaskId(0, 0)
+ZERO = 1_000.0
+"""The unix second of our clock's 0."""
+
+
+@pytest.fixture
+def seat() -> Seat:
+    assignor = StreamsPartitionAssignor(
+        subtopologies=[Subtopology(0, ("in",), True, 1)],
+        rules=Rules(), process=bytes(16), instance="m", version="0.1.0",
+    )  # fmt: skip
+    return Seat(assignor, ("in",))
+
+
+def join(nonce: int, *claims: TopicPartition, leaving: bool = False) -> e.JoinGroup:
+    return e.JoinGroup("m1", claims, 4, nonce, leaving, 7.5 if leaving else None, "")
+
+
+def test_it_says_what_was_published_last_and_its_deadline_in_unix_time(seat: Seat) -> None:
+    seat.report = Report(0, copies={T: Copy(CopyRole.LEARNER, 9)})
+    word = Subscription.read(seat.word(join(1, P, leaving=True), ZERO))
+    assert (word.topics, word.owned, word.generation) == (("in",), (P,), 4)
+    said = read_join(word.user_data)
+    assert (said.nonce, said.fresh, said.leaving) == (1, True, WayOut(1_007_500))
+    assert said.copies == {T: Copy(CopyRole.RESTORING, 9)}
+
+
+def test_a_round_that_is_asked_for_again_says_the_same_bytes(seat: Seat) -> None:
+    """Else a broker takes it for news, and the round begins anew."""
+    first = seat.word(join(1), ZERO)
+    seat.report = Report(0, stopped=frozenset({T}))
+    assert seat.word(join(1), ZERO + 1) == first
+    assert seat.word(join(2), ZERO) != first
+
+
+def test_only_what_has_not_been_assigned_anything_yet_is_fresh(seat: Seat) -> None:
+    seat.given(Assignment((P,)).write(), ZERO)
+    assert not read_join(Subscription.read(seat.word(join(1), ZERO)).user_data).fresh
+
+
+def test_a_mark_is_heard_in_its_own_time(seat: Seat) -> None:
+    marks = {"m": Mark(MarkState.LEAVING, 1_020_000, epoch_ms=3)}
+    view = AssignmentView(Memory(marks=marks), more=True, no_takers=True)
+    synced = seat.given(Assignment((P,), write_assignment(view)).write(), ZERO)
+    assert synced.mark == e.LeaveMark(leaving=True, deadline=20.0, epoch_ms=3)
+    assert (synced.partitions, synced.view.more) == (frozenset({P}), True)
+
+
+def test_user_data_that_cannot_be_read_change_nothing_and_a_frame_that_cannot_is_refused(
+    seat: Seat,
+) -> None:
+    assert seat.given(Assignment((P,), b"\x09\x09").write(), ZERO).view.problem
+    with pytest.raises(DataError):
+        seat.given(b"\x00", ZERO)
+
+
+def test_a_leader_hears_when_to_remove_whom_in_its_own_time(seat: Seat) -> None:
+    view = AssignmentView(Memory(1, marks={"m": Mark(MarkState.LEAVING, 1_020_000, epoch_ms=3)}))
+    seat.given(Assignment((), write_assignment(view)).write(), ZERO)
+    members = (e.JoinedMember("m1", seat.word(join(1), ZERO)),)
+    plan = planned(7, seat.plan(e.Assign(7, "m1", 1, members), {"in": 1}, 1_000_000), ZERO)
+    assert (plan.request, plan.error, plan.evictions) == (7, None, (e.Eviction("m1", 25.0),))
+    missing = planned(8, seat.plan(e.Assign(8, "m1", 1, members), {}, 1_000_000), ZERO)
+    assert missing.error == "SOURCE_TOPIC_MISSING"

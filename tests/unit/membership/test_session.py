@@ -1,0 +1,166 @@
+"""A member on real connections, and a coordinator that says what a test wants."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from streamsx.assignor.model import Rules
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.clock import SystemClock
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.consumer_protocol import Assignment
+from streamsx.kafka.wire import Api, Body
+from streamsx.membership import events as e
+from streamsx.membership.member import MemberConfig, MemberState
+from streamsx.membership.outage import Outage
+from streamsx.membership.seat import Seat
+from streamsx.membership.session import Session
+from streamsx.model import TopicPartition
+from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
+
+CLOCK = SystemClock()
+WHOLE = Assignment((TopicPartition("in", 0),)).write()
+
+
+class Group:
+    """`assignments`: what SyncGroup is answered, the last one for ever; `codes`: LeaveGroup, on the
+    whole and for each member."""
+
+    def __init__(self) -> None:
+        self.assignments, self.codes = [WHOLE], [0]
+        self.heard: asyncio.Queue[e.ControlMessage] = asyncio.Queue()
+        self.kept: list[str | None] = []
+        assignor = StreamsPartitionAssignor(
+            subtopologies=[Subtopology(0, ("in",), False, 1)],
+            rules=Rules(), process=bytes(16), instance="m", version="0.1.0",
+        )  # fmt: skip
+        self.session = Session(
+            CLOCK,
+            MemberConfig(),
+            "app",
+            Seat(assignor, ("in",)),
+            self.heard.put_nowait,
+            Outage(CLOCK.now, 45, lambda _: None),
+            self.kept.append,
+        )
+        self.broker = ScriptedBroker(
+            {
+                Api.FIND_COORDINATOR: self.find,
+                Api.JOIN_GROUP: self.join,
+                Api.SYNC_GROUP: self.sync,
+                Api.HEARTBEAT: lambda _: {"error_code": 0},
+                Api.LEAVE_GROUP: self.leave,
+            },
+            {"in": 1},
+        )
+
+    def find(self, _: Asked) -> Body:
+        return {"error_code": 0, "node_id": NODE, "host": "127.0.0.1", "port": self.broker.port}
+
+    def join(self, _: Asked) -> Body:
+        joins = len(self.broker.asked_for(Api.JOIN_GROUP))
+        return {
+            "error_code": 0, "member_id": "m1", "leader": "m0", "generation_id": joins,
+            "protocol_name": "streamsx", "members": [],
+        }  # fmt: skip
+
+    def sync(self, _: Asked) -> Body:
+        said = self.assignments.pop(0) if len(self.assignments) > 1 else self.assignments[0]
+        return {"error_code": 0, "assignment": said}
+
+    def leave(self, _: Asked) -> Body:
+        top, *members = self.codes
+        told = [{"member_id": "m", "group_instance_id": None, "error_code": c} for c in members]
+        return {"error_code": top, "members": told}
+
+    async def next(self, kind: type[Any]) -> Any:
+        while not isinstance(message := await self.heard.get(), kind):
+            pass
+        return message
+
+
+def play(group: Group, story: Coroutine[Any, Any, None]) -> None:
+    """Beside a session that ends behind it."""
+
+    async def played() -> None:
+        async with asyncio.timeout(10), group.broker:
+            cluster = Cluster(group.broker.bootstrap)
+            await cluster.start()
+            running = asyncio.create_task(group.session.run(cluster))
+            try:
+                await story
+            finally:
+                group.session.post(e.Stop(CLOCK.now()))
+                await running
+                await cluster.stop()
+
+    asyncio.run(played())
+
+
+def test_what_is_posted_before_it_begins_is_heard() -> None:
+    group = Group()
+    group.session.post(e.Stop(CLOCK.now() + 60))
+
+    async def story() -> None:
+        assert await group.next(e.Left) == e.Left()
+
+    play(group, story())
+
+
+def test_a_plan_that_cannot_be_read_is_one_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a leader of another program or version: it ended the worker as a bug of its own."""
+    group = Group()
+    group.assignments = [WHOLE, WHOLE[:-3], b"\x00", WHOLE]
+
+    async def story() -> None:
+        assert (await group.next(e.Assigned)).tps
+        group.session.post(e.Want("a reason"))
+        assert (await group.next(e.Assigned)).tps == ()
+        assert group.session.member.state is MemberState.STABLE
+        assert len(group.broker.asked_for(Api.JOIN_GROUP)) == 4
+        assert group.session.losses == 0
+
+    with caplog.at_level(logging.WARNING, "streamsx"):
+        play(group, story())
+    told = [line.getMessage().split(":")[0] for line in caplog.records]
+    assert told == ["the leader's plan cannot be read"] * 2
+
+
+def test_its_id_is_kept_until_it_has_left() -> None:
+    group = Group()
+
+    async def story() -> None:
+        await group.next(e.Assigned)
+        assert group.kept == ["m1"]
+
+    play(group, story())
+    assert group.kept == ["m1", None]
+
+
+@pytest.mark.parametrize(
+    ("codes", "says"),
+    [
+        ([0, 0], ["evicted m9: it did not leave by its deadline"]),
+        ([0, 25], []),
+        ([16], ["not evicted: m9: NOT_COORDINATOR"]),
+        ([0, 15], ["not evicted: m9: COORDINATOR_NOT_AVAILABLE"]),
+    ],
+)
+def test_who_is_removed_is_told_as_the_coordinator_says_it(
+    codes: list[int], says: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it answered 16 and named no member, the log said that one was evicted."""
+
+    group = Group()
+
+    async def story() -> None:
+        await group.next(e.Assigned)
+        group.codes = codes
+        await group.session._evict("m9")
+
+    with caplog.at_level(logging.INFO, "streamsx"):
+        play(group, story())
+    assert [line.getMessage() for line in caplog.records if "evicted" in line.getMessage()] == says
