@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     Record = tuple[bytes | None, bytes]
 
 BLOCK_BYTES = 1 << 16
-BUFFER_BYTES = 16 << 20
 SILENT_S = 10.0
 """Without any acknowledgement."""
 STDIN = "-"
@@ -44,37 +43,17 @@ def main() -> None:
 async def send(options: argparse.Namespace) -> None:
     """Raises NotFound, UsageError, BrokerUnreachable and others."""
     from streamsx.clock import SystemClock
-    from streamsx.engine.produce import Producer
-    from streamsx.errors import NotFound, first_of
+    from streamsx.errors import NotFound
     from streamsx.tools.cli.progress import progress
+    from streamsx.tools.cli.records import writing
 
     topic, room = options.topic, asyncio.Event()
-
-    async def end(error: Exception) -> None:
-        raise error
-
-    def failed(error: Exception) -> None:
-        tasks.create_task(end(error))
-
-    try:
-        async with (
-            connected(options) as cluster,
-            progress(sys.stderr, f"writing to {topic}") as say,
-            asyncio.TaskGroup() as tasks,
-        ):
-            await cluster.follow([topic])
-            if not cluster.partitions(topic):
-                raise NotFound(f"unknown topic: {topic}: make it, or start the app that makes it")
-            producer = Producer(
-                cluster, SystemClock(), tasks.create_task, failed,
-                linger_s=0.0, buffer_bytes=BUFFER_BYTES, room=room.set,
-            )  # fmt: skip
-            try:
-                sent = await written(options, producer, cluster.partitions(topic), room, say)
-            finally:
-                producer.close()
-    except BaseExceptionGroup as group:
-        raise first_of(group) from None
+    async with connected(options) as cluster, progress(sys.stderr, f"writing to {topic}") as say:
+        await cluster.follow([topic])
+        if not cluster.partitions(topic):
+            raise NotFound(f"unknown topic: {topic}: make it, or start the app that makes it")
+        async with writing(cluster, SystemClock(), room.set) as producer:
+            sent = await written(options, producer, cluster.partitions(topic), room, say)
     people = sys.stderr if options.json else sys.stdout
     print(f"{topic}: {sent.total()} records, acknowledged", file=people)
     if options.json:

@@ -262,12 +262,21 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
 
 async def committed_topics(cluster: Cluster, group: str) -> set[str]:
     """Those of which the group has committed offsets. Raises WorldError, SettingError."""
+    return {tp.topic for tp in await committed(cluster, group)}
 
-    async def attempt() -> set[str]:
+
+async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+    """Every offset that the group has committed. Raises WorldError, SettingError."""
+
+    async def attempt() -> dict[TopicPartition, int]:
         connection = await cluster.open(await cluster.coordinator(group), LANE)
         told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
         _check([(told.error_code, f"offsets of group {group}", "")])
-        return {topic.name for topic in told.topics}
+        return {
+            TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+            for topic in told.topics
+            for partition in topic.partitions
+        }
 
     return await _persist(cluster, attempt)
 

@@ -1,9 +1,12 @@
-"""What a command reads of a topic."""
+"""What a command reads of a topic, and how it writes to one."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from streamsx.clock import Clock
 from streamsx.engine.fetch import Fetcher
+from streamsx.engine.produce import Producer
 from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
@@ -12,6 +15,35 @@ from streamsx.model import TopicPartition
 
 STALL_S = 60.0
 """So long nothing may come."""
+BUFFER_BYTES = 16 << 20
+
+
+@asynccontextmanager
+async def writing(
+    cluster: Cluster, clock: Clock, room: Callable[[], None] = lambda: None
+) -> AsyncIterator[Producer]:
+    """A producer, which is closed at the end of this. What the broker refuses for good ends it, and
+    is raised.
+    """
+
+    async def end(error: Exception) -> None:
+        raise error
+
+    def failed(error: Exception) -> None:
+        tasks.create_task(end(error))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            producer = Producer(
+                cluster, clock, tasks.create_task, failed,
+                linger_s=0.0, buffer_bytes=BUFFER_BYTES, room=room,
+            )  # fmt: skip
+            try:
+                yield producer
+            finally:
+                producer.close()  # its last words would be tasks of a group that has ended
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
 
 
 async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[tuple[int, bytes], bytes]:

@@ -145,8 +145,7 @@ class DemoStory:
                     self._work(name)
                 await self._until(lambda: self._group.moved_at > 0)  # the topics are there
                 await self._cluster.follow(self._sources)
-                feed = self._feed.run(self._cluster, tasks.create_task)
-                beside.append(tasks.create_task(feed, name="feed"))
+                beside.append(tasks.create_task(self._feed.run(self._cluster), name="feed"))
                 beside.append(tasks.create_task(self._ask_on(), name="offsets"))
                 await self._acts()
                 for task in beside:

@@ -7,7 +7,7 @@ counted as they are sent. Not here: the workers between the two ends.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from math import inf
 from pydoc_data import topics as help_texts
@@ -16,10 +16,8 @@ from streamsx.clock import Clock
 from streamsx.engine.produce import Producer
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.wire import Api
-from streamsx.membership import requests
 from streamsx.model import TopicPartition
-from streamsx.tools.cli.records import newest
+from streamsx.tools.cli.records import newest, writing
 
 PACE_MAX = 5_000.0
 """Lines per second. At full speed two workers drain the default before anything can be shown."""
@@ -28,8 +26,6 @@ RESERVE_S = 10.0
 TICK_S = 0.01
 TICK_MAX_S = 0.1
 """What a feed that was held up for longer has missed is not made up for."""
-BUFFER_BYTES = 4 << 20
-OFFSETS_TIMEOUT_S = 5.0
 
 
 def text() -> Iterator[str]:
@@ -52,23 +48,16 @@ class Feed:
     def __init__(self, clock: Clock, topic: str, records: int) -> None:
         self._clock, self._topic, self._records = clock, topic, records
         self._lines = text()
-        self._failed: Exception | None = None
         self.begun_at = inf
         self.sent = 0
         self.words: Counter[str] = Counter()
         self.shown = self.done = False
         """`shown`: there is nothing more to show. `done`: all lines are acknowledged."""
 
-    async def run(self, cluster: Cluster, spawn: Callable[..., object]) -> None:
+    async def run(self, cluster: Cluster) -> None:
         """Until it is done. Raises what the broker refuses for good."""
-        producer = Producer(
-            cluster, self._clock, spawn, lambda error: setattr(self, "_failed", error),
-            linger_s=0.0, buffer_bytes=BUFFER_BYTES,
-        )  # fmt: skip
-        try:
+        async with writing(cluster, self._clock) as producer:
             await self._send(producer, cluster.partitions(self._topic))
-        finally:
-            producer.close()  # its last words would be tasks of a group that has ended
 
     async def _send(self, producer: Producer, partitions: int) -> None:
         await producer.start()
@@ -78,8 +67,6 @@ class Feed:
         while self.sent < self._records:
             await asyncio.sleep(TICK_S)
             now, left = self._clock.now(), self._records - self.sent
-            if self._failed is not None:
-                raise self._failed
             if not producer.full():
                 due += pace(self._records, left, shown=self.shown) * min(now - then, TICK_MAX_S)
                 stamp = int(self._clock.wall() * 1000)
@@ -100,14 +87,9 @@ async def left_of(cluster: Cluster, group: str, topics: Sequence[str]) -> int:
     are committed. So where nothing is left of either, nothing more can come.
     """
     tps = [TopicPartition(topic, n) for topic in topics for n in range(cluster.partitions(topic))]
-    connection = await cluster.open(await cluster.coordinator(group), "offsets")
-    body = requests.offsets_wanted(group, tuple(tps))
-    reply = await connection.ask(Api.OFFSET_FETCH, body, OFFSETS_TIMEOUT_S)
-    committed, why = requests.offsets_known(reply)
-    if why is not None:
-        raise why
+    committed = await admin.committed(cluster, group)
     bounds = await admin.bounds(cluster, tps)
-    return sum(bounds[tp].high_watermark - max(0, committed[tp][0]) for tp in tps)
+    return sum(bounds[tp].high_watermark - committed.get(tp, 0) for tp in tps)
 
 
 async def counts(cluster: Cluster, clock: Clock, changelog: str) -> dict[str, int]:

@@ -9,24 +9,16 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import count, cycle, islice
 from typing import NamedTuple
 
+from streamsx.clock import SystemClock
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
-from streamsx.kafka.batch import Builder
+from streamsx.kafka.batch import NO_TIMESTAMP
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.partitioner import partition_of
-from streamsx.kafka.wire import Api
-from streamsx.model import TopicPartition
+from streamsx.tools.cli.records import writing
 
-LANE = "text"
-BATCH_BYTES = 256 << 10
-CHUNK_ROWS = 100_000
-"""In memory at once."""
 ORDER_KEYS = 50_000
 ORDERS_FROM_MS = 1_700_000_000_000
-NOW = -1
-"""As a timestamp."""
-ACKS_ALL = -1
-TIMEOUT_S = 30.0
 
 
 def lines() -> list[bytes]:
@@ -63,37 +55,21 @@ async def filled(
     bootstrap: str, topic: str, partitions: int, records: int, rows: Iterator[CorpusRow]
 ) -> None:
     """Write so many rows: by their keys, without keys in turn. Raises StreamsxError."""
-    cluster = Cluster(bootstrap)
+    cluster, room = Cluster(bootstrap), asyncio.Event()
     await cluster.start()
     await admin.create_topics(cluster, [NewTopic(topic, partitions, 1)])
     await cluster.follow([topic])
-    for start in range(0, records, CHUNK_ROWS):
-        parts: list[list[CorpusRow]] = [[] for _ in range(partitions)]
-        for turn, row in enumerate(islice(rows, min(CHUNK_ROWS, records - start))):
-            key = row[0]
-            parts[turn % partitions if key is None else partition_of(key, partitions)].append(row)
-        for number, part in enumerate(parts):
-            await _produce(cluster, TopicPartition(topic, number), part)
+    async with writing(cluster, SystemClock(), room.set) as producer:
+        await producer.start()
+        sends = [producer.to(topic, number) for number in range(partitions)]
+        for turn, (key, value) in enumerate(islice(rows, records)):
+            place = turn % partitions if key is None else partition_of(key, partitions)
+            sends[place](key, value, NO_TIMESTAMP, None)
+            while producer.full():
+                room.clear()
+                await room.wait()
+        await producer.flush()
     await cluster.stop()
-
-
-async def _produce(cluster: Cluster, tp: TopicPartition, rows: list[CorpusRow]) -> None:
-    keys, values = [key for key, _ in rows], [value for _, value in rows]
-    node = cluster.leader(tp)
-    assert node is not None, f"{tp} has no leader"
-    connection, done = await cluster.open(node, LANE), 0
-    while done < len(values):
-        builder = Builder(BATCH_BYTES)
-        done = builder.extend(NOW, keys, values, done)
-        part = {"index": tp.partition, "records": builder.close()}
-        body = {
-            "acks": ACKS_ALL,
-            "timeout": int(TIMEOUT_S * 1000),
-            "topic_data": [{"name": tp.topic, "partition_data": [part]}],
-        }
-        reply = await connection.ask(Api.PRODUCE, body, TIMEOUT_S)
-        code = reply.responses[0].partition_responses[0].error_code
-        assert not code, f"{tp}: refused with {code}"
 
 
 class GroupProgress(NamedTuple):
@@ -111,14 +87,7 @@ async def progress(
     await cluster.start()
     try:
         while True:
-            connection = await cluster.open(await cluster.coordinator(group), LANE)
-            body = {"group_id": group, "topics": None}  # all that it has committed
-            reply = await connection.ask(Api.OFFSET_FETCH, body, TIMEOUT_S)
-            done = {
-                TopicPartition(found.name, part.partition_index): part.committed_offset
-                for found in reply.topics
-                for part in found.partitions
-            }
+            done = await admin.committed(cluster, group)
             ends = await admin.bounds(cluster, done) if done else {}
             left = sum(ends[tp].high_watermark - offset for tp, offset in done.items())
             records = sum(offset for tp, offset in done.items() if tp.topic == topic)

@@ -352,13 +352,15 @@ def test_topics_that_a_group_has_committed_in_are_asked_until_its_coordinator_is
 
     def fetches(asked: Asked) -> wire.Body:
         assert (asked.body.group_id, asked.body.topics) == ("g", None)
-        code, topics = next(loading), [{"name": "a", "partitions": []}]
+        code, part = next(loading), {"partition_index": 1, "committed_offset": 7}
+        topics = [{"name": "a", "partitions": [part]}]
         return {"error_code": code, "topics": [] if code else topics}
 
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         found = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
         broker.answers[Api.FIND_COORDINATOR] = lambda asked: found
         assert await admin.committed_topics(cluster, "g") == {"a"}
+        assert await admin.committed(cluster, "g") == {A1: 7}
 
     run(story, {Api.OFFSET_FETCH: fetches})
 

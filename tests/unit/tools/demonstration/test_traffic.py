@@ -36,7 +36,7 @@ def test_the_last_lines_wait_until_all_was_shown() -> None:
 async def ended_while_it_feeds(cluster: Cluster, asked: asyncio.Event) -> None:
     async with asyncio.TaskGroup() as tasks:
         feed = Feed(SystemClock(), "lines", 200_000)
-        _ = tasks.create_task(feed.run(cluster, tasks.create_task))
+        _ = tasks.create_task(feed.run(cluster))
         await asked.wait()
         raise KeyError("interrupted")
 
