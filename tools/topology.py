@@ -42,9 +42,8 @@ def show(options: argparse.Namespace) -> None:
     for note in (*app.settled.notes, *topology.notes):
         print(f"note: {note}", file=sys.stderr)
     if options.source:
-        sources = [source for each in topology.subtopologies for source in each.sources]
-        loops = [(source.topic, branch) for source in sources for branch in source.branches]
-        for topic, branch in loops:
-            print(f"\n# {topic}\n{source_text(branch)}", end="", file=people)
+        for source in (source for each in topology.subtopologies for source in each.sources):
+            if source.branches:
+                print(f"\n# {source.topic}\n{source_text(source)}", end="", file=people)
     if options.json or options.format == "json":
         print(data)

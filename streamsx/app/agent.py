@@ -18,7 +18,7 @@ from streamsx.app.table import Table
 from streamsx.errors import TopologyError
 from streamsx.task.stream import Done, Values
 from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
-from streamsx.topology.nodes import AgentNode, Operator, Source
+from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
 from streamsx.topology.subtopologies import Stage
 
 if TYPE_CHECKING:
@@ -157,17 +157,12 @@ def _source(topic: Topic, name: str, **what: Any) -> Source:
 
 def _feeding(agent: str, topic: Topic, name: str, derived: Derived) -> Source:
     """Key and forward: the bytes of the value and the headers pass as they came."""
-    if derived.key_of is None:
-        forward = Operator("forward", {"encode_key": _as_it_is}, derived.topic.name)
-        return _source(topic, name, branches=((forward,),))
-    keys = derived.topic.key_codec.encoders.grouping(f"agent {agent}, topic {name}")
-    forward = Operator("forward", {"encode_key": keys.encode}, derived.topic.name)
-    rekey = Operator("rekey", {"key_of": derived.key_of})
-    return _source(topic, name, branches=((rekey, forward),))
-
-
-def _as_it_is(key: bytes | None) -> bytes | None:
-    return key
+    first = Operator("forward", topic=derived.topic.name)
+    if derived.key_of is not None:
+        keys = derived.topic.key_codec.encoders.grouping(f"agent {agent}, topic {name}")
+        functions = {"key_of": derived.key_of, "encode_key": keys.encode}
+        first = Operator("rekey", functions, then=(first,))
+    return _source(topic, name, branches=(Branch(agent, first),))
 
 
 def check_call(fun: Callable[..., Any], takes: str, *arguments: object) -> None:

@@ -115,9 +115,10 @@ class Stream(FaustNames, Generic[V]):
     ) -> "Stream[V]":
         """The same records by another key, through a topic in between.
 
-        `key`: a field of a Record, or a function of the value, which needs `name` for the topic;
-        `topic`: another one than would be derived. Headers and the bytes of the value pass as they
-        came. Raises TypeError for a function without a name, one that is async, and what is none.
+        `key`: a field of a Record, or a function of the value, which it leaves as it is: other
+        agents' functions are given the same one. A function needs `name` for the topic; `topic`:
+        another one than would be derived. Headers and the bytes of the value pass as they came.
+        Raises TypeError for a function without a name, one that is async, and what is none.
         """
         if not (hasattr(key, "ident") or callable(key)):
             raise TypeError(

@@ -23,7 +23,7 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One record that failed. `operator`: the agent, or the kind of step; `decode`: its bytes."""
+    """One record that failed. `operator`: the agent whose it was; `decode`: its bytes."""
 
     task: TaskId
     topic: str
@@ -87,13 +87,11 @@ class Streak:
         self._count, self._next = self._count + 1, ordinal + 1
         return self._limit is not None and self._count >= self._limit
 
-    def position(self, ordinal: int, reached: int) -> int:
-        """What may be committed: the first of a streak that lasts, else `reached`.
-
-        `ordinal`: of the record at hand, or of the next one.
+    def lasts(self, ordinal: int) -> bool:
+        """Nothing from its first record on may be committed. `ordinal`: of the record at hand, or
+        of the next one.
         """
-        lasts = self._limit is not None and self._count > 0 and ordinal <= self._next
-        return self.first if lasts else reached
+        return self._limit is not None and self._count > 0 and ordinal <= self._next
 
     def reset(self) -> None:
         """Its records are gone from the log."""

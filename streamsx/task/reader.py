@@ -1,17 +1,17 @@
-"""Who reads a source of a task: one of its branches, or one of its agents.
+"""Who reads a source of a task: the loop of its branches, or one of its agents' bodies.
 
-A reader knows how far it is, and which records in a row it has failed on. It goes on behind a
-record that failed, unless its task has ended over it.
+A reader knows how far it is, and which records in a row it has failed on, a loop for each of its
+branches. It goes on behind a record that failed, unless its task has ended over it.
 
 Not here: which records come next, whether a failure ends the task (`task`).
 """
 
-from itertools import islice, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.task.batch import Batch, Chunk
-from streamsx.task.compile import Branch, RecordFailed, compiled
+from streamsx.task.compile import compiled
 from streamsx.task.policy import Failure, Streak
 from streamsx.task.stream import Inbox, Running, Values
 from streamsx.topology.nodes import AgentNode, Source
@@ -20,20 +20,41 @@ if TYPE_CHECKING:
     from streamsx.task.task import Task
 
 
+class Scope:
+    """What fails under one agent's name, in its body or ahead of it."""
+
+    def __init__(self, agent: str, task: "Task") -> None:
+        self._agent, self._task = agent, task
+        self._streak = Streak(task.policy.consecutive_failures_max)
+        self.reset = self._streak.reset
+
+    def position(self, ordinal: int, reached: int) -> int:
+        """Next offset that is safe to commit; `ordinal`: of the record at hand, or the next one."""
+        return self._streak.first if self._streak.lasts(ordinal) else reached
+
+    def failed(
+        self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
+    ) -> None:
+        """Raises what ends the task."""
+        task, offset = self._task, batch.offsets[index]
+        place = (task.id, batch.topic, batch.partition, offset)
+        task.failed(Failure(*place, self._agent, decode, error), self._streak, ordinal)
+
+
 class AgentRun:
     """One agent of one task: its inbox and its actor."""
 
     def __init__(self, agent: AgentNode, source: Source, task: "Task") -> None:
         self._agent, self._task = agent, task
         self._inbox = Inbox(task.taken[source.topic], self._undecodable)
-        self._streak = Streak(task.policy.consecutive_failures_max)
+        self._scope = Scope(agent.name, task)
         self._running = Running(task.id, task.stores, task.outbox, self._inbox)
         self.actor = task.start(agent, Values(self._inbox, source), self._running, self._failed)
 
     @property
     def position(self) -> int:
         """Next offset that is safe to commit."""
-        return self._streak.position(self._inbox.ordinal, self._inbox.position)
+        return self._scope.position(self._inbox.ordinal, self._inbox.position)
 
     def run(self, chunk: Chunk) -> None:
         self._inbox.chunks.append(chunk)
@@ -42,7 +63,7 @@ class AgentRun:
     def reset(self, position: int) -> None:
         """Go on there; what is queued is dropped."""
         self._inbox.reset(position)
-        self._streak.reset()
+        self._scope.reset()
 
     def cut(self) -> None:
         """Nothing behind the record at hand."""
@@ -68,59 +89,38 @@ class AgentRun:
     def _tell(self, error: Exception, *, decode: bool) -> None:
         batch, index = self._inbox.batch, self._inbox.index
         assert batch is not None, "a failure without a record"
-        failure = _failure(self._task, batch, index, self._agent.name, error, decode=decode)
-        self._task.failed(failure, self._streak, self._inbox.ordinal)
+        self._scope.failed(batch, index, self._inbox.ordinal, error, decode=decode)
 
 
 class LoopRun:
-    """The operators of one branch of a source."""
+    """The branches of a source, record by record; each has a scope of its own."""
 
-    def __init__(self, source: Source, branch: Branch, task: "Task") -> None:
-        self._task, self._name = task, f"{source.topic} loop"
-        self._loop = compiled(source, branch, task.plan.number, task.outbox.to)
-        self._streak = Streak(task.policy.consecutive_failures_max)
+    def __init__(self, source: Source, task: "Task") -> None:
+        self._loop = compiled(source, task.plan.number, task.outbox.to)
+        self._scopes = [Scope(branch.agent, task) for branch in source.branches]
         self._passed, self._reached = 0, task.taken[source.topic]
 
     @property
     def position(self) -> int:
-        """Next offset that is safe to commit."""
-        return self._streak.position(self._passed, self._reached)
+        """Next offset that is safe to commit: that of the slowest branch."""
+        return min(scope.position(self._passed, self._reached) for scope in self._scopes)
 
     def run(self, chunk: Chunk) -> None:
-        """One failing record costs one start of the loop behind it."""
-        batch, start, stop = chunk
+        batch, start, stop = chunk.batch, chunk.start, chunk.stop
 
-        def undecodable(index: int, error: Exception) -> None:
-            self._tell(batch, start + index, index, error, decode=True)
+        def failed(index: int, error: Exception, branch: int | None) -> None:
+            for scope in self._scopes if branch is None else [self._scopes[branch]]:
+                at, ordinal = start + index, self._passed + index
+                scope.failed(batch, at, ordinal, error, decode=branch is None)
 
-        while start < stop:
-            columns = (batch.keys, batch.values, batch.timestamps)
-            headers = islice(batch.headers, start, stop) if batch.headers else repeat(None)
-            cut = (islice(column, start, stop) for column in columns)
-            records = zip(*cut, headers, strict=False)  # headers may be endless
-            try:
-                done = self._loop(records, undecodable)
-            except RecordFailed as error:
-                index, cause = error.args[0], error.__cause__
-                if self._task.ended or not isinstance(cause, Exception):
-                    raise cause or error from None
-                self._tell(batch, start + index, index, cause, decode=False)
-                done = index + 1
-            start, self._passed = start + done, self._passed + done
-        self._reached = batch.following(stop)
+        columns = (batch.keys, batch.values, batch.timestamps)
+        headers = batch.headers[start:stop] if batch.headers else repeat(None)
+        cut = (column[start:stop] for column in columns)
+        self._loop(zip(*cut, headers, strict=False), failed)  # headers may be endless
+        self._passed, self._reached = self._passed + stop - start, batch.following(stop)
 
     def reset(self, position: int) -> None:
         """Go on there."""
         self._reached = position
-        self._streak.reset()
-
-    def _tell(self, batch: Batch, at: int, index: int, error: Exception, *, decode: bool) -> None:
-        failure = _failure(self._task, batch, at, self._name, error, decode=decode)
-        self._task.failed(failure, self._streak, self._passed + index)
-
-
-def _failure(
-    task: "Task", batch: Batch, index: int, operator: str, error: Exception, *, decode: bool
-) -> Failure:
-    offset = batch.offsets[index]
-    return Failure(task.id, batch.topic, batch.partition, offset, operator, decode, error)
+        for scope in self._scopes:
+            scope.reset()

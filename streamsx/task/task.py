@@ -121,10 +121,7 @@ class Task:
         self._checking = False
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
         self._merge = Merge(self._queues, metadata.high)
-        self._loops = {
-            source.topic: [LoopRun(source, branch, self) for branch in source.branches]
-            for source in plan.sources
-        }
+        self._loops = {s.topic: [LoopRun(s, self)] if s.branches else [] for s in plan.sources}
         self._agents = {s.topic: [AgentRun(a, s, self) for a in s.agents] for s in plan.sources}
         self._changelogs = {
             node.name: outbox.rows(node.changelog, partition) for node in plan.stores

@@ -6,7 +6,7 @@ Not here: who prints it, the source of its loops (`streamsx.task.compile`).
 from collections.abc import Iterator, Mapping
 
 from streamsx.topology.build import Topology, outline
-from streamsx.topology.nodes import SubTopology
+from streamsx.topology.nodes import Operator, SubTopology
 from streamsx.topology.partitions import Layout
 
 
@@ -58,14 +58,21 @@ def as_text(topology: Topology, partitions: Layout) -> Iterator[str]:
 def _steps(each: SubTopology) -> Iterator[str]:
     for source in each.sources:
         yield f"reads   {source.topic}"
-        for operator in source.operators:
-            yield f"  {operator.kind}" + (f" to {operator.topic}" if operator.topic else "")
+        for branch in source.branches:
+            yield f"  agent {branch.agent}, ahead of its body"
+            yield from (f"    {line}" for line in _below(branch.first))
         yield from (f"  agent {agent.name}" for agent in source.agents)
     for store in each.stores:
         where = "on disk" if store.persistent else "in memory"
         codecs = f"keys {store.key_codec}, values {store.value_codec}"
         yield f"table   {store.name}: {codecs}, {where}, changelog {store.changelog}"
     yield from (f"sends   {topic}" for topic in sorted(each.outputs))
+
+
+def _below(operator: Operator) -> Iterator[str]:
+    yield operator.kind + (f" to {operator.topic}" if operator.topic else "")
+    for each in operator.then:
+        yield from (f"  {line}" for line in _below(each))
 
 
 def as_mermaid(topology: Topology) -> Iterator[str]:
@@ -86,7 +93,8 @@ def as_mermaid(topology: Topology) -> Iterator[str]:
 def _boxes(each: SubTopology) -> Iterator[str]:
     for n, source in enumerate(each.sources):
         for m, branch in enumerate(source.branches):
-            yield f's{each.number}o{n}_{m}["{" ".join(step.kind for step in branch)}"]'
+            steps = " ".join(step.kind for step in branch.first.walk())
+            yield f's{each.number}o{n}_{m}["{branch.agent}: {steps}"]'
     yield from (f'{box}["{name}"]' for name, box in _agents(each).items())
     yield from (f'{box}[("{name}")]' for name, box in _tables(each).items())
 
@@ -98,12 +106,14 @@ def _arrows(each: SubTopology, names: Mapping[str, str]) -> Iterator[str]:
         for m, branch in enumerate(source.branches):
             box = f"s{each.number}o{n}_{m}"
             yield f"{names[source.topic]} --> {box}"
-            yield from (f"{box} --> {names[step.topic]}" for step in branch if step.topic)
+            sends = (step.topic for step in branch.first.walk() if step.topic)
+            yield from (f"{box} --> {names[topic]}" for topic in sends)
     for box in agents.values():
         yield from (f"{box} <--> {table}" for table in _tables(each).values())
     if agents:
-        sends = sorted(each.outputs - {s.topic for src in each.sources for s in src.operators})
-        yield from (f"s{each.number} --> {names[topic]}" for topic in sends)
+        ahead = {step.topic for source in each.sources for step in source.operators}
+        outputs = sorted(each.outputs - ahead)
+        yield from (f"s{each.number} --> {names[topic]}" for topic in outputs)
 
 
 def _agents(each: SubTopology) -> dict[str, str]:

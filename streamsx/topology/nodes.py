@@ -1,4 +1,8 @@
-"""What a sub-topology consists of: sources with their operators and agents, stores. Values only.
+"""What a sub-topology consists of: sources, each the root of a tree, and stores. Values only.
+
+The leaves of a tree are agents' bodies, and operators that send. What needs a place tomorrow has it
+here: an operator that uses a store names it beside its topic; one that lets some records through,
+or joins, or waits for stream time, is an inner one.
 
 Codecs are functions, chosen once per topic when the app is compiled; user code comes as functions.
 
@@ -6,7 +10,7 @@ Not here: how the graph is cut (`subtopologies`), what an operator does (`stream
 """
 
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,15 +24,30 @@ LAYOUT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One step of a generated loop.
+    """One step for a record.
 
     `kind` names its fragment; `functions`: what the fragment calls, by the names it uses for them;
-    `topic`: where it sends.
+    `topic`: where it sends; `then`: who goes on with what it makes, each for itself.
     """
 
     kind: str
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     topic: str | None = None
+    then: tuple["Operator", ...] = ()
+
+    def walk(self) -> Iterator["Operator"]:
+        """It, and all that are below it, each ahead of those below."""
+        yield self
+        for each in self.then:
+            yield from each.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What an agent does ahead of its body. It has a key, a value and failures of its own."""
+
+    agent: str
+    first: Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +60,15 @@ class AgentNode:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A topic that a task reads: branches first, then agents, each on its own.
+    """A topic that a task reads, with who reads it: branches first, then bodies, each on its own.
 
-    A branch is a straight line of operators, of one agent: its key, its failures. `quick`: of keys
-    and of values, where there is such a thing.
+    `quick`: of keys and of values, where there is such a thing.
     """
 
     topic: str
     decode_key: Decode
     decode_value: Decode
-    branches: tuple[tuple[Operator, ...], ...] = ()
+    branches: tuple[Branch, ...] = ()
     agents: tuple[AgentNode, ...] = ()
     quick: tuple[Quick, Quick] | None = None
 
@@ -65,7 +83,7 @@ class Source:
     @property
     def operators(self) -> tuple[Operator, ...]:
         """Of all branches, one after the other."""
-        return tuple(operator for branch in self.branches for operator in branch)
+        return tuple(operator for branch in self.branches for operator in branch.first.walk())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ def failed(streak: Streak, *records: tuple[int, int]) -> list[bool]:
 
 def test_the_first_of_a_streak_holds_the_position_until_a_record_behind_it_was_read() -> None:
     streak = Streak(10)
-    assert streak.position(3, 40) == 40
+    assert not streak.lasts(3)
     failed(streak, (3, 40), (4, 44))
-    assert [streak.position(ordinal, 99) for ordinal in (4, 5, 6)] == [40, 40, 99]
+    assert [streak.lasts(ordinal) for ordinal in (4, 5, 6)] == [True, True, False]
+    assert streak.first == 40
 
 
 def test_holes_in_the_log_do_not_end_a_streak() -> None:
@@ -29,7 +30,7 @@ def test_a_record_that_did_not_fail_ends_it() -> None:
 def test_the_very_first_record_may_begin_one() -> None:
     streak = Streak(2)
     assert failed(streak, (1, 6)) == [False]
-    assert streak.position(2, 7) == 6
+    assert (streak.lasts(2), streak.first) == (True, 6)
 
 
 @pytest.mark.parametrize("limit", [1, 2])
@@ -40,13 +41,13 @@ def test_the_limit_is_how_many_fail(limit: int) -> None:
 def test_without_a_limit_nothing_is_held() -> None:
     streak = Streak(None)
     assert failed(streak, *((n, n) for n in range(50))) == [False] * 50
-    assert streak.position(50, 50) == 50
+    assert not streak.lasts(50)
 
 
 def test_what_is_gone_from_the_log_holds_nothing() -> None:
     streak = Streak(10)
     failed(streak, (0, 5))
     streak.reset()
-    assert streak.position(1, 6) == 6
+    assert not streak.lasts(1)
     assert failed(streak, (1, 6)) == [False]
     assert streak.first == 6

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -22,7 +23,7 @@ from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Word
 from streamsx.task.stream import DONE, RUNNING
 from streamsx.task.task import Task
-from streamsx.topology.nodes import AgentNode, Operator, Source
+from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
 
 Benches = Callable[..., Any]
 
@@ -47,18 +48,19 @@ async def split(stream: AsyncIterator[Any]) -> None:
             running.to("words")(word.encode(), word.encode(), running.inbox.timestamp, None)
 
 
+def keyed(agent: str, key_of: Callable[[Any], Any], topic: str) -> Branch:
+    forward = Operator("forward", topic=topic)
+    functions = {"key_of": key_of, "encode_key": orjson.dumps}
+    return Branch(agent, Operator("rekey", functions, then=(forward,)))
+
+
 COUNT = Source("words", text, text, agents=(AgentNode("count", count),))
 SPLIT = Source("lines", text, text, agents=(AgentNode("split", split),))
 REKEY = Source(
     "orders",
     text,
     lambda raw: orjson.loads(raw or b"null"),
-    (
-        (
-            Operator("rekey", {"key_of": lambda order: order["user"]}),
-            Operator("forward", {"encode_key": orjson.dumps}, "by-user"),
-        ),
-    ),
+    (keyed("buy", lambda order: order["user"], "by-user"),),
 )
 
 
@@ -248,6 +250,31 @@ def test_one_agent_that_fails_holds_the_position_of_both(bench: Benches) -> None
     assert (made.task.positions, made.counts()) == ({"words": 0}, {"a": 4})
 
 
+def test_branches_of_one_topic_have_keys_and_failures_of_their_own(bench: Benches) -> None:
+    by_user = keyed("users", lambda order: order["user"], "by-user")
+    by_item = keyed("items", lambda order: order["item"], "by-item")
+    as_it_is = Branch("copy", Operator("forward", topic="copies"))
+    heard: list[Failure] = []
+    source = replace(REKEY, branches=(by_user, by_item, as_it_is))
+    made = bench(source, stores=(), consecutive_failures_max=3, report=heard.append)
+    orders = [
+        b'{"user": 1, "item": 2}', b'{"item": 4}', b'{"user": 5}', b"x", b'{"item": 6}',
+    ]  # fmt: skip
+    made.task.process(batch("orders", orders))
+    assert {topic: [key for key, _ in rows] for topic, rows in made.sent.by_topic.items()} == {
+        "by-user": [b"1", b"5"],
+        "by-item": [b"2", b"4", b"6"],
+        "copies": [orders[0], orders[1], orders[2], orders[4]],
+    }
+    assert [(f.offset, f.operator, f.decode) for f in heard] == [
+        (1, "users", False), (2, "items", False),
+        (3, "users", True), (3, "items", True), (3, "copy", True), (4, "users", False),
+    ]  # fmt: skip
+    assert made.task.positions == {"orders": 3}, "users: the first of its streak"
+    with pytest.raises(TaskStopped, match=r"offset 3: 3 records in a row failed, .* 5, users"):
+        made.task.process(batch("orders", [b'{"item": 7}'], first=5))
+
+
 def test_a_log_that_was_cut_holds_nothing(bench: Benches) -> None:
     made = bench(COUNT)
     made.task.process(batch("words", ["boom"]))
@@ -269,8 +296,7 @@ def test_what_the_app_was_not_wired_for_is_no_bad_record(
 
     heard: list[Failure] = []
     agent = Source("words", text, text, agents=(AgentNode("a", body),))
-    forward = Operator("forward", {"encode_key": orjson.dumps}, "by-user")
-    loop = Source("words", text, text, ((Operator("rekey", {"key_of": touch}), forward),))
+    loop = Source("words", text, text, (keyed("buy", touch, "by-user"),))
     made = bench(agent if in_agent else loop, report=heard.append)
     with pytest.raises(UsageError, match=r"no t.* \(.*, words-0 offset 0, task 1_0\)") as told:
         made.task.process(batch("words", ["a"]))

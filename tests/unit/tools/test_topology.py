@@ -67,8 +67,8 @@ def test_faust_s_order_of_words_and_app_main_are_the_same_command(shop: Path) ->
 
 def test_the_generated_loops_can_be_seen(shop: Path) -> None:
     done = streamsx("topology", "shop", "--source", cwd=shop)
-    assert "# orders\ndef run(records, undecodable):" in done.stdout
-    assert "key = key_of_0(value)" in done.stdout
+    assert "# orders\ndef run(records, failed):" in done.stdout
+    assert "key_0 = encode_key_0(key_of_0(value))" in done.stdout
 
 
 def test_notes_are_for_people(shop: Path) -> None:

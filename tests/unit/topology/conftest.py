@@ -7,7 +7,7 @@ import pytest
 
 from streamsx.topology.build import Topology, build
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec
-from streamsx.topology.nodes import AgentNode, Operator, Source, StoreNode
+from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, StoreNode
 from streamsx.topology.subtopologies import Stage
 
 
@@ -19,7 +19,7 @@ def make_stage(
     name: str, reads: str, sends: str = "", tables: str = "", *, loop: bool = False
 ) -> Stage:
     """Names with spaces between; `loop`: it forwards, and has no agent."""
-    steps = ((Operator("forward", {"encode_key": same}, sends),),) if loop else ()
+    steps = (Branch(name, Operator("forward", topic=sends)),) if loop else ()
     agents = () if loop else (AgentNode(name, same),)
     sources = tuple(Source(topic, same, same, steps, agents) for topic in reads.split())
     return Stage(name, sources, frozenset(tables.split()), frozenset(sends.split()))

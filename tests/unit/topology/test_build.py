@@ -3,15 +3,18 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import pytest
 
+from streamsx import App, Stream
 from streamsx.errors import NameClash, TopologyError
 from streamsx.examples.wordcount import app
 from streamsx.topology.build import Topology, check_names
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
-from streamsx.topology.nodes import StoreNode
+from streamsx.topology.nodes import Branch, Operator, Source, StoreNode, SubTopology
 
 Make = Callable[..., Any]
 
@@ -91,6 +94,50 @@ def test_signatures_differ_when_anything_of_the_sub_topology_does(
     assert len(set(signatures)) == len(variants)
     assert all(0 <= number < 1 << 32 for (number,) in signatures)
     assert topology(stage("a", "one")).signatures == signatures[0]
+
+
+def shop() -> App:
+    """Several agents on one topic: by two keys, as it comes, and without a topic between."""
+    made = App("shop")
+    orders = made.topic("orders")
+    by_user, by_sku = made.Table("by_user"), made.Table("by_sku", key_type=str)
+
+    async def users(stream: Stream[Any]) -> None:
+        async for order in stream.group_by(itemgetter("user"), name="user"):
+            by_user[order["user"]] = order
+
+    async def skus(stream: Stream[Any]) -> None:
+        async for order in stream.group_by(itemgetter("sku"), name="sku", partitions=3):
+            by_sku[order["sku"]] = order
+
+    async def copy(stream: Stream[Any]) -> None:
+        async for _ in stream.through("copies"):
+            pass
+
+    async def watch(stream: Stream[Any]) -> None:
+        async for _ in stream:
+            pass
+
+    for fun in (watch, users, skus, copy):
+        made.agent(orders, name=fun.__name__)(fun)
+    return made
+
+
+def test_signatures_are_those_of_versions_before() -> None:
+    """Members of several versions share a group while an app is rolled out: if these numbers
+    change, each rolling upgrade is a change of the topology."""
+    assert app.topology().signatures == (1929826881, 4164395724)
+    assert shop().topology().signatures == (1299717959, 778107637, 2864610614, 2641254704)
+
+
+def test_trees_that_differ_in_a_fork_have_other_signatures() -> None:
+    def of(first: Operator) -> tuple[int, ...]:
+        source = Source("t", str, str, (Branch("a", first),))
+        return Topology("app", (SubTopology(0, (source,)),), ()).signatures
+
+    one, other = Operator("forward", topic="x"), Operator("forward", topic="y")
+    fork = Operator("rekey", then=(one, other))
+    assert of(fork) != of(Operator("rekey", then=(replace(one, then=(other,)),)))
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "12345"])

@@ -3,7 +3,10 @@
 import json
 
 from streamsx.examples.wordcount import app
+from streamsx.topology.build import Topology
 from streamsx.topology.describe import as_data, as_mermaid, as_text
+from streamsx.topology.internal_topics import TopicKind, TopicSpec
+from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
 from streamsx.topology.partitions import partitioned
 
 TOPOLOGY = app.topology()
@@ -29,6 +32,41 @@ def test_the_text_says_what_each_sub_topology_does() -> None:
         "  wordcount-lines             source          8",
         "  wordcount-words             source          8",
     ]
+
+
+def grouped() -> Topology:
+    forks = Operator("rekey", then=(Operator("forward", topic="x"), Operator("forward", topic="y")))
+    branches = Branch("a", forks), Branch("b", Operator("forward", topic="z"))
+    source = Source("t", bytes, bytes, branches, (AgentNode("c", lambda _: None),))  # type: ignore[arg-type, return-value]
+    topics = tuple(TopicSpec(name, TopicKind.SOURCE) for name in "txyz")
+    return Topology("app", (SubTopology(0, (source,), outputs=frozenset("xyz")),), topics)
+
+
+def test_what_is_below_an_operator_stands_below_it() -> None:
+    made = grouped()
+    partitions = partitioned(made, {}, default=1, declare=True)
+    assert list(as_text(made, partitions))[2:13] == [
+        "sub-topology 0: stateless, 1 tasks",
+        "  reads   t",
+        "    agent a, ahead of its body",
+        "      rekey",
+        "        forward to x",
+        "        forward to y",
+        "    agent b, ahead of its body",
+        "      forward to z",
+        "    agent c",
+        "  sends   x",
+        "  sends   y",
+    ]
+
+
+def test_the_diagram_shows_whose_branch_it_is_and_where_it_sends() -> None:
+    lines = [line.strip() for line in as_mermaid(grouped())]
+    assert 's0o0_0["a: rekey forward forward"]' in lines
+    assert [line for line in lines if "-->" in line] == [
+        "t0 --> s0a0", "t0 --> s0o0_0", "s0o0_0 --> t1", "s0o0_0 --> t2", "t0 --> s0o0_1",
+        "s0o0_1 --> t3",
+    ]  # fmt: skip
 
 
 def test_the_diagram_has_an_arrow_for_each_way() -> None:
