@@ -115,7 +115,9 @@ class Task:
         self._ended: StreamsxError | None = None
         self._closed = False
         self.committed_at = metadata
-        self._records, self._noted = 0, dict(metadata.positions)
+        self.records = 0
+        """Taken since the last seal."""
+        self._noted = dict(metadata.positions)
         self._sealing: Sealing | None = None
         self._checked = checked or {}
         self._checking = False
@@ -211,7 +213,7 @@ class Task:
         topic = batch.topic
         newest = max(islice(batch.timestamps, start, stop), default=-1)
         self.stream_time = max(self.stream_time, newest)
-        self._records += stop - start
+        self.records += stop - start
         self.taken[topic] = batch.following(stop)
         for reader in self._readers(topic):
             reader.run(chunk)
@@ -288,8 +290,8 @@ class Task:
 
     def _begin_seal(self) -> Sealing:
         positions, checked = self.positions, self._checking
-        sealed = Sealed(positions, self.stream_time, {}, self._records)
-        self._records, self._noted = 0, positions
+        sealed = Sealed(positions, self.stream_time, {}, self.records)
+        self.records, self._noted = 0, positions
         self._check_values()
         return Sealing(sealed, checked, sorted(self.stores))
 

@@ -11,6 +11,7 @@ import pytest
 
 from streamsx import App, Stream
 from streamsx.broker.server import answered
+from streamsx.engine.committing import DIRTY_ROWS_MAX
 from streamsx.errors import DiskFailed
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -114,6 +115,40 @@ def test_the_interval_begins_when_the_commit_before_has_ended(bench: Bench) -> N
     assert bench.scheduler.now - ended == pytest.approx(3.0, abs=0.3)
     bench.run(0.1)
     assert len(station.told("commit")) == 2
+
+
+def test_records_of_many_rows_each_are_committed_before_their_rows_are_too_many(
+    bench: Bench,
+) -> None:
+    """By bytes it would be 350,000 rows, and by the interval all of them."""
+
+    def spread(kept: Any, word: str) -> None:
+        for n in range(1000):
+            kept[f"{word}-{n}"] = n
+        bench.scheduler.elapse(0.001)
+
+    station = begun(bench, app_of(spread, broker_commit_interval=60.0, memory_budget="1GiB"), T0)
+    feed(bench, *(f"{n}" for n in range(100)))
+    bench.until(lambda: committed(bench) > 0, 5)
+    rows = len(bench.read(CHANGELOG))
+    assert rows == committed(bench) * 1000
+    assert DIRTY_ROWS_MAX < rows <= DIRTY_ROWS_MAX + 16_000  # what a turn adds, at 1 ms a record
+    bench.run(1)
+    assert len(store(station)) == rows
+
+
+@pytest.mark.parametrize(("records_a_row", "waits"), [(1, False), (2, True)])
+def test_rows_that_records_share_wait_for_the_interval(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, records_a_row: int, waits: bool
+) -> None:
+    """Each record that meets a row again is a row less to write: many keys, written often."""
+    monkeypatch.setattr("streamsx.engine.committing.DIRTY_ROWS_MAX", 500)
+    begun(bench, app_of(put, broker_commit_interval=5.0), T0)
+    feed(bench, *(f"{n // records_a_row}" for n in range(600 * records_a_row)))
+    bench.run(2)
+    assert (committed(bench) == -1) is waits
+    bench.until(lambda: committed(bench) == 600 * records_a_row, 10)
+    assert len(bench.read(CHANGELOG)) == 600
 
 
 def test_much_that_is_dirty_does_not_wait_for_the_interval(bench: Bench) -> None:
