@@ -1,10 +1,11 @@
 """What lies under the cache of a store: rows as bytes, and their keys.
 
-Bytes below the cache begin with a tag: META (the store's own: position, format), ROW, INDEX. The
+Bytes below the cache begin with a tag: META (the store's own: format, position), ROW, INDEX. The
 tag is part of every key of `Rows`, so that worker, snapshots and other drivers see the same
-bytes.
+bytes. Whoever keeps rows inherits from `Rows`, and `tests/unit/state/test_rows.py` holds all of
+them to it; a checkpoint and an ingest are methods of it too, once somebody calls them.
 
-Not here: implementations (`memory`, `rocks`, `cache`), key layouts of windows.
+Not here: implementations (`memory`, `rocks`, `cache`), what the bytes behind a tag are (`layout`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,8 +14,11 @@ from typing import Final, Protocol
 META: Final = b"\x00"
 ROW: Final = b"\x01"
 INDEX: Final = b"\x02"
-POSITION: Final = META + b"offset"
 FORMAT: Final = META + b"format"
+POSITION: Final = META + b"offset"
+END: Final = b"\xff"
+"""Behind every key."""
+POSITION_BYTES: Final = 8
 
 
 class Rows(Protocol):
@@ -29,22 +33,33 @@ class Rows(Protocol):
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         """In one atomic batch, keys ascending; None deletes. The position goes with the rows."""
 
-    def position(self) -> int | None:
-        """Next changelog offset that is not in the rows; None when it was never written."""
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        """From `start`, `stop` excluded; in one atomic batch."""
 
     def estimate(self) -> int:
         """How many rows, roughly: sizes a preload, and never means `empty`."""
 
-    def wipe(self) -> None:
-        """No row and no position is left."""
-
     def set_aside(self, to: str) -> bool:
-        """The same; but what was there lies in the folder `to` afterwards. False: it is on no disk,
-        and was wiped.
+        """As `wipe`; but what was there lies in the folder `to` afterwards. False: it is on no
+        disk, and was wiped.
         """
 
     def close(self) -> None:
         """Everything written is on its way to the disk; may take long."""
+
+    def position(self) -> int | None:
+        """Next changelog offset that is not in the rows; None when it was never written."""
+        found = self.get(POSITION)
+        return None if found is None else int.from_bytes(found, "big")
+
+    def wipe(self) -> None:
+        """No row and no position is left; the format is."""
+        self.delete_range(POSITION, END)
+
+
+def position_row(position: int) -> bytes:
+    """The value at POSITION."""
+    return position.to_bytes(POSITION_BYTES, "big")
 
 
 def holds_rows(rows: Rows) -> bool:

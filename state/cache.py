@@ -31,7 +31,7 @@ from weakref import WeakSet
 from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.state.api import INDEX, ROW, Rows, holds_rows
-from streamsx.state.changelog import changelog_key
+from streamsx.state.layout import changelog_key
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 
+from streamsx.state.api import POSITION, Rows, position_row
 
-class MemoryRows:
-    """The `Rows` protocol without a disk: restored from the changelog at each start."""
+
+class MemoryRows(Rows):
+    """`Rows` without a disk: restored from the changelog at each start."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
-        self._position: int | None = None
 
     def get(self, key: bytes) -> bytes | None:
         return self._rows.get(key)
@@ -24,21 +25,18 @@ class MemoryRows:
             else:
                 self._rows[key] = value
         if position is not None:
-            self._position = position
+            self._rows[POSITION] = position_row(position)
 
-    def position(self) -> int | None:
-        return self._position
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        for key in [key for key in self._rows if start <= key < stop]:
+            del self._rows[key]
 
     def estimate(self) -> int:
-        return len(self._rows)
-
-    def wipe(self) -> None:
-        self._rows.clear()
-        self._position = None
+        return len(self._rows) - (POSITION in self._rows)
 
     def set_aside(self, to: str) -> bool:
         self.wipe()
         return False
 
     def close(self) -> None:
-        self.wipe()
+        self._rows.clear()

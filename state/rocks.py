@@ -27,7 +27,7 @@ from rocksdict import (
 
 from streamsx.errors import IncompatibleStore, StoreCorrupt, StoreLocked, StreamsxError
 from streamsx.state import disk
-from streamsx.state.api import FORMAT, META, POSITION, holds_rows
+from streamsx.state.api import FORMAT, POSITION, Rows, position_row
 
 WRITE_BUFFER_BYTES = 8 << 20
 WRITE_BUFFERS_MAX = 3
@@ -37,8 +37,6 @@ BLOCK_BYTES = 4 << 10
 BLOOM_BITS_PER_KEY = 10
 MEMTABLE_BLOOM_RATIO = 0.02
 BACKGROUND_JOBS = 2
-POSITION_BYTES = 8
-LAST_KEY = b"\xff"
 
 
 class RocksMemory:
@@ -71,8 +69,8 @@ def options(memory: RocksMemory) -> Options:
     return made
 
 
-class RocksRows:
-    """The `Rows` protocol over one database.
+class RocksRows(Rows):
+    """`Rows` in one database.
 
     `layout`: what is written in it, as text; another one than was found there is IncompatibleStore.
     Raises StoreLocked while somebody else has it open, StoreCorrupt when it cannot be opened; and
@@ -125,23 +123,17 @@ class RocksRows:
             else:
                 batch.put(key, value)
         if position is not None:
-            batch.put(POSITION, position.to_bytes(POSITION_BYTES, "big"))
+            batch.put(POSITION, position_row(position))
         with told(self.path):
             self._db.write(batch)
 
-    def position(self) -> int | None:
-        found = self.get(POSITION)
-        return None if found is None else int.from_bytes(found, "big")
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        with told(self.path):
+            self._db.delete_range(start, stop)
+        assert next(self.scan(start, stop), None) is None, f"{self.path}: deleted rows are there"
 
     def estimate(self) -> int:
         return int(self._db.property_int_value("rocksdb.estimate-num-keys") or 0)
-
-    def wipe(self) -> None:
-        """One atomic write: after a crash it has happened, or not."""
-        with told(self.path):
-            self._db.delete_range(META, LAST_KEY)
-            self._db.put(FORMAT, self._layout.encode())
-        assert not holds_rows(self), f"{self.path}: rows after a wipe"
 
     def set_aside(self, to: str) -> bool:
         """As slow as `close` and opening together."""

@@ -22,7 +22,7 @@ from streamsx.lifecycle import restore
 from streamsx.lifecycle.restore import Restore
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows, holds_rows
-from streamsx.state.changelog import local_keys
+from streamsx.state.layout import local_keys
 
 WRITE_ROWS = 500
 PROGRESS_EVERY_S = 0.5

@@ -23,7 +23,7 @@ from streamsx.simulation import front
 from streamsx.simulation.apps import UNDECODABLE, readers
 from streamsx.simulation.homes import Home
 from streamsx.simulation.scene import APP, COUNTS, ROUTED, SIZES, WORDS
-from streamsx.state.changelog import changelog_key
+from streamsx.state.layout import changelog_key
 
 if TYPE_CHECKING:
     from streamsx.simulation.world import World

@@ -22,11 +22,11 @@ class Disk:
 
     def __init__(self) -> None:
         self.full = self.refused = False
-        self.stores: dict[Path, MemoryRows] = {}
+        self.stores: dict[Path, DiskRows] = {}
 
     def open(self, path: Path, _layout: str) -> "DiskRows":
         path.mkdir(parents=True, exist_ok=True)
-        return DiskRows(self, path, self.stores.setdefault(path, MemoryRows()))
+        return self.stores.setdefault(path, DiskRows(self, path))
 
     def rows(self, path: Path) -> dict[bytes, bytes]:
         """All of a store; empty if there is none."""
@@ -44,25 +44,20 @@ class Disk:
         self.full = False
 
 
-class DiskRows:
-    """The `Rows` protocol: what is written stays when it is closed."""
+class DiskRows(MemoryRows):
+    """What is written stays when it is closed."""
 
-    def __init__(self, disk: Disk, path: Path, rows: MemoryRows) -> None:
-        self._disk, self._path, self._rows = disk, path, rows
-        self.get, self.scan = rows.get, rows.scan
-        self.position, self.estimate = rows.position, rows.estimate
+    def __init__(self, disk: Disk, path: Path) -> None:
+        super().__init__()
+        self._disk, self._path = disk, path
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         self._writable()
-        self._rows.write(rows, position)
+        super().write(rows, position)
 
-    def wipe(self) -> None:
+    def delete_range(self, start: bytes, stop: bytes) -> None:
         self._writable()
-        self._rows.wipe()
-
-    def set_aside(self, to: str) -> bool:
-        self._writable()
-        return self._rows.set_aside(to)
+        super().delete_range(start, stop)
 
     def close(self) -> None:
         """Nothing is left to flush."""

@@ -9,17 +9,15 @@ Codecs are functions, chosen once per topic when the app is compiled; user code 
 Not here: how the graph is cut (`subtopologies`), what an operator does (`streamsx.operators`).
 """
 
-import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from streamsx.serde.codec import Decode, Quick
+from streamsx.state.layout import described
 
 AgentBody = Callable[[Any], Coroutine[Any, Any, None]]
 """Of what it reads."""
-
-LAYOUT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +105,7 @@ class StoreNode:
 
     def layout(self, partitions: int) -> str:
         """What its rows are, as a database says it of itself; another text is another format."""
-        layout = {
-            "version": LAYOUT_VERSION, "store": "kv", "key": self.key_codec,
-            "value": self.value_codec, "topic": self.changelog, "partitions": partitions,
-        }  # fmt: skip
-        return json.dumps(layout, separators=(",", ":"))
+        return described(self.key_codec, self.value_codec, self.changelog, partitions)
 
 
 @dataclass(frozen=True, slots=True)

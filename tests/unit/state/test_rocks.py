@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamsx.errors import IncompatibleStore, StoreCorrupt, StoreLocked
-from streamsx.state.api import INDEX, ROW, holds_rows
+from streamsx.state.api import ROW
 from streamsx.state.rocks import RocksMemory, RocksRows
 
 Opener = Callable[[], RocksRows]
@@ -35,32 +35,6 @@ def test_rows_and_position_are_there_again(opened: Opener) -> None:
     again = opened()
     assert (again.get(ROW + b"a"), again.get(ROW + b"b"), again.position()) == (None, b"2", 7)
     again.close()
-
-
-def test_a_scan_is_ascending_and_stops(opened: Opener) -> None:
-    rows = opened()
-    rows.write({ROW + bytes([n]): b"x" for n in range(5)}, 1)
-    assert [key[1] for key, _ in rows.scan(ROW + b"\x01", ROW + b"\x04")] == [1, 2, 3]
-    rows.close()
-
-
-def test_a_wipe_leaves_no_row_and_no_position(opened: Opener) -> None:
-    rows = opened()
-    rows.write({ROW + b"a": b"1", INDEX + b"a": b""}, 7)
-    rows.wipe()
-    assert (rows.position(), list(rows.scan(ROW, None))) == (None, [])
-    rows.close()
-    opened().close()
-
-
-def test_rows_behind_more_tombstones_are_found(opened: Opener) -> None:
-    rows = opened()
-    rows.write({ROW + b"z": b"1"}, 1)
-    for n in range(50):
-        rows.write({ROW + b"k%d" % n: b"1"}, None)
-        rows.write({ROW + b"k%d" % n: None}, None)
-    assert holds_rows(rows)
-    rows.close()
 
 
 def test_a_store_that_is_open_elsewhere_is_locked(opened: Opener) -> None:

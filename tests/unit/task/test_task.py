@@ -19,6 +19,7 @@ from streamsx.errors import (
     ValueRefused,
 )
 from streamsx.model import RECORD_BYTES_MAX
+from streamsx.state.api import ROW
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Word
 from streamsx.task.stream import DONE, RUNNING
@@ -80,7 +81,7 @@ def test_counts_reach_the_changelog_once_per_key_and_commit(bench: Benches) -> N
 
     assert (sealed.positions, sealed.stream_time, sealed.records) == ({"words": 3}, 2, 3)
     assert made.sent.by_topic == {"app-counts-changelog": [(b'"a"', b"2"), (b'"b"', b"1")]}
-    assert dict(made.rows["counts"].scan(b"", None)) == {b'\x01"a"': b"2", b'\x01"b"': b"1"}
+    assert dict(made.rows["counts"].scan(ROW, None)) == {b'\x01"a"': b"2", b'\x01"b"': b"1"}
 
 
 def test_a_task_made_anew_goes_on_from_the_last_commit(bench: Benches) -> None:

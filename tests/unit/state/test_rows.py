@@ -1,0 +1,114 @@
+"""What every implementation of `Rows` does; and that none of them does it otherwise."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from streamsx.simulation.disk import Disk
+from streamsx.state.api import END, INDEX, META, POSITION, ROW, Rows, holds_rows
+from streamsx.state.memory import MemoryRows
+from streamsx.state.rocks import RocksMemory, RocksRows
+
+MEMORY = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=8 << 20)
+MAKERS: dict[str, Callable[[Path], Rows]] = {
+    "rocks": lambda path: RocksRows(path, MEMORY, "layout"),
+    "memory": lambda _: MemoryRows(),
+    "disk": lambda path: Disk().open(path, "layout"),
+}
+LASTING = ["rocks", "disk"]
+
+
+@pytest.fixture(params=MAKERS)
+def rows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rows]:
+    made = MAKERS[request.param](tmp_path / "store")
+    yield made
+    made.close()
+
+
+def keys(rows: Rows, start: bytes = ROW, stop: bytes | None = None) -> list[bytes]:
+    return [key for key, _ in rows.scan(start, stop)]
+
+
+def test_a_write_puts_deletes_and_moves_the_position_at_once(rows: Rows) -> None:
+    assert (rows.get(ROW + b"a"), rows.position(), holds_rows(rows)) == (None, None, False)
+    rows.write({ROW + b"a": b"1", ROW + b"b": b"2"}, 7)
+    rows.write({ROW + b"a": None, ROW + b"b": b"", ROW + b"gone": None}, None)
+    assert (rows.get(ROW + b"a"), rows.get(ROW + b"b"), rows.position()) == (None, b"", 7)
+    rows.write({}, 9)
+    assert (rows.position(), holds_rows(rows)) == (9, True)
+    rows.write({ROW + b"b": None}, 0)
+    assert (rows.position(), holds_rows(rows)) == (0, False)
+
+
+def test_a_scan_is_ascending_from_its_start_and_ends_before_its_stop(rows: Rows) -> None:
+    rows.write({INDEX + b"x": b"", **{ROW + bytes([n]): b"%d" % n for n in (9, 0, 255, 3)}}, 1)
+    assert keys(rows, ROW, INDEX) == [ROW + bytes([n]) for n in (0, 3, 9, 255)]
+    assert keys(rows, ROW + b"\x01", ROW + b"\x09") == [ROW + b"\x03"]
+    assert keys(rows, ROW + b"\x09") == [ROW + b"\x09", ROW + b"\xff", INDEX + b"x"]
+    assert keys(rows, END) == keys(rows, ROW + b"\x04", ROW + b"\x04") == []
+
+
+def test_a_scan_shows_what_was_there_at_its_first_step(rows: Rows) -> None:
+    rows.write({ROW + b"%03d" % n: b"old" for n in range(100)}, 1)
+    scan = rows.scan(ROW, INDEX)
+    seen = [next(scan)]
+    rows.write({ROW + b"050": b"new", ROW + b"051": None, ROW + b"0505": b"new"}, 2)
+    rows.delete_range(ROW + b"060", ROW + b"070")
+    assert [*seen, *scan] == [(ROW + b"%03d" % n, b"old") for n in range(100)]
+    del scan  # an open one would keep a lock
+    assert len(keys(rows)) == 90
+
+
+def test_a_deleted_range_ends_before_its_stop_and_what_is_written_behind_it_stays(
+    rows: Rows,
+) -> None:
+    rows.write({ROW + bytes([n]): b"x" for n in range(6)}, 7)
+    rows.delete_range(ROW + b"\x01", ROW + b"\x04")
+    assert keys(rows) == [ROW + bytes([n]) for n in (0, 4, 5)]
+    rows.write({ROW + b"\x02": b"new"}, None)
+    assert keys(rows) == [ROW + bytes([n]) for n in (0, 2, 4, 5)]
+    rows.delete_range(ROW + b"\x04", ROW + b"\x04")
+    assert (len(keys(rows)), rows.position()) == (4, 7)
+
+
+def test_a_wipe_leaves_no_row_and_no_position_but_the_format(rows: Rows) -> None:
+    rows.write({ROW + b"a": b"1", ROW + b"\xff" * 9: b"2", INDEX + b"a": b""}, 7)
+    before = keys(rows, META, POSITION)
+    rows.wipe()
+    assert (rows.position(), keys(rows), holds_rows(rows)) == (None, [], False)
+    assert keys(rows, META) == before
+    rows.write({ROW + b"a": b"3"}, 1)
+    assert (rows.get(ROW + b"a"), rows.position()) == (b"3", 1)
+
+
+def test_rows_behind_more_tombstones_are_found(rows: Rows) -> None:
+    """An estimate may say that there is none."""
+    rows.write({ROW + b"z": b"1"}, 1)
+    for n in range(50):
+        rows.write({ROW + b"k%d" % n: b"1"}, None)
+        rows.write({ROW + b"k%d" % n: None}, None)
+    assert holds_rows(rows)
+    assert rows.estimate() >= 0
+
+
+def test_what_is_set_aside_is_empty_and_goes_on(rows: Rows, tmp_path: Path) -> None:
+    rows.write({ROW + b"a": b"1"}, 7)
+    kept = tmp_path / "kept" / "store"
+    assert rows.set_aside(str(kept)) is kept.exists()
+    assert (rows.position(), keys(rows)) == (None, [])
+    rows.write({ROW + b"b": b"2"}, 1)
+    assert (rows.get(ROW + b"b"), rows.position()) == (b"2", 1)
+
+
+@pytest.mark.parametrize("kind", LASTING)
+def test_what_lasts_is_there_when_it_is_opened_again(kind: str, tmp_path: Path) -> None:
+    disk = Disk()
+    make = MAKERS["rocks"] if kind == "rocks" else lambda path: disk.open(path, "layout")
+    rows = make(tmp_path / "store")
+    rows.write({ROW + b"a": b"1", ROW + b"b": b"2"}, 7)
+    rows.delete_range(ROW + b"a", ROW + b"b")
+    rows.close()
+    again = make(tmp_path / "store")
+    assert (keys(again), again.get(ROW + b"b"), again.position()) == ([ROW + b"b"], b"2", 7)
+    again.close()
