@@ -105,8 +105,8 @@ class MemberAtJoin:
     cannot read it; it keeps what it claims and gets nothing. `fresh`: its process has had no
     assignment yet. `marks` and `round` are those of the newest memory it has; an observer's marks
     are news. `signatures`: of its sub-topologies, from which the leader tells what it `knows`.
-    `nonce`, `version` (of streamsx) and `stopped` (tasks that it runs and that process nothing) are
-    for the coordinator and for people; no rule reads them.
+    `nonce`, `version` (of streamsx), `stopped` (tasks that it runs and that process nothing) and
+    `reasons` (why, of some of them) are for the coordinator and for people; no rule reads them.
     """
 
     id: str
@@ -122,6 +122,7 @@ class MemberAtJoin:
     heirs: frozenset[TaskId] = frozenset()
     stalled: frozenset[TaskId] = frozenset()
     stopped: frozenset[TaskId] = frozenset()
+    reasons: Mapping[TaskId, str] = field(default_factory=dict)
     knows: frozenset[int] | None = None
     round: int = 0
     marks: Mapping[str, Mark] = field(default_factory=dict)

@@ -6,7 +6,7 @@ member reads. So `leave` and `status` need the broker alone, no way to the worke
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from streamsx.assignor.claims import Metadata, known, read_members, unchanged
 from streamsx.assignor.leaving import leavers
@@ -63,7 +63,8 @@ class Instance:
     """A member as its last join and its assignment tell; lags in records, None: unknown.
 
     `readable` is False for a member of another version, and for all while the group rebalances.
-    `stopped`: of the active ones, those that process nothing until people have mended something.
+    `failures`: of the active ones, those that process nothing until people have mended something,
+    and why; "" where it has told too many. `stalled`: learners that have not come nearer for long.
     `process`: the id of its state directory. `alike`: it runs some of the topology as the leader
     does; who does not is given a task when nobody who does stays.
     """
@@ -76,21 +77,24 @@ class Instance:
     partitions: tuple[TopicPartition, ...]
     active: tuple[TaskId, ...]
     learners: Mapping[TaskId, int | None]
-    stopped: tuple[TaskId, ...] = ()
+    failures: Mapping[TaskId, str] = field(default_factory=dict)
     process: str = ""
     alike: bool = True
+    stalled: tuple[TaskId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
     """A group as it stands. `leader` is a member id; None, and `generation` -1, right after an
-    observer has led or while the group rebalances: ask again."""
+    observer has led or while the group rebalances: ask again. `topics`: what each sub-topology
+    reads."""
 
     generation: int
     leader: str | None
     instances: tuple[Instance, ...]
     withheld: tuple[TaskId, ...]
     marks: Mapping[str, Mark]
+    topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def settled(self) -> bool:
@@ -132,6 +136,7 @@ def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
         ),
         withheld=tuple(sorted(word.withheld)),
         marks=word.memory.marks,
+        topics=word.topics,
     )
 
 
@@ -163,7 +168,8 @@ def _instance(
         partitions=partitions,
         active=tuple(sorted(active)),
         learners={task: lags.get(task) for task in sorted(word.learners)},
-        stopped=tuple(sorted(active & member.stopped)),
+        failures={t: member.reasons.get(t, "") for t in sorted(active & member.stopped)},
         process=member.process,
         alike=not ours or known(member.signatures, ours) != frozenset(),
+        stalled=tuple(sorted(word.learners & member.stalled)),
     )

@@ -51,9 +51,9 @@ class Report:
 
     `claims`: partitions it holds, as in its Subscription. `copies`: its newest published view of
     roles and lags (records). `stalled`: learners whose lag has not fallen for a minute. `stopped`:
-    tasks of its own that process nothing. `leaving`: it is on its way out. `fresh`: this process
-    has had no assignment yet. `nonce`: + 1 at every join, without which a broker would answer some
-    of them with the old assignment.
+    why, by tasks of its own that process nothing. `leaving`: it is on its way out. `fresh`: this
+    process has had no assignment yet. `nonce`: + 1 at every join, without which a broker would
+    answer some of them with the old assignment.
     """
 
     nonce: int
@@ -62,7 +62,7 @@ class Report:
     stalled: frozenset[TaskId] = frozenset()
     leaving: WayOut | None = None
     fresh: bool = False
-    stopped: frozenset[TaskId] = frozenset()
+    stopped: Mapping[TaskId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ class StreamsPartitionAssignor:
                 copies=_told(report.copies, claimed),
                 heirs=self._last.promises - claimed,
                 stalled=report.stalled,
-                stopped=report.stopped,
+                stopped=frozenset(report.stopped),
+                reasons=report.stopped,
                 marks=self._last.memory.marks,
                 round=self._last.memory.round,
             )

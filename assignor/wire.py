@@ -38,6 +38,8 @@ from streamsx.model import TaskId
 JOIN_FLAGS = {"leaving": 1, "fresh": 4, "observer": 16}
 ASSIGNMENT_FLAGS = {"more": 1, "no_takers": 2, "leader": 8, "shared_name": 16}
 """What is so or not: its bit in the field `flags`."""
+REASONS_MAX, REASON_CHARS_MAX = 8, 500
+"""Of a join: every one is kept by the coordinator, and whatever stops many tasks is one thing."""
 
 
 class ErrorWord(IntEnum):
@@ -164,6 +166,25 @@ def _read_topics(reader: Reader) -> dict[int, tuple[str, ...]]:
     return found
 
 
+def _reasons(told: Mapping[TaskId, str]) -> bytes:
+    """Per task: number of its sub-topology, of its partition, text. They quote what users' code
+    raised: not all of that can be encoded."""
+    return b"".join(
+        number(task.subtopology)
+        + number(task.partition)
+        + text(why[:REASON_CHARS_MAX].encode(errors="replace").decode())
+        for task, why in sorted(told.items())[:REASONS_MAX]
+    )
+
+
+def _read_reasons(reader: Reader) -> dict[TaskId, str]:
+    found = {}
+    while reader.more:
+        task = TaskId(reader.number(), reader.number())
+        found[task] = reader.text()
+    return found
+
+
 JOIN = (
     TagField(1, "process", "", bytes.fromhex, lambda reader: reader.rest().hex()),
     numeric(3, "capacity", 1),
@@ -179,6 +200,7 @@ JOIN = (
     listing(18, "stalled"),
     textual(19, "version", ""),
     listing(20, "stopped"),
+    TagField(21, "reasons", {}, _reasons, _read_reasons),
 )
 ASSIGNMENT = (
     numeric(1, "round"),

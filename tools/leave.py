@@ -6,7 +6,6 @@ It needs the broker and no way to the workers. Interrupted, it takes nothing bac
 import argparse
 import asyncio
 import json
-import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,10 @@ if TYPE_CHECKING:
     from streamsx.clock import Clock
     from streamsx.group_tool.departures import Departure
     from streamsx.group_tool.marking import Progress
+
+TIMEOUT_MAX_S = 7 * 86_400.0
+"""The group remembers for so long who was told to leave, whoever has forgotten it; and a deadline
+has to fit into the number it travels as."""
 
 
 def main() -> None:
@@ -52,8 +55,8 @@ def names(text: str) -> list[str]:
 
 def limit(text: object) -> float:
     found = seconds(text)
-    if not 0 < found < math.inf:
-        raise ValueError(f"{text!r}: a leave has an end: write 60s or 10m")
+    if not 0 < found <= TIMEOUT_MAX_S:
+        raise ValueError(f"{text!r}: a leave ends within 7d: write 60s or 10m")
     return found
 
 

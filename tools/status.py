@@ -1,13 +1,14 @@
 """`streamsx status`: who is in the group of an app, and what each runs and learns.
 
-It needs the broker and no way to the workers. Lags are those of the last rebalance.
+It needs the broker and no way to the workers. Lags of learners are those of the last rebalance,
+those of tasks what their group has not committed by now.
 """
 
 import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TextIO
@@ -21,10 +22,16 @@ if TYPE_CHECKING:
     from streamsx.clock import Clock
     from streamsx.group_tool.look import Look
     from streamsx.kafka.cluster import Cluster
+    from streamsx.model import TaskId
 
 SETTLE_S = 10.0
 """How long to ask again while the group rebalances."""
 WATCH_EVERY_S = 2.0
+WORST_MAX = 3
+"""Tasks that are shown with their lag; `--json` has all."""
+NO_LAGS: "Mapping[TaskId, int | None]" = {}
+STOPPED = "task stopped: {}: the log of this worker says why, and what to do"
+STALLED = "learner {} has not come nearer for a minute: its worker or the broker may be too busy"
 NOBODY = "no worker runs, and the app's tasks stand still: streamsx worker MODULE starts one"
 
 
@@ -49,10 +56,15 @@ async def show(options: argparse.Namespace, clock: "Clock") -> None:
     """Once, or each time that something has changed. A group that rebalances shows no more than
     that: with `--watch` what was known before stays."""
     from streamsx.group_tool.look import look
+    from streamsx.tools.cli.lags import lags
 
     people = sys.stderr if options.json else sys.stdout
+
+    async def known(seen: "Look") -> dict[str, Any]:
+        return as_data(options.app, seen, await lags(cluster, options.app, seen.report))
+
     async with connected(options) as cluster:
-        data = as_data(options.app, await settled_look(cluster, clock, options.app))
+        data = await known(await settled_look(cluster, clock, options.app))
         with painter(people, live=options.watch) as paint:
             shown = None
             while True:
@@ -65,8 +77,8 @@ async def show(options: argparse.Namespace, clock: "Clock") -> None:
                 shown = data
                 await asyncio.sleep(WATCH_EVERY_S)
                 seen = await look(cluster, options.app)
-                known = seen.report.settled
-                data = as_data(options.app, seen) if known else {**data, "state": seen.state}
+                settled = seen.report.settled
+                data = await known(seen) if settled else {**data, "state": seen.state}
 
 
 async def settled_look(cluster: "Cluster", clock: "Clock", app: str) -> "Look":
@@ -94,14 +106,16 @@ def painter(stream: TextIO, *, live: bool) -> "Iterator[Callable[[Group], None]]
         yield lambda what: screen.update(what, refresh=True)
 
 
-def as_data(app: str, seen: "Look") -> dict[str, Any]:
+def as_data(
+    app: str, seen: "Look", lags: "Mapping[TaskId, int | None]" = NO_LAGS
+) -> dict[str, Any]:
     """What `--json` prints. While it is not known who is who, instances have their member ids."""
     report = seen.report
     named = report.labels
     active = sum(len(here.active) for here in report.instances)
     tasks = active + len(report.withheld)
     instances = {
-        named[here.member]: instance_data(here)
+        named[here.member]: instance_data(here, lags)
         | ({"ambiguous": True} if here.instance in report.shared else {})
         | {"note": note(here, report, tasks)}
         for here in report.instances
@@ -118,12 +132,19 @@ def as_data(app: str, seen: "Look") -> dict[str, Any]:
     }
 
 
-def instance_data(here: "Instance") -> dict[str, Any]:
+def instance_data(here: "Instance", lags: "Mapping[TaskId, int | None]") -> dict[str, Any]:
     state = "leaving" if here.leaving else "running"
+    stopped = ((t, "stopped", why or STOPPED.format(t)) for t, why in here.failures.items())
+    stalled = ((t, "stalled", STALLED.format(t)) for t in here.stalled)
     return {
         "state": state if here.readable else "unknown",
         "active": [str(task) for task in here.active],
-        "stopped": [str(task) for task in here.stopped],
+        "lag": {str(task): lags.get(task) for task in here.active},
+        "stopped": [str(task) for task in here.failures],
+        "failures": [
+            {"task": str(task), "what": what, "why": why}
+            for task, what, why in (*stopped, *stalled)
+        ],
         "standby": [],
         "learner": [{"task": str(task), "lag": lag} for task, lag in here.learners.items()],
         "version": here.version,
@@ -138,12 +159,6 @@ def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
         return (
             f"{len(bearers)} workers have the name {here.instance}: start all but one of them "
             "again, each with an --instance-id of its own"
-        )
-    if here.stopped:
-        tasks_stopped = brief(map(str, here.stopped))
-        return (
-            f"{tasks_stopped} stopped at a record that fails: the log of this worker says which "
-            "and why: mend the code, then start the worker again"
         )
     if here.active or here.learners or here.leaving or not here.readable:
         return ""
@@ -162,15 +177,31 @@ def drawn(data: dict[str, Any]) -> "Group":
     where = f"generation {data['generation']}, leader {data['leader'] or 'not known'}"
     tasks = f"{data['tasks']} tasks, unassigned: {brief(data['unassigned']) or 'none'}"
     table = Table(box=None)
-    for column in ("instance", "state", "active", "learner (records behind)", "version"):
+    for column in ("instance", "state", "active", "behind", "learner (behind)", "version"):
         table.add_column(column, overflow="fold")
     for name, here in data["instances"].items():
-        state = f"{here['state']}, stopped: {brief(here['stopped'])}" * bool(here["stopped"])
+        state = here["state"] + f", {len(here['stopped'])} stopped" * bool(here["stopped"])
         lags = ((each["task"], each["lag"]) for each in here["learner"])
         learns = ", ".join(f"{task} ({'?' if lag is None else lag})" for task, lag in lags)
-        table.add_row(name, state or here["state"], brief(here["active"]), learns, here["version"])
-    notes = [f"{name}: {here['note']}" for name, here in data["instances"].items() if here["note"]]
+        active, far = brief(here["active"]), far_of(here["lag"])
+        table.add_row(name, state, active, far, learns, here["version"])
+    notes = [
+        f"{name}: {told}"
+        for name, here in data["instances"].items()
+        for told in (here["note"], *(each["why"] for each in here["failures"]))
+        if told
+    ]
     return Group(f"{data['app']}: {data['state']}, {where}, {tasks}", table, *notes)
+
+
+def far_of(lags: "Mapping[str, int | None]") -> str:
+    """Records behind, of all tasks; and which of them are, the farthest first."""
+    known = {task: lag for task, lag in lags.items() if lag}
+    worst = sorted(known, key=lambda task: -known[task])
+    words = [f"{task} {known[task]}" for task in worst[:WORST_MAX]]
+    words += [f"{task} ?" for task, lag in lags.items() if lag is None][:WORST_MAX]
+    rest = ", ..." * (len(worst) > WORST_MAX)
+    return f"{sum(known.values())} ({', '.join(words)}{rest})" if words else "0" * bool(lags)
 
 
 def brief(tasks: Iterable[str]) -> str:

@@ -36,6 +36,8 @@ class Active:
     """Its last commit was, and that was told."""
     paused: bool = False
     """It is fed nothing until a commit is taken."""
+    why: str = ""
+    """It has stopped."""
     preloaded: bool = False
     first: bool = True
     """Nothing was processed yet."""

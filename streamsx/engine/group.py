@@ -131,7 +131,7 @@ class GroupLink:
         if self._assigned and not any(self._starting(task) for task in holdings.tasks(*RESTORES)):
             self.restored.set()
         stalled = (t for t, (_, since) in self._lags.items() if now - since > STALLED_S)
-        stopped = frozenset(holdings.tasks(TaskState.STOPPED))
+        stopped = {t: self._tasks.actives[t].why for t in holdings.tasks(TaskState.STOPPED)}
         self._session.seat.report = Report(
             0, copies=copies, stalled=frozenset(stalled), stopped=stopped
         )

@@ -197,6 +197,7 @@ class Tasks:
     def stopped(self, task: TaskId, why: TaskStopped) -> None:
         """A running task cannot go on: it alone stops, where it is, until it is started again."""
         self._parts.journal("error", what=str(why), where=f"task {task}")
+        self.actives[task].why = str(why)
         self.feed(reconcile.Stopped(task))
 
     def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:

@@ -103,6 +103,9 @@ def test_a_worker_leaves_when_others_have_learned_its_tasks(
     _, after = tools.run("status")
     assert sorted(after["instances"]) == ["a", "c"]
     assert after["tasks"] == sum(len(it["active"]) for it in after["instances"].values()) == 8
+    for here in after["instances"].values():
+        assert list(here["lag"]) == here["active"]
+        assert None not in here["lag"].values()
 
 
 def test_at_rest_two_leave_at_once_and_the_last_one_alone(

@@ -115,7 +115,7 @@ def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
         TaskId(1, 1): Copy(CopyRole.LEARNER, 6),
     }
     stalled = frozenset({TaskId(1, 0)})
-    claims, stopped = tps("left-0 right-0 counts-1"), frozenset({TaskId(0, 0)})
+    claims, stopped = tps("left-0 right-0 counts-1"), {TaskId(0, 0): "why"}
     report = Report(4, claims, copies, stalled, WayOut(9), fresh=True, stopped=stopped)
 
     member = read_join(assignor().user_data(report))
@@ -128,7 +128,8 @@ def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
     assert (member.instance, member.process, member.version) == ("a", b"a".ljust(16).hex(), "0.1.0")
     assert (member.nonce, member.leaving, member.fresh) == (4, WayOut(9), True)
     assert (member.stalled, member.signatures) == (stalled, (1, 7))
-    assert member.stopped == stopped
+    assert member.stopped == stopped.keys()
+    assert member.reasons == stopped
 
 
 def test_what_the_leader_said_last_is_repeated_at_the_next_join() -> None:

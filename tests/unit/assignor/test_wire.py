@@ -19,6 +19,8 @@ from streamsx.assignor.model import (
     WayOut,
 )
 from streamsx.assignor.wire import (
+    REASON_CHARS_MAX,
+    REASONS_MAX,
     AssignmentView,
     ErrorWord,
     read_assignment,
@@ -53,6 +55,7 @@ members = st.builds(
     heirs=some_ids,
     stalled=some_ids,
     stopped=some_ids,
+    reasons=st.dictionaries(ids, st.text(max_size=9), max_size=REASONS_MAX),
     round=numbers,
     marks=marks,
     signatures=st.lists(st.integers(0, 2**32 - 1), max_size=4).map(tuple),
@@ -107,6 +110,13 @@ def test_damaged_bytes_are_read_or_refused_and_nothing_else(
             read(cut)
 
 
+def test_reasons_are_bounded_and_whatever_users_code_has_raised() -> None:
+    reasons = {TaskId(0, number): "\udcff{}" + "x" * 1000 for number in range(60)}
+    told = read_join(write_join(MemberAtJoin("", reasons=reasons))).reasons
+    assert list(told) == [TaskId(0, number) for number in range(REASONS_MAX)]
+    assert set(told.values()) == {"?{}" + "x" * (REASON_CHARS_MAX - 3)}
+
+
 def test_the_bytes_of_a_join_are_these() -> None:
     """Members of other versions read them: a change here is a change of the format."""
     member = MemberAtJoin(
@@ -121,6 +131,7 @@ def test_the_bytes_of_a_join_are_these() -> None:
         round=3,
         signatures=(1,),
         version="0.1",
+        reasons={TaskId(1, 2): "w"},
     )
 
     fields = [
@@ -135,6 +146,7 @@ def test_the_bytes_of_a_join_are_these() -> None:
         "0d0400000001",
         "0e0161",
         "1303302e31",
+        "1504" + "01020177",
     ]  # fmt: skip
     assert write_join(member).hex() == "0101" + "".join(fields)
 

@@ -41,7 +41,7 @@ def test_it_says_what_was_published_last_and_its_deadline_in_unix_time(seat: Sea
 def test_a_round_that_is_asked_for_again_says_the_same_bytes(seat: Seat) -> None:
     """Else a broker takes it for news, and the round begins anew."""
     first = seat.word(join(1), ZERO)
-    seat.report = Report(0, stopped=frozenset({T}))
+    seat.report = Report(0, stopped={T: "why"})
     assert seat.word(join(1), ZERO + 1) == first
     assert seat.word(join(2), ZERO) != first
 

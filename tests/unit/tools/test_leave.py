@@ -144,7 +144,7 @@ def test_names_are_taken_once_and_sorted(
     )
 
 
-@pytest.mark.parametrize("text", ["0s", "infinite", "soon"])
+@pytest.mark.parametrize("text", ["0s", "infinite", "8d", "soon"])
 def test_a_leave_has_an_end(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

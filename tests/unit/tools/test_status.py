@@ -22,7 +22,16 @@ SEEN = Look(
         leader="m2",
         instances=(
             Instance(
-                "m1", "b", "0.1.0", True, WayOut(9), (), (T(0, 0), T(1, 0)), {}, (T(1, 0),), "p1"
+                "m1",
+                "b",
+                "0.1.0",
+                True,
+                WayOut(9),
+                (),
+                (T(0, 0), T(1, 0)),
+                {},
+                {T(1, 0): "task stopped: 1_0: {why}"},
+                "p1",
             ),
             Instance(
                 "m2",
@@ -33,8 +42,9 @@ SEEN = Look(
                 (),
                 (T(0, 1),),
                 {T(1, 0): 120, T(1, 2): None},
-                (),
+                {},
                 "p2",
+                stalled=(T(1, 0),),
             ),
             Instance("m3", None, "", False, None, (), (), {}),
         ),
@@ -51,7 +61,11 @@ DATA = {
         "a": {
             "state": "running",
             "active": ["0_1"],
+            "lag": {"0_1": 7},
             "stopped": [],
+            "failures": [
+                {"task": "1_0", "what": "stalled", "why": status.STALLED.format("1_0")},
+            ],
             "standby": [],
             "learner": [{"task": "1_0", "lag": 120}, {"task": "1_2", "lag": None}],
             "version": "0.1.0",
@@ -62,21 +76,22 @@ DATA = {
         "b": {
             "state": "leaving",
             "active": ["0_0", "1_0"],
+            "lag": {"0_0": 0, "1_0": None},
             "stopped": ["1_0"],
+            "failures": [{"task": "1_0", "what": "stopped", "why": "task stopped: 1_0: {why}"}],
             "standby": [],
             "learner": [],
             "version": "0.1.0",
             "member": "m1",
             "process": "p1",
-            "note": (
-                "1_0 stopped at a record that fails: the log of this worker says which and why: "
-                "mend the code, then start the worker again"
-            ),
+            "note": "",
         },
         "m3": {
             "state": "unknown",
             "active": [],
+            "lag": {},
             "stopped": [],
+            "failures": [],
             "standby": [],
             "learner": [],
             "version": "",
@@ -100,7 +115,8 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
 
 
 def test_the_object_has_the_form_that_programs_rely_on() -> None:
-    assert json.loads(json.dumps(status.as_data("shop", SEEN))) == DATA
+    lags = {T(0, 0): 0, T(0, 1): 7}
+    assert json.loads(json.dumps(status.as_data("shop", SEEN, lags))) == DATA
     assert list(status.as_data("shop", SEEN)["instances"]) == ["a", "b", "m3"]
 
 
@@ -109,7 +125,7 @@ def settled(*instances: Instance) -> Look:
 
 
 def runs(member: str, instance: str, process: str, *tasks: TaskId, alike: bool = True) -> Instance:
-    return Instance(member, instance, "", True, None, (), tasks, {}, (), process, alike)
+    return Instance(member, instance, "", True, None, (), tasks, {}, {}, process, alike)
 
 
 def test_two_workers_of_one_name_have_a_row_each_and_are_told_apart() -> None:
@@ -167,12 +183,13 @@ def test_people_get_a_table_without_control_characters() -> None:
     assert {letter for letter in told if not letter.isprintable()} == {"\n"}
     assert [" ".join(line.split()) for line in told.splitlines() if line.strip()] == [
         "shop: Stable, generation 7, leader a, 5 tasks, unassigned: 1_1-2",
-        "instance state active learner (records behind) version",
-        "a running 0_1 1_0 (120), 1_2 (?) 0.1.0",
-        "b leaving, stopped: 1_0 0_0 1_0 0.1.0",
+        "instance state active behind learner (behind) version",
+        "a running 0_1 7 (0_1 7) 1_0 (120), 1_2 (?) 0.1.0",
+        "b leaving, 1 stopped 0_0 1_0 0 (1_0 ?) 0.1.0",
         "m3 unknown",
-        "b: 1_0 stopped at a record that fails: the log of this worker says which and",
-        "why: mend the code, then start the worker again",
+        "a: learner 1_0 has not come nearer for a minute: its worker or the broker may be",
+        "too busy",
+        "b: task stopped: 1_0: {why}",
     ]
 
 
@@ -188,6 +205,13 @@ def test_an_app_that_nobody_runs_is_said_to_stand_still() -> None:
         "shop: Empty: no worker runs, and the app's tasks stand still: streamsx worker MODULE "
         "starts one"
     )
+
+
+def test_a_row_shows_the_tasks_that_are_farthest_behind() -> None:
+    lags = {"0_0": 5, "0_1": 0, "0_2": 70, "1_0": 1, "1_1": 30}
+    assert status.far_of(lags) == "106 (0_2 70, 1_1 30, 0_0 5, ...)"
+    assert status.far_of({"0_0": 0, "0_1": 0}) == "0"
+    assert status.far_of({}) == ""
 
 
 def test_neighbours_among_tasks_stand_together() -> None:

@@ -1,0 +1,94 @@
+"""How far an app is behind, as brokers tell it."""
+
+import asyncio
+from typing import Any
+
+from streamsx.assignor.observer import GroupReport, Instance
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+from streamsx.model import TaskId
+from streamsx.tools.cli.lags import lags
+from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
+
+TOPICS = {"orders": 4, "users": 2}
+START, END = 10, 100
+COMMITTED = {
+    "orders": {0: 70, 2: 3, 3: 130}, "users": {0: 95, 1: 100},
+}  # fmt: skip
+"""Nothing of one, of another what is not there any more, or not yet."""
+TASKS = [TaskId(0, number) for number in range(4)]
+HERE = Instance("m1", "a", "", True, None, (), (*TASKS[1:], TaskId(1, 1)), {})
+SEEN = GroupReport(7, "m1", (HERE,), (TASKS[0],), {}, {0: ("orders", "users"), 1: ("users",)})
+
+
+def answered(one: Any) -> Any:
+    """By what `one` says of each partition."""
+
+    def answer(asked: Asked) -> dict[str, Any]:
+        topics = [
+            {"name": t.name, "partitions": [one(t.name, p) for p in t.partitions]}
+            for t in asked.body.topics
+        ]
+        return {"topics": topics}
+
+    return answer
+
+
+def committed(_asked: Asked) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic,
+                "partitions": [
+                    {"partition_index": partition, "committed_offset": offset}
+                    for partition, offset in offsets.items()
+                ],
+            }
+            for topic, offsets in COMMITTED.items()
+        ]
+    }
+
+
+def offset(_topic: str, asked: Any) -> dict[str, Any]:
+    found = END if asked.timestamp == -1 else START
+    return {"partition_index": asked.partition_index, "offset": found}
+
+
+def seen(offsets: Any, coordinator: int = ErrorCode.NONE) -> dict[TaskId, int | None]:
+    async def story() -> dict[TaskId, int | None]:
+        answers: dict[int, Any] = {Api.OFFSET_FETCH: committed, Api.LIST_OFFSETS: offsets}
+        async with ScriptedBroker(answers, TOPICS) as broker:
+            here = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
+            broker.answers[Api.FIND_COORDINATOR] = lambda _: {"error_code": coordinator, **here}
+            cluster = Cluster(broker.bootstrap, tries_for_s=0.2)
+            await cluster.start()
+            try:
+                return await lags(cluster, "shop", SEEN)
+            finally:
+                await cluster.stop()
+
+    return asyncio.run(story())
+
+
+def test_a_task_is_behind_by_what_is_not_committed_of_all_that_it_reads() -> None:
+    """Also one that nobody runs at the moment."""
+    assert seen(answered(offset)) == {
+        TASKS[0]: 30 + 5, TASKS[1]: 90, TASKS[2]: 90, TASKS[3]: 0, TaskId(1, 1): 0,
+    }  # fmt: skip
+
+
+def test_what_one_partition_does_not_tell_is_unknown_of_its_task_alone() -> None:
+    def refused(topic: str, asked: Any) -> dict[str, Any]:
+        one = (topic, asked.partition_index) == ("orders", 2)
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if one else ErrorCode.NONE
+        return {**offset(topic, asked), "error_code": code}
+
+    assert seen(answered(refused)) == {
+        TASKS[0]: 35, TASKS[1]: 90, TASKS[2]: None, TASKS[3]: 0, TaskId(1, 1): 0,
+    }  # fmt: skip
+
+
+def test_while_the_coordinator_moves_nothing_is_known() -> None:
+    found = seen(answered(offset), ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert set(found.values()) == {None}

@@ -1,0 +1,38 @@
+"""How far an app is behind its input: what is there, and what its group has committed of it.
+
+Both are the brokers' to say, so nobody has to be asked who is busy or gone.
+"""
+
+from contextlib import suppress
+from itertools import chain
+
+from streamsx.assignor.observer import GroupReport
+from streamsx.errors import WorldError
+from streamsx.kafka import admin
+from streamsx.kafka.cluster import Cluster
+from streamsx.model import TaskId, TopicPartition
+
+
+async def lags(cluster: Cluster, app: str, report: GroupReport) -> dict[TaskId, int | None]:
+    """Of each task, in records, all that is there where nothing is committed; None where that
+    cannot be told now."""
+    tasks = {task for here in report.instances for task in here.active}.union(report.withheld)
+    await cluster.follow({topic for topics in report.topics.values() for topic in topics})
+    reads = {
+        task: [
+            TopicPartition(topic, task.partition)
+            for topic in report.topics[task.subtopology]
+            if task.partition < cluster.partitions(topic)
+        ]
+        for task in sorted(tasks)
+    }
+    left: dict[TopicPartition, int] = {}
+    with suppress(WorldError):  # the coordinator is moving
+        done = await admin.committed(cluster, app) if tasks else {}  # first: no more than there is
+        bounds, _ = await admin.bounds_now(cluster, chain.from_iterable(reads.values()))
+        for tp, (start, end) in bounds.items():
+            left[tp] = max(0, end - max(start, done.get(tp, 0)))
+    return {
+        task: sum(left[tp] for tp in tps) if left.keys() >= set(tps) else None
+        for task, tps in reads.items()
+    }
