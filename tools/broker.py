@@ -73,14 +73,14 @@ def serve(options: argparse.Namespace) -> int:
     import signal
 
     from streamsx.broker.connection import ConnectionLimits
-    from streamsx.broker.server import Broker
+    from streamsx.broker.server import BrokerServer
     from streamsx.broker.service import Options
     from streamsx.loops import run
     from streamsx.tools.cli.logs import set_up
 
     set_up("info", "text")
     given = {name: value for name in LIMITS if (value := getattr(options, name)) is not None}
-    broker = Broker(
+    broker = BrokerServer(
         options.data,
         host=options.host,
         port=options.port,

@@ -60,8 +60,8 @@ def answered(service: Service, call: Call) -> ReplyBody | None:
     return handlers()[call.api][0](service, call)
 
 
-class Broker:
-    """`async with Broker(folder) as broker: broker.bootstrap` serves on the caller's loop."""
+class BrokerServer:
+    """`async with BrokerServer(folder) as broker: broker.bootstrap` serves on the caller's loop."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 from streamsx.broker.connection import ConnectionLimits
-from streamsx.broker.server import Broker
+from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Options, Service
 from streamsx.simulation.front import HOSTS, PORT, Front
 from streamsx.simulation.network import Net
@@ -35,7 +35,7 @@ class Nodes:
         process = self.process = Process(self.network, BROKER)
 
         async def serve() -> None:
-            broker = Broker(
+            broker = BrokerServer(
                 self._folder,
                 host=HOSTS[0],
                 port=PORT,

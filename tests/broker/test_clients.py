@@ -18,15 +18,15 @@ from aiokafka.errors import KafkaError  # type: ignore[import-untyped]  # has no
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as At
 
-from tests.support.embedded_broker import BrokerThread
+from streamsx.testing import Broker
 
 WAIT_S = 20.0
 admin: Any = confluent_kafka.admin  # its types do not know what it exports
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerThread]:
-    with BrokerThread(tmp_path / "data", topics={"t": 4}) as broker:
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "data", topics={"t": 4}) as broker:
         yield broker
 
 
@@ -55,7 +55,7 @@ class Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # has no types
 
 
 @asynccontextmanager
-async def member(broker: BrokerThread, **options: Any) -> AsyncIterator[tuple[Any, Assigned]]:
+async def member(broker: Broker, **options: Any) -> AsyncIterator[tuple[Any, Assigned]]:
     consumer = AIOKafkaConsumer(
         bootstrap_servers=broker.bootstrap, group_id="g", auto_offset_reset="earliest",
         enable_auto_commit=False, heartbeat_interval_ms=100, **options,
@@ -66,7 +66,7 @@ async def member(broker: BrokerThread, **options: Any) -> AsyncIterator[tuple[An
         yield consumer, assigned
 
 
-async def send(broker: BrokerThread, values: range, **options: Any) -> None:
+async def send(broker: Broker, values: range, **options: Any) -> None:
     async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap, **options) as producer:
         for i in values:
             await producer.send("t", b"%d" % i, partition=i % 4)
@@ -78,7 +78,7 @@ async def read(consumer: Any, count: int) -> list[int]:
         return [int((await consumer.getone()).value) for _ in range(count)]
 
 
-def test_aiokafka_reads_what_it_sent_and_goes_on_from_its_commit(broker: BrokerThread) -> None:
+def test_aiokafka_reads_what_it_sent_and_goes_on_from_its_commit(broker: Broker) -> None:
     async def story() -> None:
         await send(broker, range(100), enable_idempotence=True)
         async with member(broker) as (consumer, _):
@@ -98,7 +98,7 @@ def test_aiokafka_reads_what_it_sent_and_goes_on_from_its_commit(broker: BrokerT
 
 
 def test_aiokafka_consumers_share_a_topic_and_take_over_from_each_other(
-    broker: BrokerThread,
+    broker: Broker,
 ) -> None:
     async def story() -> None:
         async with member(broker) as (_, first):
@@ -111,7 +111,7 @@ def test_aiokafka_consumers_share_a_topic_and_take_over_from_each_other(
     asyncio.run(story())
 
 
-def test_aiokafka_makes_a_topic_by_asking_for_it(broker: BrokerThread) -> None:
+def test_aiokafka_makes_a_topic_by_asking_for_it(broker: Broker) -> None:
     async def story() -> None:
         async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
             assert (await producer.send_and_wait("new", b"x")).offset == 0
@@ -119,7 +119,7 @@ def test_aiokafka_makes_a_topic_by_asking_for_it(broker: BrokerThread) -> None:
     asyncio.run(story())
 
 
-def test_aiokafka_learns_that_there_are_no_transactions(broker: BrokerThread) -> None:
+def test_aiokafka_learns_that_there_are_no_transactions(broker: Broker) -> None:
     async def story() -> None:
         producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="x")
         with pytest.raises(KafkaError):
@@ -133,7 +133,7 @@ def test_aiokafka_learns_that_there_are_no_transactions(broker: BrokerThread) ->
 # librdkafka.
 
 
-def librdkafka(broker: BrokerThread, **options: object) -> dict[str, Any]:
+def librdkafka(broker: Broker, **options: object) -> dict[str, Any]:
     return {
         "bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest",
         "enable.auto.commit": False, "heartbeat.interval.ms": 100, "session.timeout.ms": 6000,
@@ -164,7 +164,7 @@ def settle(consumers: list[Consumer], good: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_librdkafka_sends_idempotently_and_compressed(codec: str, broker: BrokerThread) -> None:
+def test_librdkafka_sends_idempotently_and_compressed(codec: str, broker: Broker) -> None:
     producer = Producer(librdkafka(broker, enable_idempotence=True, compression_type=codec))
     for i in range(1000):
         producer.produce("t", b"%d" % i, partition=i % 4)
@@ -175,7 +175,7 @@ def test_librdkafka_sends_idempotently_and_compressed(codec: str, broker: Broker
     consumer.close()
 
 
-def test_librdkafka_consumers_hand_over_partition_by_partition(broker: BrokerThread) -> None:
+def test_librdkafka_consumers_hand_over_partition_by_partition(broker: Broker) -> None:
     options = librdkafka(broker, partition_assignment_strategy="cooperative-sticky")
     first, second = Consumer(options), Consumer(options)
     revoked: list[int] = []
@@ -190,7 +190,7 @@ def test_librdkafka_consumers_hand_over_partition_by_partition(broker: BrokerThr
     first.close()
 
 
-def test_a_static_librdkafka_member_comes_back_without_a_rebalance(broker: BrokerThread) -> None:
+def test_a_static_librdkafka_member_comes_back_without_a_rebalance(broker: Broker) -> None:
     first = Consumer(librdkafka(broker, group_instance_id="one"))
     second = Consumer(librdkafka(broker, group_instance_id="two"))
     lost: list[int] = []
@@ -208,7 +208,7 @@ def test_a_static_librdkafka_member_comes_back_without_a_rebalance(broker: Broke
     again.close()
 
 
-def test_librdkafka_administers(broker: BrokerThread) -> None:
+def test_librdkafka_administers(broker: Broker) -> None:
     client = admin.AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def done(futures: dict[Any, Any]) -> Any:

@@ -14,17 +14,17 @@ import pytest
 
 from streamsx.broker import server
 from streamsx.broker.connection import ConnectionLimits
-from streamsx.broker.server import Broker
+from streamsx.broker.server import BrokerServer
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.wire import Api
+from streamsx.testing import Broker
 from tests.support.apache_kafka import converse
-from tests.support.embedded_broker import BrokerThread
 
 VERSIONS = {"client_software_name": "test", "client_software_version": "1"}
 
 
-def dial(broker: BrokerThread) -> socket.socket:
+def dial(broker: Broker) -> socket.socket:
     host, _, port = broker.bootstrap.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=10)
 
@@ -47,14 +47,14 @@ def received(sock: socket.socket) -> bytes:
     return data[4:]
 
 
-def alive(broker: BrokerThread) -> bool:
+def alive(broker: Broker) -> bool:
     with dial(broker) as sock:
         return bool(converse(sock, Api.API_VERSIONS, 3, VERSIONS).api_keys)
 
 
 @contextmanager
-def serving(folder: Path, **limits: float) -> Iterator[BrokerThread]:
-    with BrokerThread(folder, limits=ConnectionLimits(**limits), topics={"t": 1}) as broker:  # type: ignore[arg-type]  # of two types
+def serving(folder: Path, **limits: float) -> Iterator[Broker]:
+    with Broker(folder, limits=ConnectionLimits(**limits), topics={"t": 1}) as broker:  # type: ignore[arg-type]  # of two types
         yield broker
 
 
@@ -139,7 +139,7 @@ def test_a_topic_that_is_made_again_behind_a_fetch_of_the_old_one_is_there(tmp_p
 
 def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
-        log = broker.broker._service.topics.by_name["t"].logs[0]
+        log = broker.server._service.topics.by_name["t"].logs[0]
         with dial(broker) as sock, dial(broker) as other:
             sock.sendall(fetch(1, 10_000))
             converse(other, Api.API_VERSIONS, 3, VERSIONS)
@@ -152,7 +152,7 @@ def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
 def test_a_broker_that_ends_leaves_nothing_that_waits(tmp_path: Path) -> None:
     async def story() -> None:
         before = len(os.listdir("/dev/fd"))
-        broker = Broker(tmp_path, topics={"t": 1})
+        broker = BrokerServer(tmp_path, topics={"t": 1})
         await broker.start()
         group = {"group_id": "g", "session_timeout": 50, "rebalance_timeout": 50}
         kind = {"protocol_type": "x", "protocols": [{"name": "p", "metadata": b""}]}
@@ -348,7 +348,7 @@ def test_a_client_that_does_not_read_is_served_no_further(tmp_path: Path) -> Non
         received(other)
         with dial(broker) as sock:
             sock.sendall(b"".join(fetch(i, 0) for i in range(asked)))
-            while not (stalled := [c for c in broker.broker._traffic.connections if c._unsent]):
+            while not (stalled := [c for c in broker.server._traffic.connections if c._unsent]):
                 converse(other, Api.API_VERSIONS, 3, VERSIONS)
             assert stalled[0]._transport.get_write_buffer_size() < 1_000_000
             assert stalled[0]._queue

@@ -17,20 +17,20 @@ from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
+from streamsx.testing import Broker
 from tests.support.apache_kafka import converse
-from tests.support.embedded_broker import BrokerThread
 
 GROUP = {"group_id": "g", "session_timeout": 60_000, "rebalance_timeout": 60_000}
 JOIN = GROUP | {"protocol_type": "test", "protocols": [{"name": "p", "metadata": b""}]}
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerThread]:
-    with BrokerThread(tmp_path / "data", topics={"t": 1}) as broker:
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "data", topics={"t": 1}) as broker:
         yield broker
 
 
-def dial(broker: BrokerThread) -> socket.socket:
+def dial(broker: Broker) -> socket.socket:
     host, _, port = broker.bootstrap.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=10)
 
@@ -78,7 +78,7 @@ def stable_with_a_parked_join(sock: socket.socket, parked: socket.socket) -> str
 
 
 def test_a_write_that_fails_sends_everybody_to_the_group_as_it_is_on_disk(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with dial(broker) as sock, dial(broker) as parked:
         assert commit(sock, 5) == E.NONE
@@ -96,7 +96,7 @@ def test_a_write_that_fails_sends_everybody_to_the_group_as_it_is_on_disk(
 
 
 def test_a_group_that_cannot_be_loaded_again_is_loaded_for_the_next_request(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with dial(broker) as sock:
         assert commit(sock, 5) == E.NONE
@@ -130,7 +130,7 @@ def failing(*_: object, **__: object) -> None:
 
 
 def test_a_machine_that_fails_is_replaced_and_its_story_told(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with dial(broker) as sock, dial(broker) as parked, dial(broker) as other:
         stable_with_a_parked_join(sock, parked)
@@ -144,7 +144,7 @@ def test_a_machine_that_fails_is_replaced_and_its_story_told(
 
 
 def test_a_full_disk_refuses_batches_and_leaves_none_behind(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwrite
     with dial(broker) as sock:
@@ -161,7 +161,7 @@ def test_a_batch_that_did_not_reach_the_disk_is_not_acknowledged_but_recognised_
     mine = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     options = Options(sync=True)
     with (
-        BrokerThread(tmp_path / "data", topics={"t": 1}, options=options) as broker,
+        Broker(tmp_path / "data", topics={"t": 1}, options=options) as broker,
         dial(broker) as sock,
     ):
         with monkeypatch.context() as broken:
@@ -172,9 +172,9 @@ def test_a_batch_that_did_not_reach_the_disk_is_not_acknowledged_but_recognised_
 
 
 def test_an_append_is_flushed_within_the_interval(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = broker.broker._service.topics.by_name["t"].logs[0]
+    log = broker.server._service.topics.by_name["t"].logs[0]
     with dial(broker) as sock:
         produce(sock, b"a")
         while log.flushed < 1:

@@ -15,19 +15,19 @@ from streamsx.errors import InvalidTransition
 from streamsx.kafka import wire
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
+from streamsx.testing import Broker
 from tests.support.apache_kafka import converse
-from tests.support.embedded_broker import BrokerThread
 
 MINUTE_MS = 60_000
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerThread]:
-    with BrokerThread(tmp_path / "data", topics={"t": 1}) as broker:
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "data", topics={"t": 1}) as broker:
         yield broker
 
 
-def dial(broker: BrokerThread) -> socket.socket:
+def dial(broker: Broker) -> socket.socket:
     host, _, port = broker.bootstrap.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=10)
 
@@ -81,7 +81,7 @@ def commit(sock: socket.socket, group: str, member_id: str, generation: int, off
 
 
 def test_a_member_that_commits_while_it_waits_and_dies_is_removed_when_its_session_ends(
-    broker: BrokerThread,
+    broker: Broker,
 ) -> None:
     """Its JoinGroup waits on one connection, its worker commits on another."""
     clock = SystemClock()
@@ -121,7 +121,7 @@ def fails(real: Any, group_id: str, times: int) -> Any:
 
 
 def test_a_group_that_fails_is_loaded_again_and_the_others_never_notice(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
         dial(broker) as sock, dial(broker) as parked, dial(broker) as waiting,
@@ -154,7 +154,7 @@ def test_a_group_that_fails_is_loaded_again_and_the_others_never_notice(
 
 
 def test_a_group_that_fails_by_itself_is_loaded_again_with_its_sessions_running(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody asked anything: its timer rang."""
     with dial(broker) as sock, dial(broker) as parked:
@@ -171,7 +171,7 @@ def test_a_group_that_fails_by_itself_is_loaded_again_with_its_sessions_running(
     ("failures", "told"), [(1, E.NONE), (3, E.COORDINATOR_NOT_AVAILABLE)], ids=["once", "and again"]
 )
 def test_a_request_that_comes_while_all_groups_are_loaded_again_is_answered(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, failures: int, told: E
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, failures: int, told: E
 ) -> None:
     """It waits behind a parked one, which is sent away; or they cannot be loaded again at once."""
     left, real = iter(range(failures)), Coordinator._change_topics

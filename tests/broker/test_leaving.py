@@ -23,7 +23,7 @@ from streamsx.membership.member import MemberConfig
 from streamsx.membership.outage import Outage
 from streamsx.membership.seat import Seat
 from streamsx.membership.session import Session
-from tests.support.embedded_broker import BrokerThread
+from streamsx.testing import Broker
 
 APP, TOPIC, TASKS = "shop", "orders", 6
 CLOCK = SystemClock()
@@ -87,7 +87,7 @@ def play(tmp_path: Path) -> Play:
     """Members by name, at rest: each has as many tasks as any other."""
 
     def played(names: str, story: Story) -> None:
-        with BrokerThread(tmp_path / "broker", topics={TOPIC: TASKS}) as broker:
+        with Broker(tmp_path / "broker", topics={TOPIC: TASKS}) as broker:
             group = {name: Peer(broker.bootstrap, name) for name in names}
             for peer in group.values():
                 peer.thread.start()

@@ -8,8 +8,8 @@ from streamsx.engine.purge import Purging
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.model import TaskId, TopicPartition
+from streamsx.testing import Broker
 from tests.support.client import Client
-from tests.support.embedded_broker import BrokerThread
 
 OURS, USERS = TopicPartition("by-name-repartition", 1), TopicPartition("lines", 1)
 ROUND_S = 0.01
@@ -34,7 +34,7 @@ def test_only_what_is_committed_in_a_repartition_topic_goes(tmp_path: Path) -> N
             await cluster.stop()
         return found[OURS].start, found[USERS].start
 
-    with BrokerThread(tmp_path) as broker, closing(Client(broker.bootstrap)) as client:
+    with Broker(tmp_path) as broker, closing(Client(broker.bootstrap)) as client:
         for tp in (OURS, USERS):
             client.create(tp.topic, 2)
             client.send(tp, [(None, b"x")] * 10)

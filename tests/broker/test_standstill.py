@@ -28,8 +28,8 @@ from streamsx.task.policy import Policy
 from streamsx.task.stores import cached
 from streamsx.task.stream import RUNNING
 from streamsx.task.task import Task, TaskMetadata
+from streamsx.testing import Broker
 from streamsx.topology.nodes import AgentNode, Source, StoreNode, SubTopology
-from tests.support.embedded_broker import BrokerThread
 
 ROWS, COMMITS, BATCH = 50_000, 3, 5000
 STANDSTILL_MS = 20.0
@@ -145,6 +145,6 @@ async def commit_of(
 
 
 def test_a_commit_of_50_000_rows_stands_in_the_way_for_a_few_ms_at_a_time(tmp_path: Path) -> None:
-    with BrokerThread(tmp_path / "broker", topics={"log": 1, "src": 1}) as broker:
+    with Broker(tmp_path / "broker", topics={"log": 1, "src": 1}) as broker:
         found = asyncio.run(longest_of_each_commit(broker.bootstrap, tmp_path))
     assert sorted(found)[COMMITS // 2][0][0] < STANDSTILL_MS, found

@@ -7,7 +7,7 @@ purpose: sessions may be as short as 1 ms, and a SyncGroup whose member was remo
 import socket
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import pytest
 
@@ -16,8 +16,8 @@ from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder, columns
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
-from tests.support.apache_kafka import converse
-from tests.support.embedded_broker import BrokerThread
+from streamsx.testing import Broker
+from tests.support.apache_kafka import ApacheKafka, converse
 
 KIND = "talk"
 """A protocol type of our own: of "consumer" Kafka wants to read what members tell each other."""
@@ -27,13 +27,9 @@ CLOCK = SystemClock()
 NOW = int(CLOCK.wall() * 1000)
 
 
-class Broker(Protocol):
-    bootstrap: str
-
-
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
-    with BrokerThread(tmp_path_factory.mktemp("embedded") / "data") as broker:
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("embedded") / "data") as broker:
         yield broker
 
 
@@ -47,7 +43,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]
     ]
 )
 def talk(request: pytest.FixtureRequest) -> "Iterator[Talk]":
-    broker: Broker = request.getfixturevalue(request.param)
+    broker: Broker | ApacheKafka = request.getfixturevalue(request.param)
     with Talk(broker.bootstrap) as talk:
         yield talk
         assert talk.wrong == {}

@@ -1,62 +1,16 @@
-"""The embedded broker beside a test: in a thread, or as a process that can be killed.
+"""The embedded broker as a process that can be killed, as `streamsx broker` starts it.
 
-The process is handled like `apache_kafka.ApacheKafka`, so that one test can run against either. A
-test that runs a loop itself needs neither: `async with Broker(folder) as broker`.
+It is handled like `apache_kafka.ApacheKafka`, so that one test can run against either. Not here: a
+broker that only has to be there (`streamsx.testing.Broker`).
 """
 
-import asyncio
 import subprocess
 import sys
-from concurrent.futures import Future
 from pathlib import Path
-from threading import Thread
-from typing import Any, Self
+from typing import Self
 
-from streamsx.broker.server import Broker
 from streamsx.errors import BrokerUnreachable
 from streamsx.testing import children
-
-
-class BrokerThread:
-    """A context manager; the broker starts in 30 ms, and its loop runs in a thread."""
-
-    def __init__(self, folder: Path, **options: Any) -> None:
-        """`options` are those of `Broker`."""
-        self._folder, self._options = folder, options
-        self._started: Future[tuple[Broker, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        self._thread = Thread(target=lambda: asyncio.run(self._serve()), name="broker")
-
-    @property
-    def broker(self) -> Broker:
-        """For a look inside; its loop is in another thread."""
-        return self._started.result()[0]
-
-    @property
-    def bootstrap(self) -> str:
-        """HOST:PORT."""
-        return self.broker.bootstrap
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._started.result()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self._started.exception():
-            loop, ended = self._started.result()[1:]
-            loop.call_soon_threadsafe(ended.set)
-        self._thread.join()
-
-    async def _serve(self) -> None:
-        ended = asyncio.Event()
-        try:
-            async with Broker(self._folder, **self._options) as broker:
-                self._started.set_result((broker, asyncio.get_running_loop(), ended))
-                await ended.wait()
-        except BaseException as error:
-            if self._started.done():
-                raise
-            self._started.set_exception(error)
 
 
 class EmbeddedBroker:

@@ -14,7 +14,7 @@ from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import ClientRequest, Effect, Event
 from streamsx.broker.meta import Meta
 from streamsx.broker.segment import DESCRIPTORS_MAX
-from streamsx.broker.server import Broker
+from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Options
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder, scan
@@ -28,7 +28,7 @@ Run = Callable[..., None]
 class Client:
     """One connection; `broker` for a look inside."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerServer) -> None:
         self.broker = broker
 
     async def __aenter__(self) -> Self:
@@ -109,8 +109,8 @@ def run(tmp_path: Path) -> Run:
     async def whole(story: Story, about: dict[str, Any]) -> None:
         topics = about.pop("topics", {"t": 2})
         async with (
-            Broker(tmp_path / "data", topics=topics, **about) as broker, Client(broker) as client,
-            Client(broker) as other,
+            BrokerServer(tmp_path / "data", topics=topics, **about) as broker,
+            Client(broker) as client, Client(broker) as other,
         ):  # fmt: skip
             await story(client, other)
 
@@ -421,7 +421,10 @@ def test_a_connection_that_comes_while_the_broker_ends_is_not_served(tmp_path: P
     """It was accepted, and is made a turn later."""
 
     async def story(turns: int) -> None:
-        loop, broker = asyncio.get_running_loop(), Broker(tmp_path / str(turns), topics={"t": 1})
+        loop, broker = (
+            asyncio.get_running_loop(),
+            BrokerServer(tmp_path / str(turns), topics={"t": 1}),
+        )
         await broker.start()
         with socket.socket() as late:
             late.setblocking(False)

@@ -8,7 +8,7 @@ import pytest
 
 from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.segment import Segment
-from streamsx.broker.server import Broker, handlers
+from streamsx.broker.server import BrokerServer, handlers
 from streamsx.errors import UsageError
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
@@ -29,7 +29,7 @@ def test_a_topic_that_cannot_be_is_refused_before_anything_is_made(
 
     async def started() -> None:
         limits = ConnectionLimits(partitions_max=8)
-        async with Broker(tmp_path / "data", topics={name: partitions}, limits=limits):
+        async with BrokerServer(tmp_path / "data", topics={name: partitions}, limits=limits):
             raise AssertionError("it serves")
 
     with pytest.raises(UsageError, match=f"bad topic: {name}:{partitions}: "):
@@ -45,7 +45,7 @@ def test_only_a_broker_that_ended_well_says_so(
     monkeypatch.setattr(Segment, "flush", lambda segment: flushed.append(segment.path))
 
     async def ends(*, well: bool) -> None:
-        broker = Broker(tmp_path, topics={"t": 2})
+        broker = BrokerServer(tmp_path, topics={"t": 2})
         await broker.start()
         assert (clean.exists(), lock.read_text()) == (False, str(os.getpid()))
         log = broker.service.topics.by_name["t"].logs[0]
@@ -79,7 +79,7 @@ def test_nothing_of_a_broker_that_ended_is_left_open_or_under_way(
     """A simulation kills hundreds in one process, and starts as many in their folders."""
 
     async def story() -> None:
-        broker = Broker(tmp_path, topics={"t": 1})
+        broker = BrokerServer(tmp_path, topics={"t": 1})
         await broker.start()
         builder = Builder(1000)
         builder.append(1, None, b"x")

@@ -20,7 +20,7 @@ from streamsx.assignor.wire import AssignmentView
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
-from streamsx.broker.server import Broker, answered
+from streamsx.broker.server import BrokerServer, answered
 from streamsx.broker.service import Service
 from streamsx.clock import Clock
 from streamsx.engine.assemble import Machinery
@@ -81,7 +81,7 @@ class Bench:
         ids = self.scheduler.stream("ids")
         self.fresh_id = lambda: UUID(int=ids.getrandbits(128))
         self.process = Process(self.net, "broker", host=HOST)
-        self.broker = Broker(
+        self.broker = BrokerServer(
             folder / "broker",
             host=HOST,
             port=PORT,

@@ -13,7 +13,7 @@ from streamsx.assignor.model import Mark, MarkState, Memory, Rules
 from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
 from streamsx.assignor.wire import AssignmentView, read_join, write_assignment
 from streamsx.broker.classic import GroupConfig
-from streamsx.broker.server import Broker
+from streamsx.broker.server import BrokerServer
 from streamsx.clock import SystemClock
 from streamsx.errors import ForeignProtocol, GroupError, NotFound, SettingError, WorldError
 from streamsx.group_tool import look, observer
@@ -92,7 +92,7 @@ Story = Callable[[Cluster], Awaitable[None]]
 
 def embedded(story: Story, folder: Path, groups: GroupConfig | None = None) -> None:
     async def told() -> None:
-        broker = Broker(folder, topics={"in": 2}, groups=groups)
+        broker = BrokerServer(folder, topics={"in": 2}, groups=groups)
         async with asyncio.timeout(10), broker:
             cluster = Cluster(broker.bootstrap)
             await cluster.start()

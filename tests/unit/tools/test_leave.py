@@ -13,9 +13,9 @@ from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.group_tool.marking import Progress
 from streamsx.model import TaskId
+from streamsx.testing import Broker
 from streamsx.tools import leave
 from streamsx.tools.cli import progress
-from tests.support.embedded_broker import BrokerThread
 
 T0, T1 = TaskId(1, 0), TaskId(1, 4)
 GONE = Departure(
@@ -155,7 +155,7 @@ def test_a_leave_has_an_end(
 def test_an_app_that_nobody_knows_is_3_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with BrokerThread(tmp_path / "broker") as broker:
+    with Broker(tmp_path / "broker") as broker:
         monkeypatch.setenv("STREAMSX_BOOTSTRAP", broker.bootstrap)
 
         assert command(monkeypatch, "--app", "shop", "--instances", "b", "--json") == 3

@@ -11,8 +11,8 @@ from streamsx.assignor.model import WayOut
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.group_tool.look import Look
 from streamsx.model import TaskId
+from streamsx.testing import Broker
 from streamsx.tools import status
-from tests.support.embedded_broker import BrokerThread
 
 T = TaskId
 SEEN = Look(
@@ -222,7 +222,7 @@ def test_neighbours_among_tasks_stand_together() -> None:
 def test_an_app_that_nobody_knows_is_3_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with BrokerThread(tmp_path / "broker") as broker:
+    with Broker(tmp_path / "broker") as broker:
         where = ("--bootstrap", broker.bootstrap)
 
         assert command(monkeypatch, "--app", "shop", *where) == 3

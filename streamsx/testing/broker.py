@@ -1,0 +1,80 @@
+"""A broker for a test of yours: the embedded one, in a thread of its own, on a free port.
+
+    with Broker(topics={"orders": 4}) as broker:
+        app = streamsx.App("shop", broker=f"kafka://{broker.bootstrap}")
+
+It is there for whoever speaks Kafka's protocol on this machine: workers as processes, clients of
+other languages. Several may run at once. In a coroutine it is a plain `with` too. Not here: an app
+without any broker (`TestDriver`), a broker that outlives the test (`streamsx broker`).
+"""
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+from streamsx.broker.server import BrokerServer
+from streamsx.loops import run
+
+
+class Broker:
+    """A context manager, to be entered as often as you like. It serves when it is entered, in some
+    30 ms; at its end, whatever ends it, its port is closed and its directory gone.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        *,
+        topics: Mapping[str, int] | None = None,
+        **options: Any,
+    ) -> None:
+        """`folder`: one that stays, with all that it is told; without, one that is made and
+        deleted. `topics` are made, with so many partitions. `options` are `BrokerServer`'s.
+        """
+        self._folder, self._options = folder, {"topics": topics, **options}
+        self._started: Future[BrokerServer]
+        self._ended: Future[None]
+        self._served: Future[None]
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT."""
+        return self.server.bootstrap
+
+    @property
+    def server(self) -> BrokerServer:
+        """For a look inside; its loop is in another thread."""
+        return self._started.result()
+
+    def __enter__(self) -> Self:
+        """Raises what `BrokerServer.start` does."""
+        self._started, self._ended = Future(), Future()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="broker")
+        self._served = thread.submit(lambda: run(self._serve(), serves=True))
+        try:
+            thread.shutdown(wait=False)
+            either: tuple[Future[Any], ...] = (self._started, self._served)
+            wait(either, return_when=FIRST_COMPLETED)
+        except BaseException:  # Ctrl-C: nobody else would end it
+            self.__exit__()
+            raise
+        if not self._started.done():
+            self._served.result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Once all of it is gone. Raises what it failed with, if it has ended by itself."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+        self._served.result()
+
+    async def _serve(self) -> None:
+        with ExitStack() as made:
+            folder = self._folder or made.enter_context(TemporaryDirectory(prefix="streamsx-"))
+            async with BrokerServer(folder, **self._options) as server:
+                self._started.set_result(server)
+                await asyncio.shield(asyncio.wrap_future(self._ended))

@@ -1,0 +1,184 @@
+"""`Broker` as who tests an app of theirs uses it; nothing of it is left behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from streamsx.errors import StoreLocked, UsageError
+from streamsx.kafka.wire import Api
+from streamsx.loops import OURS
+from streamsx.testing import Broker
+from tests.support.apache_kafka import converse
+
+THEIRS = """
+import pytest
+from confluent_kafka import Producer
+from streamsx.testing import Broker
+
+@pytest.fixture
+def broker():
+    with Broker(topics={"orders": 2}) as broker:
+        yield broker
+
+def sent(broker):
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("orders", b"one", partition=1)
+    return producer.flush(10) == 0
+
+def test_mine(broker):
+    assert sent(broker)
+
+def test_two_at_once(broker):
+    with Broker(topics={"orders": 2}) as other:
+        assert other.bootstrap != broker.bootstrap
+        assert sent(other) and sent(broker)
+
+def test_that_fails(broker):
+    raise ValueError("mine")
+"""
+WAITS = """
+from threading import Event
+from streamsx.testing import Broker
+with Broker() as broker:
+    print(broker.bootstrap, flush=True)
+    Event().wait()
+"""
+FAILS = compile("1 // 0", "planted", "exec")
+
+
+def environment(folder: Path) -> Mapping[str, str]:
+    """In which temporary folders are made there."""
+    folder.mkdir()
+    return {**os.environ, "TMPDIR": str(folder), "PYTEST_ADDOPTS": ""}
+
+
+def dial(bootstrap: str) -> socket.socket:
+    host, _, port = bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), 5)
+
+
+def answers(bootstrap: str) -> bool:
+    try:
+        dial(bootstrap).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def produce(bootstrap: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce("orders", value)
+    assert producer.flush(10) == 0
+
+
+def consumed(bootstrap: str) -> bytes | None:
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["orders"])
+    try:
+        record = consumer.poll(10)
+        return None if record is None else record.value()
+    finally:
+        consumer.close()
+
+
+def test_in_somebody_s_tests_it_comes_and_goes_whatever_becomes_of_them(tmp_path: Path) -> None:
+    (tmp_path / "test_theirs.py").write_text(THEIRS)
+    made = tmp_path / "made"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_theirs.py"],
+        check=False, cwd=tmp_path, env=environment(made), capture_output=True, text=True,
+    )  # fmt: skip
+    assert "1 failed, 2 passed" in done.stdout
+    assert "ValueError: mine" in done.stdout
+    assert list(made.iterdir()) == []
+
+
+def test_ctrl_c_ends_it_with_the_test(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITS], env=environment(made), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        bootstrap = process.stdout.readline().strip()
+        assert answers(bootstrap)
+        assert len(list(made.iterdir())) == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == -signal.SIGINT
+    assert not answers(bootstrap)
+    assert list(made.iterdir()) == []
+
+
+def test_ctrl_c_before_it_serves_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host whose address is long in coming holds up the start; the key is pressed meanwhile."""
+    asked, known = threading.Event(), threading.Event()
+    real = socket.getaddrinfo
+
+    def slow(*args: Any, **options: Any) -> Any:
+        asked.set()
+        assert known.wait(10)
+        return real(*args, **options)
+
+    def press() -> None:
+        assert asked.wait(10)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        known.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt), Broker(tmp_path):
+        pytest.fail("it has not started")
+    assert not [t for t in threading.enumerate() if t.name.startswith("broker")]
+    with Broker(tmp_path):
+        pass  # its directory is free
+
+
+def test_a_folder_that_is_given_stays_with_what_it_was_told(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, topics={"orders": 1})
+    with broker:
+        produce(broker.bootstrap, b"kept")
+        with pytest.raises(StoreLocked, match="in use"), Broker(tmp_path):
+            pass
+    with broker:
+        assert consumed(broker.bootstrap) == b"kept"
+
+
+def test_a_topic_that_cannot_be_is_refused_where_it_is_entered() -> None:
+    with pytest.raises(UsageError, match="bad topic: a b:1"), Broker(topics={"a b": 1}):
+        pass
+
+
+def test_an_error_inside_ends_it_too() -> None:
+    def body() -> None:
+        with broker:
+            assert answers(broker.bootstrap)
+            raise ValueError("mine")
+
+    broker = Broker()
+    with pytest.raises(ValueError, match="mine"):
+        body()
+    assert not answers(broker.bootstrap)
+
+
+def test_a_broker_that_fails_by_itself_says_so_at_its_end() -> None:
+    def body() -> None:
+        with Broker() as broker, dial(broker.bootstrap) as connection:
+            assert converse(connection, Api.API_VERSIONS, 0, {}).api_keys
+            broker.server._server.get_loop().call_soon_threadsafe(exec, FAILS, {"__name__": OURS})
+            assert connection.recv(1) == b"", "it has hung up"
+
+    with pytest.raises(ZeroDivisionError):
+        body()
