@@ -173,9 +173,9 @@ class Faults:
 
     def _reset(self, rng: random.Random) -> None:
         home = self._victim(rng)
-        if home is not None and home.process.sides:
+        if home is not None and home.process.sockets:
             home.say("a connection is reset")
-            self.world.network.reset(rng.choice(list(home.process.sides)))
+            self.world.network.reset(rng.choice(list(home.process.sockets.values())))
 
     def _slow(self, rng: random.Random) -> None:
         if home := self._victim(rng):

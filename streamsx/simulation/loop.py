@@ -1,30 +1,31 @@
-"""asyncio's event loop for one simulated thread.
+"""asyncio's event loop, for one simulated thread: only what waits, and for whom, is another.
 
-A turn is what asyncio does between two waits: what has arrived, then timers that are due, then all
-callbacks that are ready by then. Another thread's call is in the queue at once and wakes this one
-late, as a write to its pipe would.
+Where a real loop sleeps in its selector, this one is called by the scheduler when something is due:
+a socket is ready, a timer, another thread's call. That call is in the queue at once and wakes the
+loop late, as a write to its pipe would.
 """
 
 import asyncio
-import contextvars
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from heapq import heapify, heappop, heappush
-from itertools import count
+from heapq import heappop
 from math import inf
+from selectors import BaseSelector, SelectorKey
 from typing import TYPE_CHECKING, Any, Final
 
 from streamsx.simulation.scheduler import Killed
 
 if TYPE_CHECKING:
+    from streamsx.simulation.network import Net
     from streamsx.simulation.process import Process
 
 TURN_S: Final = 40e-6
 """CPU time of a turn, at the mean: a loop that never sleeps moves the time on."""
 LIVELOCK_TURNS: Final = 12_000
 """In one virtual second of one loop: it is busy for half of it with nothing but being woken."""
-CANCELLED_MAX: Final = 100
 UNWIND_TURNS: Final = 100
 
 
@@ -39,125 +40,108 @@ class SimTask(asyncio.Task[Any]):
         return self.number
 
 
-class ThreadLoop(asyncio.AbstractEventLoop):
+class SimSelector(BaseSelector):
+    """Says which sockets of a thread are ready, and `woken` when one may have become so."""
+
+    def __init__(self, net: "Net", woken: Callable[[], None]) -> None:
+        self._net, self._woken = net, woken
+        self._keys: dict[Any, SelectorKey] = {}
+        self._maybe: dict[int, None] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> SelectorKey:
+        key = self._keys[fileobj] = SelectorKey(fileobj, fileobj, events, data)
+        self._net.sockets[fileobj].watcher = self
+        self.look_at(fileobj)
+        return key
+
+    def unregister(self, fileobj: Any) -> SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def get_map(self) -> dict[Any, SelectorKey]:
+        return self._keys
+
+    def look_at(self, number: int) -> None:
+        self._maybe[number] = None
+        if self.select():
+            self._woken()
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        found = []
+        for number in tuple(self._maybe):
+            key, sock = self._keys.get(number), self._net.sockets.get(number)
+            if key and sock and (events := sock.ready() & key.events):
+                found.append((key, events))
+            else:
+                del self._maybe[number]
+        return found
+
+
+class ThreadLoop(BaseSelectorEventLoop):
     """Of one thread of a process; `name` is PROCESS/THREAD."""
+
+    # asyncio's own.
+    _closed: bool
+    _ready: deque[asyncio.Handle]
+    _run_once: Callable[[], None]
+    _scheduled: list[asyncio.TimerHandle]
+    _timer_cancelled_count: int
+    _transports: dict[int, asyncio.Transport]
 
     def __init__(self, process: "Process", name: str) -> None:
         self.process, self.scheduler, self.net = process, process.scheduler, process.net
         self.name = f"{process.name}/{name}"
         self.number = next(self.scheduler.numbers)
-        self.closed = False
         self.signals: dict[int, Callable[[], object]] = {}
-        self.last_words: list[Callable[[], object]] = []
-        """What nobody was told because its process was killed; see `unwind`."""
         self._rng = self.scheduler.stream(f"thread/{self.name}/{process.life}")
-        self._ready: deque[asyncio.Handle] = deque()
-        self._ready_at = inf
-        """When it looks at what is ready: at once, or when another thread's call wakes it."""
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._inbox: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._ties = count()
-        self._cancelled = 0
+        self._wakes_at = inf
+        """When it looks at what is ready."""
         self._busy_until = 0.0
         self._armed = inf
         """When the scheduler calls next; anything else that it has is stale."""
         self._in_turn = self._ending = False
         self._turns = self._second = 0
-        self._context = contextvars.Context()
+        self._sockets = SimSelector(self.net, self.wake)
+        super().__init__(self._sockets)
+        self.set_debug(False)
         process.loops.append(self)
 
-    def __repr__(self) -> str:
-        return f"<ThreadLoop {self.name}>"
-
-    # -- what asyncio wants of a loop
+    # -- what asyncio asks of the machine
 
     def time(self) -> float:
         return self.process.clock.now()
 
-    def get_debug(self) -> bool:
-        return False
-
     def is_running(self) -> bool:
-        return not self.closed
-
-    def is_closed(self) -> bool:
-        return self.closed
-
-    def create_future(self) -> "asyncio.Future[Any]":
-        return asyncio.Future(loop=self)
+        return asyncio._get_running_loop() is self
 
     def create_task(self, coro: Any, **options: Any) -> SimTask:
-        self._check_open()
+        self._check_closed()
         return SimTask(coro, loop=self, **options)
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        self._check_open()
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        if self._ready_at:
-            self._ready_at = 0.0
-            self._arm(0.0)
-        return handle
+    def _make_self_pipe(self) -> None:
+        """`_write_to_self` needs none."""
 
-    def call_soon_threadsafe(  # type: ignore[override]
-        self, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        """It is next in that thread's queue at once; when that thread wakes up is random."""
-        self._check_open()
-        if self.scheduler.running is self:
-            return self.call_soon(callback, *args, context=context)
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        wakes_at = self.scheduler.now + self._rng.expovariate(1 / self.scheduler.hop_s)
-        if wakes_at < self._ready_at:
-            self._ready_at = wakes_at
-            self._arm(wakes_at)
-        return handle
-
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
-
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        self._check_open()
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        heappush(self._timers, (when, next(self._ties), timer))
-        if self._timers[0][2] is timer:
-            self._arm(when)
-        return timer
-
-    def _timer_handle_cancelled(self, _: asyncio.TimerHandle) -> None:
-        """A time-out that did not come about: most of them."""
-        self._cancelled += 1
-        if self._cancelled > CANCELLED_MAX and self._cancelled * 2 > len(self._timers):
-            self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
-            heapify(self._timers)
-            self._cancelled = 0
+    def _write_to_self(self) -> None:
+        """When a thread wakes up is random."""
+        if self.scheduler.running is not self:
+            self.wake(self._rng.expovariate(1 / self.scheduler.hop_s))
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        self._check_open()
-        future = self.create_future()
+        self._check_closed()
+        done: Future[Any] = Future()
         took = self._rng.expovariate(1 / self.scheduler.disk_s)
-        self.scheduler.after(took, self._execute, future, func, args)
-        return future
+        self.scheduler.after(took, self._execute, done, func, args)
+        return asyncio.wrap_future(done, loop=self)
 
-    def _execute(self, future: "asyncio.Future[Any]", func: Any, args: tuple[Any, ...]) -> None:
-        if not self.process.alive or self.closed or future.cancelled():
+    def _execute(self, done: "Future[Any]", func: Any, args: tuple[Any, ...]) -> None:
+        if not self.process.alive or self._closed:
             return
-        if self.process.frozen_until > self.scheduler.now:
-            self.scheduler.at(self.process.frozen_until, self._execute, future, func, args)
-            return
-        try:
-            result = func(*args)
-        except Exception as error:
-            self.post_at(self.scheduler.now, _settle, future, None, error)
-        else:
-            self.post_at(self.scheduler.now, _settle, future, result, None)
+        if self.process.frozen:
+            self.scheduler.at(self.process.frozen_until, self._execute, done, func, args)
+        elif done.set_running_or_notify_cancel():
+            try:
+                done.set_result(func(*args))
+            except Exception as error:
+                done.set_exception(error)
 
     def add_signal_handler(  # type: ignore[override]
         self, sig: int, callback: Any, *args: Any
@@ -166,11 +150,6 @@ class ThreadLoop(asyncio.AbstractEventLoop):
 
     def remove_signal_handler(self, sig: int) -> bool:
         return self.signals.pop(sig, None) is not None
-
-    def get_exception_handler(self) -> None: ...
-
-    def set_exception_handler(self, handler: object) -> None:
-        """It is not asked: what it would hear of ends the run."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Whatever asyncio would log and forget is a violation: nobody else hears of it."""
@@ -183,23 +162,29 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         return [(2, 1, 6, "", (host, port))]
 
     async def create_server(  # type: ignore[override]
-        self, factory: Any, host: str, port: int, **_: Any
+        self, factory: Any, host: str, port: int, **options: Any
     ) -> asyncio.AbstractServer:
-        return self.net.listen(self, factory, host, port)
+        sock: Any = self.net.listening(self.process, host, port)
+        return await super().create_server(factory, sock=sock, **options)
 
     async def create_connection(  # type: ignore[override]
         self, factory: Any, host: str, port: int, *, ssl: Any = None, **_: Any
     ) -> Any:
         assert ssl is None, "no TLS in the simulation"
-        return await self.net.connect(self, factory, host, port)
+        sock: Any = self.net.socket(self.process, host, port)
+        try:
+            await self.sock_connect(sock, (host, port))
+            return await super().create_connection(factory, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
 
     # -- what the scheduler, the process and the network want
 
-    def post_at(self, at: float, function: Callable[..., object], *arguments: Any) -> None:
-        """From the kernel: something has arrived for this thread."""
-        if not self.closed:
-            heappush(self._inbox, (at, next(self._ties), function, arguments))
-            self._arm(at)
+    def wake(self, late_s: float = 0.0) -> None:
+        """There is something to do."""
+        self._wakes_at = min(self._wakes_at, self.scheduler.now + late_s)
+        self._arm(self._wakes_at)
 
     def hold(self, seconds: float) -> None:
         """This thread alone is not run for so long."""
@@ -213,31 +198,29 @@ class ThreadLoop(asyncio.AbstractEventLoop):
 
     def close(self) -> None:
         """Nothing of it runs any more."""
-        self.closed = True
+        self._closed = True
 
     def unwind(self) -> None:
         """After everything: let its tasks end, so that nobody collects them half done."""
-        self.closed, running = False, self.scheduler.running
+        self._closed, running = False, self.scheduler.running
         left: list[SimTask] = []
         self.scheduler.running = None
         asyncio._set_running_loop(self)
         try:
-            for tell in self.last_words:
-                tell()
+            for transport in tuple(self._transports.values()):
+                transport.abort()
             for _ in range(UNWIND_TURNS):
-                if not (left := self._left()):
+                left = self._left()
+                if not left and not self._ready:
                     break
                 for task in left:
                     task.cancel()
-                self._ready.extend(entry[2] for entry in self._timers)
-                self._timers.clear()
-                for _ in range(len(self._ready)):
-                    with suppress(Killed):  # kept by a task group, as how its body has ended
-                        self._run(self._ready.popleft())
+                with suppress(Killed):  # kept by a task group, as how its body has ended
+                    self._run_once()
         finally:
             asyncio._set_running_loop(None)
             self.scheduler.running = running
-            self.closed = True
+            self._closed = True
             for task in left:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
 
@@ -245,24 +228,21 @@ class ThreadLoop(asyncio.AbstractEventLoop):
         tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
         return sorted(tasks, key=lambda task: task.number)
 
-    def _check_open(self) -> None:
+    def _check_closed(self) -> None:
         """Of a killed process nothing runs any more, but frames on the way out of its last turn
         still call: refused, they would leave tasks behind that nobody can end.
         """
-        if self.closed and not self.process.killed:
+        if self._closed and not self.process.killed:
             raise RuntimeError("Event loop is closed")
 
     # -- turns
 
     def _due(self) -> float:
-        at = self._ready_at
-        while self._timers and self._timers[0][2].cancelled():
-            heappop(self._timers)
-            self._cancelled -= 1
-        if self._timers:
-            at = min(at, self._timers[0][0])
-        if self._inbox:
-            at = min(at, self._inbox[0][0])
+        timers = self._scheduled
+        while timers and timers[0].cancelled():
+            heappop(timers)._scheduled = False  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1
+        at = min(self._wakes_at, timers[0].when() if timers else inf)
         return max(at, self._busy_until, self.process.frozen_until) if at < inf else inf
 
     def _arm(self, at: float) -> None:
@@ -272,51 +252,33 @@ class ThreadLoop(asyncio.AbstractEventLoop):
             self.scheduler.at(at, self._called, at)
 
     def _called(self, armed: float) -> None:
-        if armed != self._armed or self.closed:
+        if armed != self._armed or self._closed:
             return
         self._armed = inf
         if self._due() <= self.scheduler.now:
             self._turn()
-        if not self.closed:
+        if not self._closed:
             self._arm(self._due())
 
     def _turn(self) -> None:
-        scheduler, ready, now = self.scheduler, self._ready, self.scheduler.now
-        self._in_turn, scheduler.running = True, self
+        scheduler = self.scheduler
+        self._in_turn, self._wakes_at, scheduler.running = True, inf, self
         asyncio._set_running_loop(self)
         try:
-            while self._inbox and self._inbox[0][0] <= now:
-                _, _, function, arguments = heappop(self._inbox)
-                ready.append(asyncio.Handle(function, arguments, self, self._context))
-            while self._timers and self._timers[0][0] <= now:
-                timer = heappop(self._timers)[2]
-                if timer.cancelled():
-                    self._cancelled -= 1
-                else:
-                    ready.append(timer)
-            self._ready_at = inf
-            todo = len(ready)
-            for _ in range(todo):
-                self._run(ready.popleft())
-                if self.closed:
-                    return
+            self._run_once()
         except Killed:
             return
         finally:
             self._in_turn, scheduler.running = False, None
             asyncio._set_running_loop(None)
-        self._after(todo)
+        self._after()
 
-    def _run(self, handle: asyncio.Handle) -> None:
-        if not handle.cancelled():
-            handle._run()
-
-    def _after(self, handles: int) -> None:
+    def _after(self) -> None:
         scheduler = self.scheduler
-        if self._ready:
-            self._ready_at = 0.0
+        if self._ready or self._sockets.select():
+            self._wakes_at = 0.0
         self._busy_until = max(self._busy_until, scheduler.now + self._rng.random() * 2 * TURN_S)
-        scheduler.note(self, handles)
+        scheduler.note(self, len(self._ready))
         second = int(scheduler.now)
         self._turns = self._turns + 1 if second == self._second else 0
         self._second = second
@@ -324,12 +286,3 @@ class ThreadLoop(asyncio.AbstractEventLoop):
             scheduler.violate("livelock", f"{self.name}: {self._turns} turns in one second")
         if self._ending and not self._ready and not self._left():
             self.process.loop_over(self)
-
-
-def _settle(future: "asyncio.Future[Any]", result: object, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)

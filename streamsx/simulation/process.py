@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from streamsx.membership.thread import settle
 from streamsx.simulation.loop import ThreadLoop
 from streamsx.simulation.scheduler import SimClock
 
 if TYPE_CHECKING:
-    from streamsx.simulation.connection import Side
     from streamsx.simulation.network import Net
+    from streamsx.simulation.tcp import SimSocket
 
 ProcessMain = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -35,8 +35,8 @@ class Process:
         self.loops: list[ThreadLoop] = []
         self.threads: list[SimThread] = []
         """Those that have started."""
-        self.sides: dict[Side, None] = {}
-        """Ends of connections that are open."""
+        self.sockets: dict[int, SimSocket] = {}
+        """Those that are open."""
         self.on_kill: list[Callable[[], None]] = []
         net.boot(self.host)
         self.scheduler.processes.append(self)
@@ -87,7 +87,7 @@ class Process:
         loop = self.main.loop
         handler = loop.signals.get(number) if loop else None
         if loop is not None and handler is not None:
-            loop.post_at(self.scheduler.now, handler)
+            loop.call_soon_threadsafe(handler)
         else:
             self.kill()
 
@@ -106,8 +106,8 @@ class Process:
             loop.close()
         if power:
             self.net.switch_off(self)
-        for side in tuple(self.sides):
-            side.die(power=power)
+        for sock in tuple(self.sockets.values()):
+            sock.vanish() if power else sock.close()
 
 
 class SimThread:
@@ -119,17 +119,18 @@ class SimThread:
         self.task: asyncio.Task[Any] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._over: Future[None] = Future()
 
     @property
     def alive(self) -> bool:
-        return self.loop is not None and not self.loop.closed
+        return self.loop is not None and not self.loop.is_closed()
 
     def start(self) -> None:
         self.process.threads.append(self)
-        self.loop = ThreadLoop(self.process, self.name)  # type: ignore[abstract]  # as asyncio's
+        self.loop = ThreadLoop(self.process, self.name)
         self.task = self.loop.create_task(self._main(), name=self.name)
         self.task.add_done_callback(self._done)
+        self.loop.wake()
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         if self.loop is not None:
@@ -138,18 +139,15 @@ class SimThread:
 
     def end(self) -> "asyncio.Future[None]":
         """Done, on the caller's loop, when it is over, or has failed."""
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
-        self._waiters.append((loop, over))
-        if not self.alive:
-            self.tell_end()
-        return over
+        return asyncio.wrap_future(self._over)
 
     def tell_end(self) -> None:
         """To those who wait for it."""
-        for loop, over in self._waiters:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle, over, self.error)
+        if self._over.set_running_or_notify_cancel():
+            if self.error is None:
+                self._over.set_result(None)
+            else:
+                self._over.set_exception(self.error)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         assert self.loop is not None

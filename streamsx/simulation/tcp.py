@@ -1,6 +1,6 @@
-"""The kernel's end of a simulated TCP connection: what it has sent, and what nobody has read yet.
+"""A simulated TCP connection, from its socket down to the wire: asyncio drives it as a real one.
 
-See `network` for what it does and does not do.
+See `network` for what is between two of them.
 """
 
 import errno
@@ -10,11 +10,17 @@ import struct
 from collections import deque
 from math import inf
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from streamsx.simulation.loop import SimSelector
     from streamsx.simulation.network import Net
+    from streamsx.simulation.process import Process
 
+SYN_S: Final = 1.0
+SYN_TRIES: Final = 6
+"""Each twice as late as the one before, as Linux has it."""
 RETRANSMIT_S: Final = 0.2
 RETRANSMIT_MAX_S: Final = 120.0
 USER_TIMEOUT_S: Final = 924.6
@@ -25,14 +31,7 @@ NO_LINGER: Final = struct.pack("ii", 1, 0)
 FIN: Final = b""
 """Among what was sent: nothing follows."""
 
-
-class TcpOwner(Protocol):
-    """Who has it open."""
-
-    def readable(self) -> None: ...
-    def writable(self) -> None: ...
-    def broken(self, error: OSError) -> None:
-        """While it waited to write."""
+Endpoint = tuple[str, int]
 
 
 class _Segment(NamedTuple):
@@ -42,23 +41,30 @@ class _Segment(NamedTuple):
 
 
 class SimSocket:
-    """One end. What was sent is on the wire until it has arrived, then received until it is read;
-    both together are the window.
+    """A `socket.socket` that never blocks. What was sent is on the wire until it has arrived, then
+    received until it is read; both together are the window. Of one that listens, connections are
+    what is received.
     """
 
-    peer: "SimSocket"
+    family, type, proto = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    peer: "SimSocket | None" = None
 
-    def __init__(self, net: "Net", host: str, rng: Random, owner: TcpOwner) -> None:
-        self.net, self.host, self._rng, self._owner = net, host, rng, owner
-        self.closed = False
+    def __init__(
+        self, net: "Net", process: "Process", here: Endpoint, there: Endpoint, rng: Random
+    ) -> None:
+        self.net, self.process, self._rng = net, process, rng
+        self.here, self.there = here, there
+        self.watcher: SimSelector | None = None
+        self.number = net.opened(self)
+        self.closed = self.connected = False
         self._user_timeout_s, self._lingers = USER_TIMEOUT_S, True
-        self._received: deque[bytes | OSError] = deque()
+        self._received: deque[Any] = deque()
         self._received_bytes = 0
         self._wire: deque[_Segment] = deque()
         self._wire_bytes = 0
         self._last_at = 0.0
         self._full = False
-        """Its owner waits to write."""
+        """Somebody waits to write."""
         self._stuck_since = inf
         """Since when the peer's kernel has not acknowledged what it ought to."""
         self._again_s = RETRANSMIT_S
@@ -71,7 +77,19 @@ class SimSocket:
     # -- what programs do with it
 
     def fileno(self) -> int:
-        return -1 if self.closed else 1
+        return -1 if self.closed else self.number
+
+    def getsockname(self) -> Endpoint:
+        return self.here
+
+    def getpeername(self) -> Endpoint:
+        return self.there
+
+    def setblocking(self, _: bool) -> None:
+        """It never does."""
+
+    def listen(self, _: int) -> None:
+        """It does since it has an address."""
 
     def setsockopt(self, level: int, name: int, value: Any) -> None:
         """TCP_USER_TIMEOUT and SO_LINGER count; others change nothing."""
@@ -80,83 +98,156 @@ class SimSocket:
         elif level == socket.SOL_SOCKET and name == socket.SO_LINGER:
             self._lingers = value != NO_LINGER
 
-    def send(self, data: bytes) -> int:
-        """How many bytes of it were taken; after 0 its owner hears when it is worth another try.
+    def getsockopt(self, _level: int, _name: int) -> int:
+        """SO_ERROR."""
+        return 0 if self._error is None else self._error.errno or 0
 
-        Raises ConnectionResetError, TimeoutError.
-        """
+    def connect(self, _: Endpoint) -> None:
+        self._dial(SYN_S)
+        raise BlockingIOError
+
+    def accept(self) -> "tuple[SimSocket, Endpoint]":
+        if not self._received:
+            raise BlockingIOError
+        accepted: SimSocket = self._received.popleft()
+        return accepted, accepted.there
+
+    def ready(self) -> int:
+        """For what, as a selector says it."""
+        writable = self.connected and (self._error is not None or self._room() > 0)
+        return EVENT_READ * bool(self._received) | EVENT_WRITE * writable
+
+    def send(self, data: Any) -> int:
+        """How many bytes of it were taken. Raises ConnectionResetError, TimeoutError."""
         if self._error is not None:
             raise self._error
-        room = self.net.window_bytes - self._wire_bytes - self.peer._received_bytes
-        self._full = room <= 0
+        taken = max(0, min(len(data), self._room()))
+        self._full = taken < len(data)
         if self._full:
             self._wait(self.net.scheduler.now)
-            return 0
-        size = min(len(data), room, SEGMENT_BYTES)
-        if size > 1 and self._rng.random() < self.net.split:
-            size = self._rng.randrange(1, size)
-        self._put(data[:size])
-        return size
+            if not taken:
+                raise BlockingIOError
+        rest = bytes(data[:taken])
+        while rest:
+            at = min(len(rest), SEGMENT_BYTES)
+            if at > 1 and self._rng.random() < self.net.split:
+                at = self._rng.randrange(1, at)
+            self._put(rest[:at])
+            rest = rest[at:]
+        return taken
 
-    def waits(self) -> bool:
-        """Whether there is something to read, an end too."""
-        return bool(self._received)
+    def sendmsg(self, buffers: Any) -> int:
+        """As asyncio does it from Python 3.12 on."""
+        return self.send(b"".join(buffers))
 
-    def receive(self, most: int) -> bytes:
+    def recv(self, most: int) -> bytes:
         """What has arrived; nothing at the end. Raises ConnectionResetError, TimeoutError."""
-        taken: list[bytes] = []
-        while most and self._received:
-            data = self._received[0]
-            if isinstance(data, OSError):
-                if taken:
-                    break
-                raise data
-            if data == FIN and taken:
+        if not self._received:
+            raise BlockingIOError
+        if isinstance(self._received[0], OSError):
+            raise self._received[0]
+        taken = bytearray()
+        while len(taken) < most and self._received and self._received[0]:
+            if isinstance(self._received[0], OSError):
                 break
-            _ = self._received.popleft()
-            if len(data) > most:
-                self._received.appendleft(data[most:])
-                data = data[:most]
-            most -= len(data)
-            taken.append(data)
-            if data == FIN:
-                break
-        whole = taken[0] if len(taken) == 1 else b"".join(taken)
-        self._received_bytes -= len(whole)
-        if self.peer._full:
-            self.net.scheduler.after(self.latency(), self.peer._owner.writable)
-        return whole
+            data = self._received.popleft()
+            if rest := data[most - len(taken) :]:
+                self._received.appendleft(rest)
+            taken += data[: most - len(taken)]
+        self._received_bytes -= len(taken)
+        if self.peer is not None and self.peer._full:
+            self.net.scheduler.after(self._latency(), self.peer._changed)
+        return bytes(taken)
+
+    def recv_into(self, buffer: Any) -> int:
+        data = self.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         """FIN behind what was sent, or a reset for what nobody has read."""
         if self.closed:
             return
         self.closed = True
-        if self._error is not None:
+        self.net.closed(self)
+        if self._error is not None or self.peer is None:
             return
         unread = any(data != FIN for data in self._received)
         self._received.clear()
+        self._received_bytes = 0
         if self._lingers and not unread:
             self._put(FIN)
             return
         self._silent = True
         if self._held:
             self._wire.clear()
-        self._send_reset()
+        # Once: if it is lost, the peer learns of it when it sends something.
+        at = max(self.net.scheduler.now + self._latency(), self._last_at + 1e-9)
+        self.net.scheduler.at(at, self._reset_arrives)
 
     def vanish(self) -> None:
         """Its machine is off."""
         self.closed = self._silent = True
+        self.net.closed(self)
         self._wire.clear()
+
+    # -- being connected
+
+    def _dial(self, again_s: float) -> None:
+        if self.closed:
+            return
+        if self._open_both():
+            self.net.scheduler.after(self._latency(), self._ask)
+        elif again_s < SYN_S * 2**SYN_TRIES:
+            self.net.scheduler.after(again_s, self._dial, again_s * 2)
+        else:
+            self._break(errno.ETIMEDOUT)
+
+    def _ask(self) -> None:
+        if self.closed:
+            return
+        if (listener := self.net.listener(self.there)) is None:
+            self.net.scheduler.after(self._latency(), self._break, errno.ECONNREFUSED)
+            return
+        rng = self.net.route(f"{self.there[0]}:{self.there[1]}>{self.process.name}")
+        peer = self.peer = SimSocket(self.net, listener.process, self.there, self.here, rng)
+        peer.peer, peer.connected = self, True
+        listener._get(peer)
+        self.net.scheduler.after(self._latency(), self._accepted)
+
+    def _accepted(self) -> None:
+        self.connected = True
+        self._changed()
 
     # -- the wire
 
-    def latency(self) -> float:
-        return self.net.latency(self._rng, self.host, self.peer.host)
+    def _latency(self) -> float:
+        return self.net.latency(self._rng, self.here[0], self.there[0])
+
+    def _open_both(self) -> bool:
+        here, there = self.here[0], self.there[0]
+        return self.net.open(here, there) and self.net.open(there, here)
+
+    def _room(self) -> int:
+        assert self.peer is not None
+        return self.net.window_bytes - self._wire_bytes - self.peer._received_bytes
+
+    def _blocked(self) -> bool:
+        """Somebody waits to write, and there is no room."""
+        return self._full and self._room() <= 0
+
+    def _changed(self) -> None:
+        """It may be ready for something."""
+        if self.watcher is not None:
+            self.watcher.look_at(self.number)
+
+    def _get(self, what: Any) -> None:
+        self._received.append(what)
+        self._changed()
 
     def _put(self, data: bytes) -> None:
         now = self.net.scheduler.now
-        at = self._last_at = max(now + self.latency(), self._last_at + 1e-9)
+        at = self._last_at = max(now + self._latency(), self._last_at + 1e-9)
         self._wire.append(_Segment(now, at, data))
         self._wire_bytes += len(data)
         if len(self._wire) == 1:
@@ -164,36 +255,34 @@ class SimSocket:
 
     def _arrive(self) -> None:
         """In the network: what is due goes to the peer, if there is a way."""
-        scheduler, wire = self.net.scheduler, self._wire
-        acknowledged = self.net.open(self.peer.host, self.host)
-        arrives = self.net.open(self.host, self.peer.host)
-        if wire and not (arrives and (acknowledged or not self.peer.closed)):
+        scheduler, wire, peer = self.net.scheduler, self._wire, self.peer
+        assert peer is not None
+        acknowledged = self.net.open(self.there[0], self.here[0])
+        arrives = self.net.open(self.here[0], self.there[0])
+        if wire and not (arrives and (acknowledged or not peer.closed)):
             self._held = True
             self._wait(wire[0].sent_at)
             return
         while wire and wire[0].arrives_at <= scheduler.now:
             segment = wire.popleft()
             self._wire_bytes -= len(segment.data)
-            if not self.peer._take(segment.data):
+            if not peer._take(segment.data):
                 return  # a reset is on its way back
             if acknowledged:
-                self._stuck_since = inf
+                self._stuck_since = scheduler.now if self._blocked() else inf
             else:
                 self._wait(segment.sent_at)  # it has arrived, and nobody tells us
         if wire:
             scheduler.at(wire[0].arrives_at, self._arrive)
-        self._owner.writable()
 
     def _take(self, data: bytes) -> bool:
         """Whether there still is such a connection."""
-        if self.closed:
-            if data != FIN:
-                self.net.scheduler.after(self.latency(), self.peer.get_reset)
-            return data == FIN
-        self._received.append(data)
-        self._received_bytes += len(data)
-        self._owner.readable()
-        return True
+        if not self.closed:
+            self._received_bytes += len(data)
+            self._get(data)
+        elif data != FIN and self.peer is not None:
+            self.net.scheduler.after(self._latency(), self.peer.get_reset)
+        return not self.closed or data == FIN
 
     def _wait(self, since: float) -> None:
         """For an acknowledgement or a window that ought to have come: try later, and later."""
@@ -209,50 +298,36 @@ class SimSocket:
         self.net.scheduler.at(min(max(over, now), now + self._again_s), self._try_again)
 
     def _try_again(self) -> None:
-        now, there = self.net.scheduler.now, self.peer.host
+        now, both = self.net.scheduler.now, self._open_both()
         if self._silent:
             self._wire.clear()
             return
-        both = self.net.open(self.host, there) and self.net.open(there, self.host)
-        full = self._full and self.peer._received_bytes >= self.net.window_bytes
-        if both and (not full or self.peer.closed):
-            self._go_on()
+        if both and self._held:
+            self._held, self._stuck_since = False, now
+            at = self._last_at = now + self._latency()
+            self._wire = deque(segment._replace(arrives_at=at) for segment in self._wire)
+            self.net.scheduler.at(at, self._arrive)
+        if both and not self._blocked():
+            self._trying, self._stuck_since = False, inf
         elif now >= self._stuck_since + self._user_timeout_s:
-            self._break(TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)))
+            self._break(errno.ETIMEDOUT)
         else:
             self._again_s = min(self._again_s * 2, RETRANSMIT_MAX_S)
             self._try_later()
 
-    def _go_on(self) -> None:
-        self._trying, self._stuck_since = False, inf
-        if self._held:
-            self._held = False
-            at = self._last_at = self.net.scheduler.now + self.latency()
-            self._wire = deque(segment._replace(arrives_at=at) for segment in self._wire)
-            self.net.scheduler.at(at, self._arrive)
-        self._owner.writable()
-
     # -- resets
 
-    def _send_reset(self) -> None:
-        """Once: if it is lost, the peer learns of it when it sends something."""
-        at = max(self.net.scheduler.now + self.latency(), self._last_at + 1e-9)
-        self.net.scheduler.at(at, self._reset_arrives)
-
     def _reset_arrives(self) -> None:
-        if self.net.open(self.host, self.peer.host):
+        if self.peer is not None and self.net.open(self.here[0], self.there[0]):
             self.peer.get_reset()
 
     def get_reset(self) -> None:
         """What has arrived before can still be read."""
-        self._break(ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+        self._break(errno.ECONNRESET)
 
-    def _break(self, error: OSError) -> None:
+    def _break(self, number: int) -> None:
         self._wire.clear()
-        self._silent = True
+        self._silent = self.connected = True
         if self._error is None and not self.closed:
-            self._error = error
-            self._received.append(error)
-            self._owner.readable()
-            if self._full:
-                self._owner.broken(error)
+            self._error = OSError(number, os.strerror(number))
+            self._get(self._error)

@@ -124,8 +124,8 @@ def a_sync_is_lost(made: World) -> None:
     w1 = made.homes[0].process
 
     def cut_off() -> None:
-        for side in tuple(w1.sides):
-            made.network.reset(side)
+        for sock in tuple(w1.sockets.values()):
+            made.network.reset(sock)
         for host in HOSTS:
             made.network.cut(w1.name, host, 4.0)
 

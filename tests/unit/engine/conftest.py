@@ -195,7 +195,7 @@ class Bench:
         """In a turn of its thread."""
         loop = self.process.main.loop
         assert loop is not None
-        loop.post_at(self.scheduler.now, what)
+        loop.call_soon_threadsafe(what)
 
     def read(self, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
         """All keys and values that are there."""

@@ -11,47 +11,13 @@ import pytest
 from streamsx.simulation.network import Net
 from streamsx.simulation.process import Process
 from streamsx.simulation.scheduler import Killed, Scheduler, Violation
-
-Run = Callable[..., Any]
-
-
-async def for_ever() -> None:
-    await asyncio.get_running_loop().create_future()
+from tests.unit.simulation.conftest import Run, for_ever
 
 
 def test_an_hour_passes_at_once(scheduler: Scheduler, run: Run) -> None:
     run(lambda: asyncio.sleep(3600), limit_s=4000)
     assert scheduler.now == pytest.approx(3600, abs=0.01)
     assert scheduler.turns < 10
-
-
-def test_timers_fire_in_their_order_and_cancelled_ones_never(run: Run) -> None:
-    heard: list[object] = []
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        late = loop.call_later(3, heard.append, "late")
-        for seconds in (2, 1, 1.5):
-            loop.call_later(seconds, heard.append, seconds)
-        for _ in range(300):  # more than it keeps
-            loop.call_later(2.5, heard.append, "cancelled").cancel()
-        late.cancel()
-        await asyncio.sleep(4)
-
-    run(main)
-    assert heard == [1, 1.5, 2]
-
-
-def test_a_timeout_cancels_what_waits(run: Run) -> None:
-    async def main() -> float:
-        loop = asyncio.get_running_loop()
-        before = loop.time()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):
-                await for_ever()
-        return loop.time() - before
-
-    assert run(main) == pytest.approx(5, abs=0.01)
 
 
 def test_time_moves_on_within_a_turn(run: Run) -> None:
@@ -83,12 +49,16 @@ def test_another_threads_call_is_in_the_queue_at_once_but_wakes_it_late(
     scheduler.hop_s = 50.0
     pair = Pair(net)
 
+    async def beside() -> None:
+        asyncio.get_running_loop().call_later(1.5, pair.hear, "timer")
+        await for_ever()
+
+    other = pair.process.thread("beside", beside)
+
     async def main() -> None:
-        pair.other.start()
+        other.start()
         await asyncio.sleep(1)
-        assert pair.other.loop is not None
-        pair.other.loop.call_later(0.5, pair.hear, "timer")
-        pair.other.call(pair.hear, "called")
+        other.call(pair.hear, "called")
         await for_ever()
 
     pair.process.start(main)
@@ -105,7 +75,6 @@ def test_calls_from_another_thread_stay_in_order_and_end_with_it(
 
     async def main() -> None:
         pair.other.call(pair.hear, "before the start")
-        await pair.other.end()
         pair.other.start()
         for word in "abc":
             pair.other.call(pair.hear, word)
