@@ -2,47 +2,41 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 from streamsx import __version__
 from streamsx.assignor.model import Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
-from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.engine.committing import Committing
+from streamsx.engine.door import MemberDoor
 from streamsx.engine.failures import Failures, damage
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
+from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
 from streamsx.engine.host import WorkerHost
-from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.journal import LOG
 from streamsx.engine.loop import DataLoop
 from streamsx.engine.produce import Producer, always
 from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
-from streamsx.engine.stores import OpenRows, Stores
-from streamsx.engine.tasks import Parts, Tasks
-from streamsx.errors import PartitionCountChanged
-from streamsx.kafka.cluster import Cluster
+from streamsx.engine.stores import Stores
+from streamsx.engine.tasks import CACHE_SHARE, Tasks
 from streamsx.lifecycle.fetch import FetchLimits
-from streamsx.membership.events import ControlMessage
 from streamsx.membership.member import LAST_COMMIT_S, MemberConfig
 from streamsx.membership.outage import Outage
 from streamsx.membership.seat import Seat
 from streamsx.membership.session import Session
-from streamsx.state.directory import StateDirectory
-from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.policy import Policy, Word
-from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicKind
-from streamsx.topology.partitions import refuse_changes
 
 EXECUTOR_THREADS = 2
-CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE, HELD_SHARE = 0.40, 0.20, 0.15, 0.10
-"""Of the memory budget: decoded objects, RocksDB's blocks and write buffers, fetched batches."""
+HELD_SHARE = 0.10
+"""Of the memory budget: fetched batches."""
 DIRTY_SHARE = CACHE_SHARE / 4
 """More than this, and a commit does not wait for its interval."""
 PATIENCE_SHARE = 1 / 2
@@ -52,122 +46,67 @@ RESTORE_PARTITION_BYTES: Final = 1 << 20
 JITTER_STEPS = 1000
 
 
-RowsOf = Callable[[int], OpenRows]
-"""Of a memory budget in bytes: what opens the rows of persistent stores."""
-
-
-def rocks_rows(budget_bytes: int) -> OpenRows:
-    """RocksDB, with its share of the budget."""
-    blocks, buffers = int(budget_bytes * BLOCKS_SHARE), int(budget_bytes * BUFFERS_SHARE)
-    memory = RocksMemory(blocks_bytes=blocks, buffers_bytes=buffers)
-    return lambda path, layout: RocksRows(path, memory, layout)
-
-
-class Owner(Protocol):
-    """The worker, as its parts see it."""
-
-    def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
-    def fail(self, error: Exception) -> None: ...
-    def ended(self, error: Exception | None) -> None: ...
-    def deliver(self, message: ControlMessage) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
 class Machinery:
-    """The parts that the worker itself has to do with."""
+    """All parts of a worker; nothing of it runs yet."""
 
-    session: Session
-    link: GroupLink
-    fetcher: Fetcher
-    changelogs: Fetcher
-    producer: Producer
-    """Of the tasks; the host has its own."""
-    host: WorkerHost
-    stores: Stores
-    tasks: Tasks
-    loop: DataLoop
-    purging: Purging
-    failures: Failures
-    arrived: asyncio.Event
-    """Something is there to do."""
-    executor: ThreadPoolExecutor
+    def __init__(self, given: Given) -> None:
+        config, clock, cluster, journal = given.config, given.clock, given.cluster, given.journal
+        assignor, gaps, limit = assignor_of(given), Gaps(), config.acceptable_recovery_lag
+        self.arrived = arrived = asyncio.Event()
+        """Something is there to do."""
+        self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
+        self.stores = Stores(given, self.executor)
+        self.session = session_of(given, assignor)
+        self.producer = producer_of(given, self._leased, arrived.set)
+        """Of the tasks; the host has its own."""
+        self.failures, self.purging = Failures(clock), purging_of(given)
+        on_error, on_decode_error = Word(config.on_error), Word(config.on_decode_error)
+        told = self.failures.report
+        policy = Policy(on_error, on_decode_error, told, config.consecutive_failures_max)
+        door = MemberDoor(self.session, assignor)
+        self.tasks = Tasks(given, door, self.stores, self.producer, policy, gaps, arrived)
+        (data, log), damaged = limits_of(config), damage(journal)
+        self.fetcher = Fetcher(
+            cluster, clock, "data", data, arrived.set, self.tasks.source_cut, damaged
+        )
+        self.changelogs = Fetcher(
+            cluster, clock, "restore", log, arrived.set, self.tasks.changelog_cut, damaged
+        )
+        kept = given.directory.kept
+        restorer = Restorer(clock, self.changelogs, journal, self.tasks, kept, limit=limit)
+        committing = Committing(
+            clock, self.producer, door.commit, self.purging.committed, journal, given.owner.spawn,
+            self.tasks, interval_s=config.commit_interval_s,
+            dirty_bytes_max=int(config.memory_budget_bytes * DIRTY_SHARE),
+            patience_s=self._patience_s,
+        )  # fmt: skip
+        self.tasks.connect(self.fetcher, committing, restorer)  # which tell it what has happened
+        self.link = GroupLink(
+            given, assignor, self.session, door, gaps, self.tasks, committing,
+            (self.fetcher, self.changelogs),
+        )  # fmt: skip
+        self.loop = DataLoop(
+            clock, self.tasks, committing, restorer, self.fetcher, self.producer, arrived,
+            slice_s=config.restore_slice_s, report=self.link.publish,
+        )  # fmt: skip
+        self.host = WorkerHost(clock, producer_of(given), self.tasks, lambda: self.link.leads)
+        self._given = given
 
+    def _leased(self) -> bool:
+        """The group counts this worker in as of now, and all it has ever taken away has been heard
+        of.
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What a worker is made from. `partitions`: how many each topic has."""
+        The race: user code holds the data loop for a second; its member is fenced, joins again and
+        has a lease; the data loop goes on, and what it has in its hand is from before.
+        """
+        session, given = self.session, self._given
+        if not given.topology.subtopologies:
+            return True
+        return session.losses == self.link.losses and given.clock.now() < session.lease
 
-    owner: Owner
-    topology: Topology
-    config: Config
-    directory: StateDirectory
-    journal: Journal
-    clock: Clock
-    cluster: Cluster
-    partitions: Mapping[str, int]
-    rows: RowsOf = rocks_rows
-
-    @property
-    def limit(self) -> int:
-        return self.config.acceptable_recovery_lag
-
-
-def assemble(given: Given) -> Machinery:
-    """Nothing of it runs yet."""
-    config, clock, cluster = given.config, given.clock, given.cluster
-    gaps, arrived = Gaps(), asyncio.Event()
-    executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
-    stores = stores_of(given, executor)
-    assignor = assignor_of(given)
-    ended, counted = given.owner.ended, counted_by(given)
-    link = GroupLink(clock, given.journal, assignor, gaps, ended, counted, limit=given.limit)
-    session = session_of(given, assignor)
-    producer = producer_of(given, lease_of(given, session, link), arrived.set)
-    failures = Failures(clock)
-    tasks = Tasks(parts_of(given, stores, producer, link, failures, arrived), gaps)
-    data, log = limits_of(config)
-    damaged = damage(given.journal)
-    fetcher = Fetcher(cluster, clock, "data", data, arrived.set, tasks.source_cut, damaged)
-    changelogs = Fetcher(cluster, clock, "restore", log, arrived.set, tasks.changelog_cut, damaged)
-    kept = given.directory.kept
-    restorer = Restorer(clock, changelogs, given.journal, tasks, kept, limit=given.limit)
-    purging = purging_of(given)
-    patience_s = config.revoke_timeout_s * PATIENCE_SHARE
-    committing = Committing(
-        clock,
-        producer,
-        link.commit,
-        purging.committed,
-        given.journal,
-        given.owner.spawn,
-        tasks,
-        interval_s=config.commit_interval_s,
-        dirty_bytes_max=int(config.memory_budget_bytes * DIRTY_SHARE),
-        patience_s=lambda: LAST_PATIENCE_S if link.leaving else patience_s,
-    )
-    loop = DataLoop(
-        clock, tasks, committing, restorer, fetcher, producer, arrived,
-        slice_s=config.restore_slice_s, report=link.publish,
-    )  # fmt: skip
-    host = WorkerHost(clock, producer_of(given), tasks, lambda: link.leads)
-    tasks.connect(fetcher, committing, restorer)
-    link.connect(session, tasks, committing, (fetcher, changelogs))
-    return Machinery(
-        session, link, fetcher, changelogs, producer, host, stores, tasks, loop, purging, failures,
-        arrived, executor,
-    )  # fmt: skip
-
-
-def stores_of(given: Given, executor: ThreadPoolExecutor) -> Stores:
-    return Stores(
-        given.clock,
-        given.journal,
-        given.directory,
-        given.rows(given.config.memory_budget_bytes),
-        layouts_of(given.topology, given.partitions),
-        executor,
-        cleanup_delay_s=given.config.state_cleanup_delay_s,
-    )
+    def _patience_s(self) -> float:
+        whole_s = self._given.config.revoke_timeout_s
+        return LAST_PATIENCE_S if self.link.leaving else whole_s * PATIENCE_SHARE
 
 
 def producer_of(
@@ -186,74 +125,11 @@ def producer_of(
     )
 
 
-def lease_of(given: Given, session: Session, link: GroupLink) -> Callable[[], bool]:
-    """The group counts this worker in as of now, and all it has ever taken away has been heard of.
-
-    The race: user code holds the data loop for a second; its member is fenced, joins again and has
-    a lease; the data loop goes on, and what it has in its hand is from before.
-    """
-    if not given.topology.subtopologies:
-        return always
-    now = given.clock.now
-    return lambda: session.losses == link.losses and now() < session.lease
-
-
-def counted_by(given: Given) -> Callable[[Mapping[str, int]], None]:
-    """Who hears of new partition counts, and ends the worker where its state does not fit."""
-
-    def counted(counts: Mapping[str, int]) -> None:
-        try:
-            refuse_changes(given.topology, given.partitions, counts)
-        except PartitionCountChanged as error:
-            given.owner.fail(error)
-
-    return counted
-
-
-def parts_of(
-    given: Given,
-    stores: Stores,
-    producer: Producer,
-    link: GroupLink,
-    failures: Failures,
-    arrived: asyncio.Event,
-) -> Parts:
-    config = given.config
-    return Parts(
-        clock=given.clock,
-        config=config,
-        journal=given.journal,
-        plans={plan.number: plan for plan in given.topology.subtopologies},
-        stores=stores,
-        producer=producer,
-        cluster=given.cluster,
-        group=link,
-        policy=Policy(
-            Word(config.on_error),
-            Word(config.on_decode_error),
-            failures.report,
-            config.consecutive_failures_max,
-        ),
-        spawn=given.owner.spawn,
-        arrived=arrived,
-        fatal=given.owner.fail,
-        cache_bytes=int(config.memory_budget_bytes * CACHE_SHARE),
-    )
-
-
 def purging_of(given: Given) -> Purging:
     topics = given.topology.topics
     return Purging(
         given.cluster, [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
     )
-
-
-def layouts_of(topology: Topology, partitions: Mapping[str, int]) -> dict[str, str]:
-    return {
-        node.name: node.layout(partitions[node.changelog])
-        for plan in topology.subtopologies
-        for node in plan.stores
-    }
 
 
 def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:
@@ -268,13 +144,11 @@ def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:
         held - held // 4,
         config.broker_check_crcs,
     )
-    log = FetchLimits(
-        wait_ms,
-        config.fetch_max_bytes,
-        RESTORE_PARTITION_BYTES,
-        2 * RESTORE_PARTITION_BYTES,
-        held // 4,
-        config.broker_check_crcs,
+    log = replace(
+        data,
+        partition_bytes=RESTORE_PARTITION_BYTES,
+        held_bytes=2 * RESTORE_PARTITION_BYTES,
+        held_bytes_all=held // 4,
     )
     return data, log
 

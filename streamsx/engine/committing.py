@@ -38,16 +38,10 @@ FULL = 2
 NONE_DENIED: Mapping[TaskId, Denial] = {}
 
 
-class OffsetSender(Protocol):
-    """The member: commits offsets with their metadata, and answers with `committed`."""
-
-    def __call__(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None: ...
-
-
-class Taken(Protocol):
-    """Who deletes what nobody reads again: hears of each task's offsets that Kafka has."""
-
-    def __call__(self, task: TaskId, positions: Mapping[str, int]) -> None: ...
+OffsetSender = Callable[[int, Mapping[TopicPartition, tuple[int, str]]], None]
+"""The member: commits offsets with their metadata under a number, and answers with `committed`."""
+Taken = Callable[[TaskId, Mapping[str, int]], None]
+"""Who deletes what nobody reads again: hears of each task's offsets that Kafka has."""
 
 
 class CommitOutcome(Protocol):

@@ -13,7 +13,7 @@ that is out of range is the owner's affair. Not here: who reads what.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from streamsx.clock import Clock
 from streamsx.engine.journal import LOG
@@ -39,16 +39,9 @@ DAMAGED_MAX = 3
 """So often a batch may come damaged before it is said to be; it is asked for all the same."""
 
 
-class At(Protocol):
-    """Hears of an offset of a partition."""
-
-    def __call__(self, tp: TopicPartition, offset: int) -> None: ...
-
-
-class UnreadableBatch(Protocol):
-    """The batch at this offset stays damaged; nothing behind it is handed on meanwhile."""
-
-    def __call__(self, tp: TopicPartition, offset: int, why: str) -> None: ...
+UnreadableBatch = Callable[[TopicPartition, int, str], None]
+"""Hears of a batch that stays damaged, by its offset, and why; nothing behind it is handed on
+meanwhile."""
 
 
 class Fetcher:
@@ -63,7 +56,7 @@ class Fetcher:
         lane: str,
         limits: FetchLimits,
         arrived: Callable[[], None],
-        out_of_range: At,
+        out_of_range: Callable[[TopicPartition, int], None],
         unreadable: UnreadableBatch,
     ) -> None:
         self._cluster, self._clock, self._lane, self._limits = cluster, clock, lane, limits

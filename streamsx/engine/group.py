@@ -7,25 +7,25 @@ Not here: what becomes of a task (`tasks`), what the member does about an answer
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
 from functools import singledispatchmethod
 
 from streamsx.assignor.model import Copy, CopyRole
 from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor
-from streamsx.clock import Clock
 from streamsx.engine.committing import Committing
+from streamsx.engine.door import MemberDoor
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
-from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.given import Given
+from streamsx.engine.journal import LOG
 from streamsx.engine.tasks import Tasks
-from streamsx.errors import Bug, StreamsxError, first_of
+from streamsx.errors import Bug, PartitionCountChanged, StreamsxError, first_of
 from streamsx.lifecycle import reconcile
 from streamsx.lifecycle.denial import denial, expulsion
-from streamsx.lifecycle.owned import Owned
 from streamsx.lifecycle.task import TaskState
 from streamsx.membership import events as e
 from streamsx.membership.session import Session
-from streamsx.model import Role, TaskId, TopicPartition
+from streamsx.model import Role, TaskId
+from streamsx.topology.partitions import refuse_changes
 
 GAP_AFTER_S = 0.5
 """Behind an assignment: stores that it opened are part of what it did to those that stay."""
@@ -38,31 +38,17 @@ SHARED_NAME = (
 
 
 class GroupLink:
-    """`ended` is called once: None behind a clean leave, else what ended the membership. `counted`
-    is told of source topics with other partition counts than before.
-
-    `limit`: records, when a learner is near enough.
-    """
+    """`door`: the way back to the member, which the tasks have too."""
 
     def __init__(
-        self,
-        clock: Clock,
-        journal: Journal,
-        assignor: StreamsPartitionAssignor,
-        gaps: Gaps,
-        ended: Callable[[Exception | None], None],
-        counted: Callable[[Mapping[str, int]], None],
-        *,
-        limit: int,
-    ) -> None:
-        self._clock, self._journal, self._assignor, self._gaps = clock, journal, assignor, gaps
-        self._ended, self._counted, self._limit = ended, counted, limit
-        self._owned = Owned(assignor.task_of)
-        self._session: Session
-        self._tasks: Tasks
-        self._committing: Committing
-        self._fetchers: tuple[Fetcher, ...] = ()
-        self._generation = -1
+        self, given: Given, assignor: StreamsPartitionAssignor, session: Session, door: MemberDoor,
+        gaps: Gaps, tasks: Tasks, committing: Committing, fetchers: tuple[Fetcher, ...],
+    ) -> None:  # fmt: skip
+        self._given, self._clock, self._journal = given, given.clock, given.journal
+        self._assignor, self._session, self._door, self._gaps = assignor, session, door, gaps
+        self._tasks, self._committing, self._fetchers = tasks, committing, fetchers
+        self._owned, self._limit = door.owned, given.config.acceptable_recovery_lag
+        self._plans = given.plans
         self._stayed: frozenset[TaskId] | None = None
         """Tasks that ran when the rebalance under way began; None between rebalances."""
         self._gap_timer: asyncio.TimerHandle | None = None
@@ -77,37 +63,7 @@ class GroupLink:
         """The first tasks of this worker run."""
         self._assigned = self._warned = False
 
-    def connect(
-        self,
-        session: Session,
-        tasks: Tasks,
-        committing: Committing,
-        fetchers: tuple[Fetcher, ...],
-    ) -> None:
-        """The parts that need this one to be made."""
-        self._session, self._tasks, self._committing = session, tasks, committing
-        self._fetchers = fetchers
-
     # -- to the member
-
-    def released(self, task: TaskId, number: int) -> None:
-        for tps, asked in self._owned.released(task, number):
-            self._session.post(e.Released(tps, asked))
-
-    def ready(self) -> None:
-        self._session.post(e.Ready())
-
-    def stopped(self, task: TaskId) -> None:
-        """A round, in which the group hears of it: what a group shows is what its joins e."""
-        self.publish()
-        self._session.post(e.Want(f"task {task} stopped"))
-
-    def fetch_positions(self, task: TaskId, number: int) -> None:
-        self._session.fetch_positions((task, number), sorted(self._owned.of(task)))
-
-    def commit(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        told = {tp: e.OffsetAndMetadata(*what) for tp, what in offsets.items()}
-        self._session.post(e.Commit(number, told, self._generation))
 
     def publish(self) -> None:
         """What a join has to tell, roles and lags as of now: the control thread reads it then. Of
@@ -125,7 +81,7 @@ class GroupLink:
                 if alive.state is TaskState.TAILING:
                     lag = min(lag or 0, self._limit)  # it has said so, and does not flicker
                 copies[task] = Copy(CopyRole.LEARNER, lag)
-            elif alive.state in RESTORES and self._tasks.stateful(task):
+            elif alive.state in RESTORES and self._plans[task.subtopology].stateful:
                 copies[task] = Copy(CopyRole.RESTORING, lag)
         self._lags = {task: noted for task, noted in self._lags.items() if task in learning}
         if self._assigned and not any(self._starting(task) for task in holdings.tasks(*RESTORES)):
@@ -135,6 +91,8 @@ class GroupLink:
         self._session.seat.report = Report(
             0, copies=copies, stalled=frozenset(stalled), stopped=stopped
         )
+        while self._door.stopped:  # a round, for what a group shows is what its joins said
+            self._session.post(e.Want(f"task {self._door.stopped.pop()} stopped"))
 
     def _starting(self, task: TaskId) -> bool:
         return self._tasks.holdings.of(task).role is Role.ACTIVE
@@ -149,7 +107,7 @@ class GroupLink:
 
     @singledispatchmethod
     def hear(self, message: object) -> None:
-        """On the data loop, in the order in which things were e."""
+        """On the data loop, in the order in which things were said."""
         raise Bug(f"group: nobody hears {message}")
 
     @hear.register
@@ -163,7 +121,7 @@ class GroupLink:
     @hear.register
     def _(self, message: e.OnAssignment) -> None:
         view = message.view
-        self._generation, self.leads = message.generation, message.leader
+        self._door.generation, self.leads = message.generation, message.leader
         active = self._assignor.tasks_of(message.assigned)
         learners = view.learners - active
         self._foreign = self._assignor.foreign(learners)
@@ -184,7 +142,7 @@ class GroupLink:
         self._tasks.feed(reconcile.TasksPlanned(active, learners, view.promises))
         if self._foreign - view.promises:
             self.publish()
-            self.ready()
+            self._door.ready()
 
     @hear.register
     def _(self, message: e.Assigned) -> None:
@@ -218,7 +176,11 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.Counted) -> None:
-        self._counted(message.counts)
+        """It ends the worker where its state does not fit."""
+        try:
+            refuse_changes(self._given.topology, self._given.partitions, message.counts)
+        except PartitionCountChanged as error:
+            self._given.owner.fail(error)
 
     @hear.register
     def _(self, message: e.CommitDone) -> None:
@@ -252,11 +214,11 @@ class GroupLink:
     @hear.register
     def _(self, _: e.Left) -> None:
         self._journal("left")
-        self._ended(None)
+        self._given.owner.ended(None)
 
     @hear.register
     def _(self, message: e.Fatal) -> None:
-        self._ended(expulsion(message.why, message.code))
+        self._given.owner.ended(expulsion(message.why, message.code))
 
     def crashed(self, why: BaseException) -> None:
         """The control thread is over, by a bug or because it could not begin."""
@@ -264,7 +226,7 @@ class GroupLink:
         if not isinstance(error, StreamsxError):
             error = Bug(f"the control thread ended: {type(error).__name__}: {error}")
             error.__cause__ = why
-        self._ended(error)
+        self._given.owner.ended(error)
 
     # -- gaps
 

@@ -12,25 +12,18 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
 
-from streamsx.clock import Clock
-from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.given import Given
+from streamsx.engine.journal import LOG
 from streamsx.errors import DiskFailed, StoreCorrupt, StoreLocked
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
-from streamsx.state.directory import StateDirectory
 from streamsx.state.memory import MemoryRows
 from streamsx.topology.nodes import StoreNode, SubTopology
 
 LOCKED_RETRY_S = 0.25
 LOCKED_MAX_S = 5.0
 CLOSE_MAX_S = 30.0
-
-
-OpenRows = Callable[[Path, str], Rows]
-"""Opens the rows in a folder, with their layout. Raises StoreLocked, StoreCorrupt,
-IncompatibleStore.
-"""
 
 
 class Leftover(NamedTuple):
@@ -42,22 +35,18 @@ class Leftover(NamedTuple):
 
 
 class Stores:
-    """Of one worker. `rows` opens them; `layouts`: what is written in them, per name."""
+    """Of one worker."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        journal: Journal,
-        directory: StateDirectory,
-        rows: OpenRows,
-        layouts: Mapping[str, str],
-        executor: Executor,
-        *,
-        cleanup_delay_s: float,
-    ) -> None:
-        self._clock, self._journal, self._directory = clock, journal, directory
-        self._rows, self._layouts, self._executor = rows, layouts, executor
-        self._cleanup_delay_s = cleanup_delay_s
+    def __init__(self, given: Given, executor: Executor) -> None:
+        self._clock, self._journal, self._directory = given.clock, given.journal, given.directory
+        self._rows, self._executor = given.rows(given.config.memory_budget_bytes), executor
+        self._cleanup_delay_s = given.config.state_cleanup_delay_s
+        self._layouts = {
+            node.name: node.layout(given.partitions[node.changelog])
+            for plan in given.topology.subtopologies
+            for node in plan.stores
+        }
+        """What is written in them, per name."""
         self._unwanted: dict[tuple[str, int], float] = {}
         """Stores of tasks that are not held here, and since when."""
 

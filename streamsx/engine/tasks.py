@@ -9,26 +9,25 @@ way.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from streamsx.clock import Clock
-from streamsx.config import Config
 from streamsx.engine.active import Active
 from streamsx.engine.actor import GatedActor
 from streamsx.engine.bounds import LogBounds
 from streamsx.engine.committing import WRITE_ROWS, Committing
+from streamsx.engine.door import MemberDoor
 from streamsx.engine.dormant import Dormant, kept
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.gaps import Gaps
-from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.given import Given
+from streamsx.engine.journal import LOG
 from streamsx.engine.produce import Producer
 from streamsx.engine.promotions import Promotions
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
 from streamsx.errors import DiskFailed, StreamsxError, TaskStopped, ValueRefused
-from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle import commit, reconcile
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.lifecycle.task import TaskState
@@ -39,6 +38,9 @@ from streamsx.task.stores import cached
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
+CACHE_SHARE = 0.40
+"""Of the memory budget: decoded objects."""
+
 OffsetText = tuple[int, str]
 """Committed: the offset, and the text beside it."""
 ActiveEffect = (
@@ -48,34 +50,6 @@ ActiveEffect = (
     | reconcile.Release
     | reconcile.Forget
 )
-
-
-class MemberDoor(Protocol):
-    """The way to the member; nothing of it waits."""
-
-    def released(self, task: TaskId, number: int) -> None: ...
-    def ready(self) -> None: ...
-    def stopped(self, task: TaskId) -> None: ...
-    def fetch_positions(self, task: TaskId, number: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the tasks of a worker share."""
-
-    clock: Clock
-    config: Config
-    journal: Journal
-    plans: Mapping[int, SubTopology]
-    stores: Stores
-    producer: Producer
-    cluster: Cluster
-    group: MemberDoor
-    policy: Policy
-    spawn: Callable[..., asyncio.Task[None]]
-    arrived: asyncio.Event
-    fatal: Callable[[Exception], None]
-    cache_bytes: int
 
 
 class Jobs:
@@ -113,14 +87,19 @@ class Jobs:
 class Tasks:
     """All tasks of one worker. `feed` is the door for everything that happens to them."""
 
-    def __init__(self, parts: Parts, gaps: Gaps) -> None:
-        self._parts, self._gaps = parts, gaps
+    def __init__(
+        self, given: Given, door: MemberDoor, stores: Stores, producer: Producer, policy: Policy,
+        gaps: Gaps, arrived: asyncio.Event,
+    ) -> None:  # fmt: skip
+        self._given, self._plans, self._door = given, given.plans, door
+        self._stores, self._producer, self._policy = stores, producer, policy
+        self._gaps, self._arrived = gaps, arrived
         self._fetcher: Fetcher
         self._committing: Committing
         self._restorer: Restorer
         self.holdings = Holdings()
         self.actives: dict[TaskId, Active] = {}
-        self.dormant = Dormant(parts.cluster, self._changed)
+        self.dormant = Dormant(given.cluster, lambda: setattr(self, "changed", True))
         self.changed = False
         """Since the last report."""
         self._positions: dict[TaskId, Mapping[str, OffsetText]] = {}
@@ -129,9 +108,9 @@ class Tasks:
         self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
         """Tasks that were undone: how far each had come, and why. Whoever gets one, maybe this
         worker, knows nothing of it."""
-        self._jobs = Jobs(parts.spawn, self.failed)
-        self._promotions = Promotions(parts.journal)
-        self.bounds = LogBounds(parts.cluster, parts.config)
+        self._jobs = Jobs(given.owner.spawn, self.failed)
+        self._promotions = Promotions(given.journal)
+        self.bounds = LogBounds(given.cluster, given.config)
         self._events: deque[reconcile.Event] = deque()
         self._feeding = False
 
@@ -158,7 +137,7 @@ class Tasks:
         self._feeding = True
         try:
             while self._events:
-                effects = self.holdings.step(self._parts.clock.now(), self._events.popleft())
+                effects = self.holdings.step(self._given.clock.now(), self._events.popleft())
                 for effect in effects:
                     self._perform(effect)
         finally:
@@ -174,7 +153,7 @@ class Tasks:
 
     def granted(self, tasks: Iterable[TaskId]) -> None:
         """Learners that this assignment makes active: their hand-over begins here."""
-        now = self._parts.clock.now()
+        now = self._given.clock.now()
         for task in tasks:
             if task in self.holdings and self.holdings.of(task).role is Role.LEARNER:
                 self._promotions.begin(task, self._restorer.lag(task) or 0, now)
@@ -184,19 +163,16 @@ class Tasks:
         active.gap.processed(now, more=more)
         if active.first:
             active.first = False
-            self._parts.journal("first_record", task=str(active.id))
+            self._given.journal("first_record", task=str(active.id))
             self._promotions.done(active.id, now)
 
     def lag(self, task: TaskId) -> int | None:
         """Records behind; None when it is not being restored, or nobody knows yet."""
         return self._restorer.lag(task)
 
-    def stateful(self, task: TaskId) -> bool:
-        return self._parts.plans[task.subtopology].stateful
-
     def stopped(self, task: TaskId, why: TaskStopped) -> None:
         """A running task cannot go on: it alone stops, where it is, until it is started again."""
-        self._parts.journal("error", what=str(why), where=f"task {task}")
+        self._given.journal("error", what=str(why), where=f"task {task}")
         self.actives[task].why = str(why)
         self.feed(reconcile.Stopped(task))
 
@@ -207,11 +183,11 @@ class Tasks:
         self.feed(reconcile.Undone(task))
         if isinstance(why, ValueRefused):
             what = f"{why}: going back to the last commit, to pass over its record; nothing to do"
-            self._parts.journal("error", what=what, where=f"task {task}")
+            self._given.journal("error", what=what, where=f"task {task}")
 
     def failed(self, task: TaskId, error: Exception) -> None:
         """By its policy, or by what it puts into its store: the worker ends, the others commit."""
-        self._parts.fatal(error)
+        self._given.owner.fail(error)
         self.feed(reconcile.TaskBroken(task))
 
     def handed_over(self) -> None:
@@ -246,7 +222,7 @@ class Tasks:
 
     def _spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
         """For what ends by itself; the worker's group owns it."""
-        started = self._parts.spawn(job, name=name)
+        started = self._given.owner.spawn(job, name=name)
         assert not started.done()
 
     # -- effects
@@ -262,10 +238,10 @@ class Tasks:
             case reconcile.TaskMoved():
                 self._moved(effect)
             case reconcile.FetchPositions(task, number):
-                self._parts.group.fetch_positions(task, number)
+                self._door.fetch_positions(task, number)
             case reconcile.Announce(task):
-                self._parts.journal("learner_ready", task=str(task), lag=self._restorer.lag(task))
-                self._parts.group.ready()
+                self._given.journal("learner_ready", task=str(task), lag=self._restorer.lag(task))
+                self._door.ready()
             case _:
                 self._perform_running(effect)
 
@@ -278,15 +254,16 @@ class Tasks:
                 self._committing.suspend(self.actives[task])
             case reconcile.StopTask(task):
                 self._halt(self.actives[task])
-                self._parts.group.stopped(task)
+                self._door.stopped.append(task)
+                self._arrived.set()
             case reconcile.Release(task, number):
                 self._anew.pop(task, None)
                 self._stop(task)
-                self._parts.group.released(task, number)
+                self._door.released(task, number)
             case reconcile.Forget(task):
                 self._committing.lose(task)
                 self._stop(task)
-                self._parts.producer.drop(self._changelogs(task))
+                self._producer.drop(self._changelogs(task))
                 self._closing[task].task.aborted()
 
     def _moved(self, moved: reconcile.TaskMoved) -> None:
@@ -295,16 +272,16 @@ class Tasks:
         }  # fmt: skip
         if moved.new is TaskState.SUSPENDED:
             told["last_record"] = self.actives[moved.task].gap.last
-        self._parts.journal("task", task=str(moved.task), **told)
+        self._given.journal("task", task=str(moved.task), **told)
         if moved.new is TaskState.RUNNING:
-            self._promotions.running(moved.task, self._parts.clock.now())
+            self._promotions.running(moved.task, self._given.clock.now())
 
     async def _open(self, task: TaskId, role: Role) -> None:
-        plan = self._parts.plans[task.subtopology]
+        plan = self._plans[task.subtopology]
         rows = self._rows[task] = dict[str, Rows]()
         self.dormant.remove(task)
         for node in plan.stores:
-            rows[node.name] = await self._parts.stores.open(task, node)
+            rows[node.name] = await self._stores.open(task, node)
         for node in plan.stores:
             tp = TopicPartition(node.changelog, task.partition)
             self._restorer.add(task, role, node.name, tp, rows[node.name])
@@ -320,20 +297,19 @@ class Tasks:
         self.feed(reconcile.Restored(task, role, done=not behind))
 
     def _run(self, task: TaskId) -> None:
-        parts = self._parts
         self._restorer.remove(task)
         found = self._positions.pop(task)
-        plan = part_of(parts.plans[task.subtopology], found.keys())
+        plan = part_of(self._plans[task.subtopology], found.keys())
         rows = self._rows[task]
         stores = {node.name: cached(node, rows[node.name], 0) for node in plan.stores}
         times = [commit.stream_time(text) for _, text in found.values()]
         metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
-        start = partial(GatedActor, parts.arrived.set)
+        start = partial(GatedActor, self._arrived.set)
         until, why = self._anew.pop(task, ({}, None))
         made = Task(
-            plan, task.partition, stores, parts.producer, start, parts.policy, metadata, until
+            plan, task.partition, stores, self._producer, start, self._policy, metadata, until
         )
-        active = self.actives[task] = Active(made, self._gaps.add(task, parts.clock.now()))
+        active = self.actives[task] = Active(made, self._gaps.add(task, self._given.clock.now()))
         for tp in active.sources:
             self._fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()
@@ -343,8 +319,9 @@ class Tasks:
     def _share_cache(self) -> None:
         """The budget is the worker's; its stores have equal parts."""
         stores = [s for active in self.actives.values() for s in active.task.stores.values()]
+        cache_bytes = int(self._given.config.memory_budget_bytes * CACHE_SHARE)
         for store in stores:
-            store.budget_bytes = self._parts.cache_bytes // len(stores)
+            store.budget_bytes = cache_bytes // len(stores)
 
     def _halt(self, active: Active) -> None:
         """Feed it no more; its bodies end."""
@@ -373,11 +350,11 @@ class Tasks:
             lag = 0
         rows = self._rows.pop(task, {})
         if rows:
-            plan = self._parts.plans[task.subtopology]
+            plan = self._plans[task.subtopology]
             self.dormant.add(task, kept(plan, task.partition, rows), lag)
         self._positions.pop(task, None)
         self._promotions.drop(task)
-        await self._as_far(self._parts.stores.close(task, rows))
+        await self._as_far(self._stores.close(task, rows))
         self.feed(reconcile.StoresClosed(task))
 
     async def _as_far(self, job: Coroutine[Any, Any, None]) -> None:
@@ -385,14 +362,11 @@ class Tasks:
         try:
             await job
         except DiskFailed as error:
-            self._parts.fatal(error)
+            self._given.owner.fail(error)
 
     def _changelogs(self, task: TaskId) -> list[TopicPartition]:
-        stores = self._parts.plans[task.subtopology].stores
+        stores = self._plans[task.subtopology].stores
         return [TopicPartition(node.changelog, task.partition) for node in stores]
-
-    def _changed(self) -> None:
-        self.changed = True
 
     async def _reset(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
         """Where nothing is committed, by `consumer_auto_offset_reset`."""

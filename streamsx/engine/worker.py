@@ -21,7 +21,8 @@ from typing import Any
 from streamsx import __version__
 from streamsx.clock import Clock
 from streamsx.config import Config
-from streamsx.engine.assemble import Given, Machinery, RowsOf, assemble, rocks_rows
+from streamsx.engine.assemble import Machinery
+from streamsx.engine.given import Given, RowsOf, rocks_rows
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.produce import Producer
@@ -145,7 +146,7 @@ class Worker:
                     self, self._topology, self._config, self._directory, self._journal,
                     self._clock, cluster, layout.counts, self._rows,
                 )  # fmt: skip
-                made = assemble(given)
+                made = Machinery(given)
                 presence = await self._begin(made, topics, layout)
                 await self._work(made, topics.watch(presence, self.fail))
         finally:

@@ -13,8 +13,8 @@ from streamsx.engine.assemble import DIRTY_SHARE
 from streamsx.engine.committing import FULL
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
+from streamsx.membership import events as e
 from streamsx.membership.leading import TOPICS_EVERY_S
-from streamsx.model import TaskId
 from streamsx.simulation.checks import Check
 from streamsx.simulation.homes import Home
 from streamsx.simulation.scene import COUNTS, LINES, WORDS, B, Scene
@@ -389,7 +389,9 @@ def test_a_dead_member_is_missed_after_its_own_session() -> None:
         first, second = made.homes
         second.freeze(5.0)
         assert first.parts is not None
-        first.parts.link.stopped(TaskId(0, 0))  # a round, in which it waits for the other one
+        first.parts.session.post(
+            e.Want("task 0_0 stopped")
+        )  # a round, in which it waits for the other one
         made.run_until(25.5)
         first.kill()
         made.run_until(32.0)

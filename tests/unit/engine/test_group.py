@@ -13,12 +13,11 @@ from streamsx.clock import SystemClock
 from streamsx.config import Config
 from streamsx.engine.assemble import (
     HELD_SHARE,
-    Given,
     Machinery,
-    assemble,
     assignor_of,
     limits_of,
 )
+from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
 from streamsx.engine.journal import Journal
 from streamsx.kafka.cluster import Cluster
@@ -69,7 +68,7 @@ def link(tmp_path: Path) -> Iterator[GroupLink]:
     directory = StateDirectory(tmp_path, "app")
 
     async def made() -> Machinery:
-        return assemble(given_of(app, directory))
+        return Machinery(given_of(app, directory))
 
     machinery = asyncio.run(made())
     yield machinery.link

@@ -1,0 +1,36 @@
+"""The way from the tasks to the member: tasks inside, partitions outside. Nothing of it waits.
+
+Not here: what the member says (`group`).
+"""
+
+from collections.abc import Mapping
+
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
+from streamsx.lifecycle.owned import Owned
+from streamsx.membership import events as e
+from streamsx.membership.session import Session
+from streamsx.model import TaskId, TopicPartition
+
+
+class MemberDoor:
+    """`generation`: of the newest plan; `stopped`: tasks of which the group has to hear yet."""
+
+    def __init__(self, session: Session, assignor: StreamsPartitionAssignor) -> None:
+        self._session = session
+        self.owned = Owned(assignor.task_of)
+        self.generation = -1
+        self.stopped: list[TaskId] = []
+
+    def released(self, task: TaskId, number: int) -> None:
+        for tps, asked in self.owned.released(task, number):
+            self._session.post(e.Released(tps, asked))
+
+    def ready(self) -> None:
+        self._session.post(e.Ready())
+
+    def fetch_positions(self, task: TaskId, number: int) -> None:
+        self._session.fetch_positions((task, number), sorted(self.owned.of(task)))
+
+    def commit(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        told = {tp: e.OffsetAndMetadata(*what) for tp, what in offsets.items()}
+        self._session.post(e.Commit(number, told, self.generation))

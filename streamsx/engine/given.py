@@ -1,0 +1,64 @@
+"""What a worker is made from; its parts are handed all of it, and take what they need."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from streamsx.clock import Clock
+from streamsx.config import Config
+from streamsx.engine.journal import Journal
+from streamsx.kafka.cluster import Cluster
+from streamsx.membership.events import ControlMessage
+from streamsx.state.api import Rows
+from streamsx.state.directory import StateDirectory
+from streamsx.state.rocks import RocksMemory, RocksRows
+from streamsx.topology.build import Topology
+from streamsx.topology.nodes import SubTopology
+
+BLOCKS_SHARE, BUFFERS_SHARE = 0.20, 0.15
+"""Of the memory budget: RocksDB's blocks and write buffers."""
+
+OpenRows = Callable[[Path, str], Rows]
+"""Opens the rows in a folder, with their layout. Raises StoreLocked, StoreCorrupt,
+IncompatibleStore.
+"""
+RowsOf = Callable[[int], OpenRows]
+"""Of a memory budget in bytes: what opens the rows of persistent stores."""
+
+
+def rocks_rows(budget_bytes: int) -> OpenRows:
+    """RocksDB, with its share of the budget."""
+    blocks, buffers = int(budget_bytes * BLOCKS_SHARE), int(budget_bytes * BUFFERS_SHARE)
+    memory = RocksMemory(blocks_bytes=blocks, buffers_bytes=buffers)
+    return lambda path, layout: RocksRows(path, memory, layout)
+
+
+class Owner(Protocol):
+    """The worker, as its parts see it."""
+
+    def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
+    def fail(self, error: Exception) -> None: ...
+    def ended(self, error: Exception | None) -> None: ...
+    def deliver(self, message: ControlMessage) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """`partitions`: how many each topic has."""
+
+    owner: Owner
+    topology: Topology
+    config: Config
+    directory: StateDirectory
+    journal: Journal
+    clock: Clock
+    cluster: Cluster
+    partitions: Mapping[str, int]
+    rows: RowsOf = rocks_rows
+
+    @property
+    def plans(self) -> Mapping[int, SubTopology]:
+        """By number."""
+        return {plan.number: plan for plan in self.topology.subtopologies}
