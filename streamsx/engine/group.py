@@ -30,7 +30,7 @@ from streamsx.topology.partitions import refuse_changes
 GAP_AFTER_S = 0.5
 """Behind an assignment: stores that it opened are part of what it did to those that stay."""
 STALLED_S = 60.0
-RESTORES = frozenset({TaskState.CREATED, TaskState.OPENING, TaskState.RESTORING})
+RESTORES = frozenset({TaskState.OPENING, TaskState.PLACED, TaskState.OPENED, TaskState.RESTORING})
 SHARED_NAME = (
     "instance_id_shared instance=%s: a worker with another state directory has this name too, and "
     "leave cannot tell who is meant: start one of them again with an --instance-id of its own"
@@ -75,7 +75,7 @@ class GroupLink:
         learning = set()
         for task in holdings.tasks():
             alive, lag = holdings.of(task), self._tasks.lag(task)
-            if alive.role is Role.LEARNER and alive.state is not TaskState.CLOSING:
+            if alive.role is Role.LEARNER and not alive.state.ends:
                 learning.add(task)
                 self._note_lag(task, lag, now)
                 if alive.state is TaskState.TAILING:

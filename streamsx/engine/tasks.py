@@ -268,7 +268,7 @@ class Tasks:
 
     def _moved(self, moved: reconcile.TaskMoved) -> None:
         told: dict[str, object] = {
-            "role": moved.role.value, "from": moved.old.value, "to": moved.new.value,
+            "role": moved.role.value, "from": moved.old.word, "to": moved.new.word,
         }  # fmt: skip
         if moved.new is TaskState.SUSPENDED:
             told["last_record"] = self.actives[moved.task].gap.last

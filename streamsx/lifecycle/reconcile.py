@@ -1,9 +1,8 @@
 """What one worker holds, against what the group wants of it: plans in, the lives of tasks out.
 
-It owns a `Life` for each task that it was handed and has not closed, and knows what an opening
-waits for. Two things have to be there before an active may run: its stores, and an end of its
-changelogs that was read after its committed positions had come. Whatever comes first waits for
-the other.
+It owns a `Life` for each task that it was handed and has not closed. What a task waits for is its
+state, and what an event makes of it stands in the table of `task`; here is what only the plans
+know: who is promised, whose release was asked for, and what a closing task becomes.
 
 Order. The member says of an assignment: Revoked, Planned, Assigned. Planned comes before
 Assigned, so a learner that no list names is dropped only if the task is not assigned either; else
@@ -28,6 +27,7 @@ Not here: partitions (tasks only), stores, offsets, when a commit is due (`lifec
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.task import Life, TaskState
@@ -146,10 +146,11 @@ class Ended:
     """The member is out of the group for good: what is still held is closed."""
 
 
-Event = (
-    TasksPlanned | TasksAssigned | Revoked | TasksLost | PositionsKnown | StoresOpen | EndsKnown
-    | Restored | TaskSettled | Stopped | Undone | TaskBroken | StoresClosed | Ended
+Answer = (
+    PositionsKnown | StoresOpen | EndsKnown | Restored | TaskSettled | Stopped | Undone | TaskBroken
+    | StoresClosed
 )  # fmt: skip
+Event = TasksPlanned | TasksAssigned | Revoked | TasksLost | Ended | Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,14 @@ Effect = (
     | CloseStores | TaskMoved
 )  # fmt: skip
 
-PLAIN: Mapping[life.Effect, type[RunTask | Suspend | StopTask | Forget | CloseStores]] = {
+TOLD: Final = {
+    StoresOpen: life.Event.STORES_OPEN,
+    TaskSettled: life.Event.SETTLED,
+    Stopped: life.Event.STOP,
+    Undone: life.Event.UNDO,
+    TaskBroken: life.Event.FAIL,
+}
+PLAIN: Final[Mapping[life.Effect, type[RunTask | Suspend | StopTask | Forget | CloseStores]]] = {
     life.Effect.RUN: RunTask,
     life.Effect.SUSPEND: Suspend,
     life.Effect.STOP: StopTask,
@@ -258,15 +266,11 @@ PLAIN: Mapping[life.Effect, type[RunTask | Suspend | StopTask | Forget | CloseSt
 
 @dataclass(slots=True)
 class HeldTask:
-    """A task and what its opening or promotion waits for."""
+    """A task, and what the plans have said of it."""
 
     life: Life
     number: int = 0
-    """Of the positions that were asked for the last time."""
-    positions: bool = False
-    stores_open: bool = False
-    asked: Role | None = None
-    """As what its ends were asked for the last time."""
+    """Of the positions that are asked for; 0 when none are."""
     promised: bool = False
     announced: bool = False
     revoke: int = 0
@@ -299,7 +303,7 @@ class Holdings:
         return self._held[task].promised
 
     def awaits(self, task: TaskId, number: int) -> bool:
-        """Positions of this number are the newest that were asked for."""
+        """Positions of this number are the newest that were asked for, and not known yet."""
         return task in self._held and self._held[task].number == number
 
     def tasks(self, *states: TaskState) -> list[TaskId]:
@@ -327,34 +331,23 @@ class Holdings:
                 self._answered(event)
         return self._effects
 
-    def _answered(
-        self,
-        event: PositionsKnown | StoresOpen | EndsKnown | Restored | TaskSettled | Stopped | Undone
-        | TaskBroken | StoresClosed,
-    ) -> None:  # fmt: skip
+    def _answered(self, event: Answer) -> None:
         held = self._held.get(event.task)
         if held is None:
             return  # asked for a holding that is over
         match event:
-            case PositionsKnown(_, number):
-                held.positions = held.positions or number == held.number
-                self._ask(held)
-            case StoresOpen():
-                held.stores_open = True
-                if held.life.state is TaskState.CLOSING:
-                    self._step(held, life.Event.OPENED_BEHIND)
-                self._ask(held)
+            case PositionsKnown(_, number) if number == held.number:
+                held.number = 0
+                self._hear(held, life.Event.POSITIONS_KNOWN)
             case EndsKnown(_, role, behind):
-                self._ends_known(held, role, behind=behind)
-            case Restored(_, role, done):
-                self._restored(held, role, done=done)
-            case TaskSettled() | Stopped():
-                settled = isinstance(event, TaskSettled)
-                self._step(held, life.Event.SETTLED if settled else life.Event.STOP)
-            case TaskBroken() | Undone():
-                self._failed(held, undone=isinstance(event, Undone))
+                at_end = role is held.life.role and not behind  # else too old to run on
+                self._hear(held, life.Event.AT_END if at_end else life.Event.BEHIND)
+            case Restored(_, role, done) if role is held.life.role:  # else of before a promotion
+                self._hear(held, life.Event.REACHED_END if done else life.Event.FELL_BEHIND)
             case StoresClosed():
                 self._closed(held)
+            case StoresOpen() | TaskSettled() | Stopped() | Undone() | TaskBroken():
+                self._step(held, TOLD[type(event)])
 
     # -- from the group
 
@@ -363,7 +356,7 @@ class Holdings:
             held = self._held.get(task) or self._hold(task, Role.LEARNER)
             held.announced, held.promised = False, task in plan.promised
             state, learns = held.life.state, task in plan.learners
-            if state is TaskState.CLOSING:
+            if state.ends:
                 kept = held.afterwards if task in plan.active else None
                 held.afterwards = Role.LEARNER if learns else kept
             elif held.life.role is Role.ACTIVE or task in plan.active:
@@ -377,10 +370,9 @@ class Holdings:
         held = self._held.get(task)
         if held is None:
             self._hold(task, Role.ACTIVE)
-        elif held.life.role is Role.LEARNER and held.life.state is not TaskState.CLOSING:
+        elif held.life.role is Role.LEARNER and not held.life.state.ends:
             self._step(held, life.Event.PROMOTE)
         else:
-            held.afterwards = Role.ACTIVE
             self._step(held, life.Event.RENEW)
 
     def _revoked(self, task: TaskId, number: int, *, kept: bool) -> None:
@@ -396,52 +388,17 @@ class Holdings:
             held.afterwards = Role.ACTIVE
         elif held.afterwards is Role.ACTIVE:
             held.afterwards = None
-        if held.life.role is Role.ACTIVE or held.life.state is TaskState.CLOSING:
+        if held.life.role is Role.ACTIVE or held.life.state.ends:
             self._step(held, life.Event.LOST)
 
     def _ended(self) -> None:
         for _, held in sorted(self._held.items()):
             held.afterwards = None
-            if held.life.state is not TaskState.CLOSING:
+            if not held.life.state.ends:
                 learner = held.life.role is Role.LEARNER
                 self._step(held, life.Event.DROP if learner else life.Event.LOST)
 
-    # -- answers of the worker
-
-    def _ask(self, held: HeldTask) -> None:
-        """The ends, once per role: a learner's behind its stores, an active's behind both."""
-        role = held.life.role
-        if not held.stores_open or held.asked is role or held.life.state is TaskState.CLOSING:
-            return
-        if held.positions or role is Role.LEARNER:
-            held.asked = role
-            self._effects.append(ReadEnds(held.life.task, role))
-
-    def _ends_known(self, held: HeldTask, role: Role, *, behind: bool) -> None:
-        """A promotion may have come meanwhile: then these ends are too old to run on."""
-        if held.life.state is TaskState.OPENING:
-            at_end = role is held.life.role and not behind
-            self._step(held, life.Event.OPENED_AT_END if at_end else life.Event.OPENED_BEHIND)
-
-    def _restored(self, held: HeldTask, role: Role, *, done: bool) -> None:
-        if role is not held.life.role:
-            return  # of before a promotion
-        if done and held.life.state is TaskState.RESTORING:
-            self._step(held, life.Event.REACHED_END)
-        elif not done and held.life.state is TaskState.TAILING:
-            self._step(held, life.Event.FELL_BEHIND)
-
-    def _failed(self, held: HeldTask, *, undone: bool) -> None:
-        """One that is wanted back begins anew at whoever gets it."""
-        if held.life.state is not TaskState.CLOSING:
-            wanted = held.life.state is TaskState.SUSPENDED
-            self._step(held, life.Event.FAIL)
-            if undone and wanted:
-                self._effects.append(Release(held.life.task, held.revoke))
-            elif undone:
-                held.afterwards = Role.ACTIVE
-        elif not held.stores_open:
-            self._step(held, life.Event.OPENED_BEHIND)  # closes what there is of it
+    # -- lives
 
     def _closed(self, held: HeldTask) -> None:
         self._step(held, life.Event.CLOSED)
@@ -450,40 +407,39 @@ class Holdings:
             promised = held.promised
             self._hold(held.life.task, held.afterwards).promised = promised
 
-    # -- lives
-
     def _hold(self, task: TaskId, role: Role) -> HeldTask:
         held = self._held[task] = HeldTask(Life(task, role))
         self._step(held, life.Event.START)
         return held
 
+    def _hear(self, held: HeldTask, event: life.Event) -> None:
+        """An answer, which may come when nobody waits for it any more."""
+        if held.life.knows(event):
+            self._step(held, event)
+
     def _step(self, held: HeldTask, event: life.Event) -> None:
         alive = held.life
         task, old = alive.task, alive.state
         effects = alive.step(self._now, event)
-        if alive.state is not old:
+        if alive.state.word != old.word:
             self._effects.append(TaskMoved(task, alive.role, old, alive.state))
         for effect in effects:
-            if effect is life.Effect.OPEN:
-                self._effects.append(Open(task, alive.role))
-                if alive.role is Role.ACTIVE:
-                    self._fetch_positions(held)
-            elif effect is life.Effect.READ_END:
-                self._fetch_positions(held)
-            elif effect is life.Effect.READY:
-                self._announce(held)
-            elif effect is life.Effect.RELEASE:
-                self._effects.append(Release(task, held.revoke))
-            else:
-                self._effects.append(PLAIN[effect](task))
-        opening_ended = old is TaskState.OPENING and alive.state is TaskState.CLOSING
-        if opening_ended and held.stores_open and life.Effect.CLOSE not in effects:
-            self._step(held, life.Event.OPENED_BEHIND)  # without them, StoresOpen does it
-
-    def _fetch_positions(self, held: HeldTask) -> None:
-        self._number += 1
-        held.number = self._number
-        self._effects.append(FetchPositions(held.life.task, held.number))
+            match effect:
+                case life.Effect.OPEN:
+                    self._effects.append(Open(task, alive.role))
+                case life.Effect.PLACE:
+                    self._number = held.number = self._number + 1
+                    self._effects.append(FetchPositions(task, held.number))
+                case life.Effect.READ_ENDS:
+                    self._effects.append(ReadEnds(task, alive.role))
+                case life.Effect.READY:
+                    self._announce(held)
+                case life.Effect.RELEASE:
+                    self._effects.append(Release(task, held.revoke))
+                case life.Effect.ANEW:
+                    held.afterwards = Role.ACTIVE
+                case _:
+                    self._effects.append(PLAIN[effect](task))
 
     def _announce(self, held: HeldTask) -> None:
         if not (held.promised or held.announced):

@@ -3,8 +3,11 @@
 Every state in two sentences:
 
 CREATED     The worker has been told of the task and has touched nothing yet. It lasts for one step.
-OPENING     Its stores are being opened and the ends of its changelogs asked for; an active also
-            waits for its committed positions. Nothing was processed, so it can be let go at once.
+OPENING     Its stores are being opened; an active's committed positions are asked for meanwhile.
+            Nothing was processed, so it can be let go at once.
+PLACED      An active whose positions came first; its stores are still being opened.
+OPENED      Its stores are open. An active's positions may still be asked for; behind both, and
+            behind a learner's stores alone, the ends of its changelogs are.
 RESTORING   Changelog records go into its stores: an active's up to an end that was read after the
             previous owner had let go, a learner's until it is near enough. An active task in this
             state is down time; a learner is not, its owner runs elsewhere.
@@ -16,13 +19,16 @@ STOPPED     Something that only people can mend stands in its way: it processes 
             until the group gives it to somebody else, or its worker ends.
 SUSPENDED   The group wants it back, or it begins anew: it processes nothing more and waits for its
             last commit. Until then it is still ours.
+ABANDONED   Released, lost or renewed while its stores were being opened: when they are, or cannot
+            be, they are closed.
 CLOSING     Released, lost or renewed; its stores are being written and closed, off the way of the
             group. What it becomes then is for the newest plan to say.
 CLOSED      Final.
 
 The odd ones. A promotion passes RESTORING even when nothing is left to read, because only an end
-read after the release counts. REVOKE in CLOSING answers with a release at once: the task was
-given back while it closed, and taken away again before it was opened.
+read after the release counts: so positions are asked for anew, and the ends behind them. Ends that
+were read as a learner let an active restore, and not run. REVOKE in CLOSING answers with a release
+at once: the task was given back while it closed, and taken away again before it was opened.
 
 Not here: stores, changelog positions (`lifecycle/restore`), which task should be what
 (`lifecycle/reconcile`).
@@ -39,27 +45,41 @@ STORY_STEPS = 200
 
 
 class TaskState(Enum):
-    """Values are the words of the event `task`."""
+    """The first word of a value is that of the event `task`."""
 
     CREATED = "created"
     OPENING = "opening"
+    PLACED = "opening with positions"
+    OPENED = "opening with stores"
     RESTORING = "restoring"
     TAILING = "tailing"
     RUNNING = "running"
     STOPPED = "stopped"
     SUSPENDED = "suspended"
+    ABANDONED = "closing without stores"
     CLOSING = "closing"
     CLOSED = "closed"
+
+    @property
+    def word(self) -> str:
+        return self.value.split()[0]
+
+    @property
+    def ends(self) -> bool:
+        """Whatever happens, it is closed."""
+        return self in (TaskState.ABANDONED, TaskState.CLOSING)
 
 
 class Event(Enum):
     """What happens to a task."""
 
     START = auto()
-    OPENED_BEHIND = auto()
-    """Stores open, ends known; there is something to restore."""
-    OPENED_AT_END = auto()
-    """Stores open, ends known; nothing to restore, or no state at all."""
+    STORES_OPEN = auto()
+    POSITIONS_KNOWN = auto()
+    BEHIND = auto()
+    """Ends known; there is something to restore."""
+    AT_END = auto()
+    """Ends known; nothing to restore, or no state at all."""
     REACHED_END = auto()
     """Everything up to the end is written (learner: is near enough)."""
     FELL_BEHIND = auto()
@@ -74,6 +94,8 @@ class Event(Enum):
     """A suspended task has nothing left to commit."""
     STOP = auto()
     """It cannot go on, and the other tasks can."""
+    UNDO = auto()
+    """What it did since its last commit cannot be committed: it begins anew from there."""
     LOST = auto()
     """The group went on without us: nothing more may be committed."""
     FAIL = auto()
@@ -84,8 +106,10 @@ class Effect(Enum):
     """What the holder of the task has to do."""
 
     OPEN = auto()
-    READ_END = auto()
-    """Read the committed positions and then the ends of the changelogs, once more."""
+    PLACE = auto()
+    """Ask for its committed positions as of now."""
+    READ_ENDS = auto()
+    """Ask for the bounds of its changelogs as of now."""
     RUN = auto()
     READY = auto()
     """A learner may be made active."""
@@ -97,6 +121,8 @@ class Effect(Enum):
     FORGET = auto()
     """Drop everything that is not committed."""
     CLOSE = auto()
+    ANEW = auto()
+    """When it is closed, it is opened again."""
 
 
 class Cell(NamedTuple):
@@ -106,61 +132,73 @@ class Cell(NamedTuple):
     effects: tuple[Effect, ...] = ()
 
 
-_C, _O, _R, _T = TaskState.CREATED, TaskState.OPENING, TaskState.RESTORING, TaskState.TAILING
-_RUN, _S, _X, _END = TaskState.RUNNING, TaskState.SUSPENDED, TaskState.CLOSING, TaskState.CLOSED
-_STOP = TaskState.STOPPED
-STAYS: Final = Cell(None)
+Transitions = tuple[tuple[Event, tuple[TaskState, ...], TaskState | None, tuple[Effect, ...]], ...]
+"""What happens in which states, the next state (None: it stays), and what is to be done."""
+_S, _E, _X = TaskState, Event, Effect
+_EARLY = _S.OPENING, _S.PLACED
+_READS = _S.OPENED, _S.RESTORING
+_WORKS = _S.RUNNING, _S.STOPPED
+_ENDS = _S.ABANDONED, _S.CLOSING
 
-BOTH: Final[dict[tuple[Event, TaskState], Cell]] = {
-    (Event.START, _C): Cell(_O, (Effect.OPEN,)),
-    (Event.OPENED_BEHIND, _O): Cell(_R),
-    (Event.OPENED_BEHIND, _X): Cell(None, (Effect.CLOSE,)),
-    (Event.OPENED_AT_END, _X): Cell(None, (Effect.CLOSE,)),
-    (Event.RENEW, _X): STAYS,
-    (Event.REVOKE, _X): Cell(None, (Effect.RELEASE,)),
-    (Event.LOST, _X): STAYS,
-    (Event.FAIL, _O): Cell(_X, (Effect.CLOSE,)),
-    (Event.FAIL, _R): Cell(_X, (Effect.CLOSE,)),
-    (Event.CLOSED, _X): Cell(_END),
-}
-ACTIVE: Final[dict[tuple[Event, TaskState], Cell]] = {
-    (Event.OPENED_AT_END, _O): Cell(_RUN, (Effect.RUN,)),
-    (Event.REACHED_END, _R): Cell(_RUN, (Effect.RUN,)),
-    (Event.RENEW, _O): Cell(_X),
-    (Event.RENEW, _R): Cell(_X, (Effect.CLOSE,)),
-    (Event.RENEW, _RUN): Cell(_S, (Effect.SUSPEND,)),
-    (Event.RENEW, _STOP): Cell(_S, (Effect.SUSPEND,)),
-    (Event.RENEW, _S): STAYS,
-    (Event.REVOKE, _O): Cell(_X, (Effect.RELEASE,)),
-    (Event.REVOKE, _R): Cell(_X, (Effect.RELEASE, Effect.CLOSE)),
-    (Event.REVOKE, _RUN): Cell(_S, (Effect.SUSPEND,)),
-    (Event.REVOKE, _STOP): Cell(_S, (Effect.SUSPEND,)),
-    (Event.REVOKE, _S): STAYS,
-    (Event.STOP, _RUN): Cell(_STOP, (Effect.STOP,)),
-    (Event.STOP, _S): STAYS,
-    (Event.SETTLED, _S): Cell(_X, (Effect.RELEASE, Effect.CLOSE)),
-    (Event.LOST, _O): Cell(_X),
-    (Event.LOST, _R): Cell(_X, (Effect.CLOSE,)),
-    (Event.LOST, _RUN): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
-    (Event.LOST, _STOP): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
-    (Event.LOST, _S): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
-    (Event.FAIL, _RUN): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
-    (Event.FAIL, _STOP): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
-    (Event.FAIL, _S): Cell(_X, (Effect.FORGET, Effect.CLOSE)),
-}
-LEARNER: Final[dict[tuple[Event, TaskState], Cell]] = {
-    (Event.OPENED_AT_END, _O): Cell(_R),
-    (Event.REACHED_END, _R): Cell(_T, (Effect.READY,)),
-    (Event.FELL_BEHIND, _T): Cell(_R),
-    (Event.PROMOTE, _O): Cell(None, (Effect.READ_END,)),
-    (Event.PROMOTE, _R): Cell(None, (Effect.READ_END,)),
-    (Event.PROMOTE, _T): Cell(_R, (Effect.READ_END,)),
-    (Event.DROP, _O): Cell(_X),
-    (Event.DROP, _R): Cell(_X, (Effect.CLOSE,)),
-    (Event.DROP, _T): Cell(_X, (Effect.CLOSE,)),
-    (Event.FAIL, _T): Cell(_X, (Effect.CLOSE,)),
-}
-TABLE: Final = {Role.ACTIVE: BOTH | ACTIVE, Role.LEARNER: BOTH | LEARNER}
+BOTH: Final[Transitions] = (
+    (_E.STORES_OPEN, (_S.ABANDONED,), _S.CLOSING, (_X.CLOSE,)),
+    (_E.BEHIND, (_S.OPENED,), _S.RESTORING, ()),
+    (_E.RENEW, _ENDS, None, (_X.ANEW,)),
+    (_E.REVOKE, _ENDS, None, (_X.RELEASE,)),
+    (_E.LOST, _ENDS, None, ()),
+    (_E.FAIL, (*_EARLY, *_READS, _S.TAILING, _S.ABANDONED), _S.CLOSING, (_X.CLOSE,)),
+    (_E.FAIL, (_S.CLOSING,), None, ()),
+    (_E.CLOSED, (_S.CLOSING,), _S.CLOSED, ()),
+)
+ACTIVE: Final[Transitions] = (
+    (_E.START, (_S.CREATED,), _S.OPENING, (_X.OPEN, _X.PLACE)),
+    (_E.STORES_OPEN, (_S.OPENING,), _S.OPENED, ()),
+    (_E.STORES_OPEN, (_S.PLACED,), _S.OPENED, (_X.READ_ENDS,)),
+    (_E.POSITIONS_KNOWN, (_S.OPENING,), _S.PLACED, ()),
+    (_E.POSITIONS_KNOWN, _READS, None, (_X.READ_ENDS,)),
+    (_E.AT_END, (_S.OPENED,), _S.RUNNING, (_X.RUN,)),
+    (_E.REACHED_END, (_S.RESTORING,), _S.RUNNING, (_X.RUN,)),
+    (_E.RENEW, _EARLY, _S.ABANDONED, (_X.ANEW,)),
+    (_E.RENEW, _READS, _S.CLOSING, (_X.CLOSE, _X.ANEW)),
+    (_E.RENEW, _WORKS, _S.SUSPENDED, (_X.SUSPEND, _X.ANEW)),
+    (_E.RENEW, (_S.SUSPENDED,), None, (_X.ANEW,)),
+    (_E.REVOKE, _EARLY, _S.ABANDONED, (_X.RELEASE,)),
+    (_E.REVOKE, _READS, _S.CLOSING, (_X.RELEASE, _X.CLOSE)),
+    (_E.REVOKE, _WORKS, _S.SUSPENDED, (_X.SUSPEND,)),
+    (_E.REVOKE, (_S.SUSPENDED,), None, ()),
+    (_E.STOP, (_S.RUNNING,), _S.STOPPED, (_X.STOP,)),
+    (_E.STOP, (_S.SUSPENDED,), None, ()),
+    (_E.SETTLED, (_S.SUSPENDED,), _S.CLOSING, (_X.RELEASE, _X.CLOSE)),
+    (_E.UNDO, _WORKS, _S.CLOSING, (_X.FORGET, _X.CLOSE, _X.ANEW)),
+    (_E.UNDO, (_S.SUSPENDED,), _S.CLOSING, (_X.FORGET, _X.CLOSE, _X.RELEASE)),
+    (_E.LOST, _EARLY, _S.ABANDONED, ()),
+    (_E.LOST, _READS, _S.CLOSING, (_X.CLOSE,)),
+    (_E.LOST, (*_WORKS, _S.SUSPENDED), _S.CLOSING, (_X.FORGET, _X.CLOSE)),
+    (_E.FAIL, (*_WORKS, _S.SUSPENDED), _S.CLOSING, (_X.FORGET, _X.CLOSE)),
+)
+LEARNER: Final[Transitions] = (
+    (_E.START, (_S.CREATED,), _S.OPENING, (_X.OPEN,)),
+    (_E.STORES_OPEN, (_S.OPENING,), _S.OPENED, (_X.READ_ENDS,)),
+    (_E.AT_END, (_S.OPENED,), _S.RESTORING, ()),
+    (_E.REACHED_END, (_S.RESTORING,), _S.TAILING, (_X.READY,)),
+    (_E.FELL_BEHIND, (_S.TAILING,), _S.RESTORING, ()),
+    (_E.PROMOTE, (_S.OPENING, *_READS), None, (_X.PLACE,)),
+    (_E.PROMOTE, (_S.TAILING,), _S.RESTORING, (_X.PLACE,)),
+    (_E.DROP, (_S.OPENING,), _S.ABANDONED, ()),
+    (_E.DROP, (*_READS, _S.TAILING), _S.CLOSING, (_X.CLOSE,)),
+)
+
+
+def cells(rows: Transitions) -> dict[tuple[Event, TaskState], Cell]:
+    """One for each event and state."""
+    return {
+        (event, state): Cell(then, effects)
+        for event, states, then, effects in rows
+        for state in states
+    }
+
+
+TABLE: Final = {Role.ACTIVE: cells(BOTH + ACTIVE), Role.LEARNER: cells(BOTH + LEARNER)}
 
 
 class Step(NamedTuple):
@@ -179,6 +217,10 @@ class Life:
     def __init__(self, task: TaskId, role: Role) -> None:
         self.task, self.role, self.state = task, role, TaskState.CREATED
         self.story: deque[Step] = deque(maxlen=STORY_STEPS)
+
+    def knows(self, event: Event) -> bool:
+        """Its cell is not empty."""
+        return (event, self.state) in TABLE[self.role]
 
     def step(self, now: float, event: Event) -> tuple[Effect, ...]:
         """The effects of one event, in order. Raises InvalidTransition with the task's story."""

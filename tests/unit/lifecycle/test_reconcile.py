@@ -216,7 +216,7 @@ def test_a_fenced_worker_drops_what_it_ran_and_keeps_what_it_learns() -> None:
     holdings = running()
     run(holdings, plan(tasks(T), learners=tasks(U)), StoresOpen(U))
     assert run(holdings, TasksLost(tasks(T))) == [Forget(T), CloseStores(T)]
-    assert holdings.of(U).state is TaskState.OPENING
+    assert holdings.of(U).state is TaskState.OPENED
 
 
 def test_stores_that_cannot_be_opened_while_closing_are_closed_all_the_same() -> None:

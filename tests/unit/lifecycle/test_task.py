@@ -11,6 +11,8 @@ from streamsx.model import Role, TaskId
 TASK = TaskId(1, 0)
 LIVING = [
     TaskState.OPENING,
+    TaskState.PLACED,
+    TaskState.OPENED,
     TaskState.RESTORING,
     TaskState.TAILING,
     TaskState.RUNNING,
@@ -26,32 +28,65 @@ def life(role: Role, *events: Event) -> Life:
     return made
 
 
+def opened(role: Role, *events: Event) -> Life:
+    """Its stores are, and what an active waits for is known."""
+    placed = [Event.POSITIONS_KNOWN] if role is Role.ACTIVE else []
+    return life(role, Event.STORES_OPEN, *placed, *events)
+
+
 def test_a_learner_is_promoted_through_an_end_that_is_read_anew() -> None:
-    learner = life(Role.LEARNER, Event.OPENED_BEHIND, Event.REACHED_END)
-    assert learner.step(1.0, Event.PROMOTE) == (Effect.READ_END,)
+    learner = opened(Role.LEARNER, Event.BEHIND, Event.REACHED_END)
+    assert learner.step(1.0, Event.PROMOTE) == (Effect.PLACE,)
     assert (learner.role, learner.state) == (Role.ACTIVE, TaskState.RESTORING)
-    assert learner.step(2.0, Event.REACHED_END) == (Effect.RUN,)
+    assert learner.step(2.0, Event.POSITIONS_KNOWN) == (Effect.READ_ENDS,)
+    assert learner.step(3.0, Event.REACHED_END) == (Effect.RUN,)
+
+
+@pytest.mark.parametrize("first", [Event.STORES_OPEN, Event.POSITIONS_KNOWN])
+def test_the_ends_of_an_active_are_read_behind_whatever_comes_last(first: Event) -> None:
+    (second,) = {Event.STORES_OPEN, Event.POSITIONS_KNOWN} - {first}
+    active = Life(TASK, Role.ACTIVE)
+    assert active.step(0.0, Event.START) == (Effect.OPEN, Effect.PLACE)
+    assert active.step(1.0, first) == ()
+    assert active.step(2.0, second) == (Effect.READ_ENDS,)
+    assert (active.state, active.state.word) == (TaskState.OPENED, "opening")
+
+
+@pytest.mark.parametrize("taken", [Event.REVOKE, Event.LOST, Event.RENEW])
+@pytest.mark.parametrize("known", [(), (Event.POSITIONS_KNOWN,)])
+@pytest.mark.parametrize("then", [Event.STORES_OPEN, Event.FAIL])
+def test_stores_that_open_too_late_or_not_at_all_are_closed(
+    taken: Event, known: tuple[Event, ...], then: Event
+) -> None:
+    active = life(Role.ACTIVE, *known)
+    asked = {Event.REVOKE: (Effect.RELEASE,), Event.RENEW: (Effect.ANEW,), Event.LOST: ()}
+    assert active.step(1.0, taken) == asked[taken]
+    assert (active.state, active.state.word) == (TaskState.ABANDONED, "closing")
+    assert active.step(2.0, then) == (Effect.CLOSE,)
+    assert active.step(3.0, Event.FAIL) == ()
+    active.step(4.0, Event.CLOSED)
+    assert active.state is TaskState.CLOSED
 
 
 def test_a_running_task_is_released_only_when_it_is_settled() -> None:
-    active = life(Role.ACTIVE, Event.OPENED_AT_END)
+    active = opened(Role.ACTIVE, Event.AT_END)
     assert active.step(1.0, Event.REVOKE) == (Effect.SUSPEND,)
     assert active.step(2.0, Event.SETTLED) == (Effect.RELEASE, Effect.CLOSE)
 
 
 def test_a_task_that_has_processed_nothing_is_released_at_once() -> None:
-    restoring = life(Role.ACTIVE, Event.OPENED_BEHIND)
+    restoring = opened(Role.ACTIVE, Event.BEHIND)
     assert restoring.step(1.0, Event.REVOKE) == (Effect.RELEASE, Effect.CLOSE)
 
 
 def test_a_lost_learner_is_not_lost() -> None:
-    learner = life(Role.LEARNER, Event.OPENED_BEHIND)
+    learner = opened(Role.LEARNER, Event.BEHIND)
     with pytest.raises(InvalidTransition):
         learner.step(1.0, Event.LOST)
 
 
 def test_an_empty_cell_tells_the_story() -> None:
-    active = life(Role.ACTIVE, Event.OPENED_AT_END)
+    active = opened(Role.ACTIVE, Event.AT_END)
     with pytest.raises(InvalidTransition, match=r"task 1_0: START while active and running.*OPEN"):
         active.step(1.0, Event.START)
 
@@ -67,7 +102,7 @@ def test_every_living_state_can_end(role: Role) -> None:
             reached.add(state)
             todo += [cell.next for (_, at), cell in table.items() if at is state and cell.next]
     assert TaskState.CLOSED in reached
-    for state in reached - {TaskState.CLOSED, TaskState.CLOSING, TaskState.CREATED}:
+    for state in reached - {TaskState.CLOSED, TaskState.CREATED}:
         assert any((event, state) in table for event in (Event.REVOKE, Event.DROP, Event.LOST))
 
 
@@ -77,5 +112,5 @@ def test_nothing_is_processed_outside_of_running(event: Event, state: TaskState)
     for role in (Role.ACTIVE, Role.LEARNER):
         if cell := TABLE[role].get((event, state)):
             assert (Effect.RUN in cell.effects) == (cell.next is TaskState.RUNNING)
-            assert (Effect.RELEASE in cell.effects) <= (cell.next is TaskState.CLOSING)
+            assert (Effect.RELEASE in cell.effects) <= bool(cell.next and cell.next.ends)
             assert (cell.next is TaskState.RUNNING) <= (role is Role.ACTIVE)
