@@ -340,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(waiter.answered, lost)
 
     def _set_option(self, level: int, name: int, value: int | bytes) -> None:
-        """On the socket, if there is one: simulated connections have none, ended ones a closed."""
+        """On the socket, if there is one: ended connections have a closed one."""
         sock = self._transport.get_extra_info("socket")
         if sock and sock.fileno() >= 0:
             sock.setsockopt(level, name, value)

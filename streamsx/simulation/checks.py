@@ -23,6 +23,7 @@ from streamsx.simulation import front
 from streamsx.simulation.apps import UNDECODABLE, readers
 from streamsx.simulation.homes import Home
 from streamsx.simulation.scene import APP, COUNTS, ROUTED, SIZES, WORDS
+from streamsx.state.api import ROW
 from streamsx.state.layout import changelog_key
 
 if TYPE_CHECKING:
@@ -207,10 +208,10 @@ class StoresEqualTheirChangelogs(Check):
         for changelog in self.world.scene.changelogs:
             tp = TopicPartition(changelog, task.partition)
             name = changelog.removeprefix(f"{APP}-").removesuffix("-changelog")
-            position = home.position(name, task.partition)
-            newest = self.world.newest(tp, position).items()
-            rows = home.store(name, task.partition).items()
-            other = {key for key, _ in newest ^ {(changelog_key(row), raw) for row, raw in rows}}
+            store = home.rows(name, task.partition)
+            position = store.position() or 0
+            rows = {(changelog_key(row), raw) for row, raw in store.scan(ROW, None)}
+            other = {key for key, _ in self.world.newest(tp, position).items() ^ rows}
             if other - self.spoiled[tp]:
                 self.wrong(f"{home.name}: store {name} of {task} is not {tp} up to {position}")
             elif other:

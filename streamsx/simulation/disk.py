@@ -12,7 +12,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from streamsx.state.api import ROW
 from streamsx.state.disk import failed
 from streamsx.state.memory import MemoryRows
 
@@ -27,16 +26,6 @@ class Disk:
     def open(self, path: Path, _layout: str) -> "DiskRows":
         path.mkdir(parents=True, exist_ok=True)
         return self.stores.setdefault(path, DiskRows(self, path))
-
-    def rows(self, path: Path) -> dict[bytes, bytes]:
-        """All of a store; empty if there is none."""
-        found = self.stores.get(path)
-        return {} if found is None else dict(found.scan(ROW, None))
-
-    def position(self, path: Path) -> int:
-        """The next changelog offset that is not in a store."""
-        found = self.stores.get(path)
-        return 0 if found is None else found.position() or 0
 
     def lose(self) -> None:
         """All of it."""

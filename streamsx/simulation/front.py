@@ -30,7 +30,22 @@ GROUP_APIS = frozenset(
         Api.OFFSET_FETCH, Api.DESCRIBE_GROUPS,
     }
 )  # fmt: skip
-LEADER_APIS = frozenset({Api.PRODUCE, Api.FETCH, Api.LIST_OFFSETS})
+LEADER_APIS: dict[Api, tuple[Any, ...]] = {
+    Api.PRODUCE: (
+        "topic_data", "name", "partition_data", "index",
+        "responses", "partition_responses", "index", {"base_offset": -1},
+    ),
+    Api.FETCH: (
+        "topics", "topic", "partitions", "partition",
+        "responses", "partitions", "partition_index", {"high_watermark": -1, "records": b""},
+    ),
+    Api.LIST_OFFSETS: (
+        "topics", "name", "partitions", "partition_index",
+        "topics", "partitions", "partition_index", {"timestamp": -1, "offset": -1},
+    ),
+}  # fmt: skip
+"""What its fields are called, in a request (topics, name, partitions, number) and in its answer
+(topics, partitions, number), and what stands in one that refuses."""
 DAMAGED_AT = -3
 """Inside of the last record of an answer."""
 NOBODY = -1
@@ -149,32 +164,22 @@ class Front:
 
 def names(call: Call) -> list[str]:
     """Of the topics in a request to a leader."""
-    body = call.body
-    match call.api:
-        case Api.PRODUCE:
-            return [topic.name for topic in body.topic_data]
-        case Api.FETCH:
-            return [topic.topic for topic in body.topics]
-        case _:
-            return [topic.name for topic in body.topics]
+    topics, name, *_ = LEADER_APIS[call.api]
+    return [getattr(topic, name) for topic in getattr(call.body, topics)]
 
 
 def refusal(call: Call, code: ErrorCode) -> ReplyBody:
     """Every partition of a request to a leader."""
-    topics: list[dict[str, Any]] = []
-    for topic in call.body.topic_data if call.api is Api.PRODUCE else call.body.topics:
-        if call.api is Api.PRODUCE:
-            parts = [{"index": p.index, "base_offset": -1} for p in topic.partition_data]
-            told = {"name": topic.name, "partition_responses": parts}
-        elif call.api is Api.FETCH:
-            empty = {"high_watermark": -1, "records": b""}
-            parts = [{"partition_index": p.partition, **empty} for p in topic.partitions]
-            told = {"topic": topic.topic, "partitions": parts}
-        else:
-            none = {"timestamp": -1, "offset": -1}
-            parts = [{"partition_index": p.partition_index, **none} for p in topic.partitions]
-            told = {"name": topic.name, "partitions": parts}
-        for part in parts:
-            part["error_code"] = code
-        topics.append(told)
-    return {"topics": topics} if call.api is Api.LIST_OFFSETS else {"responses": topics}
+    topics, name, partitions, number, *answer = LEADER_APIS[call.api]
+    told, parts, index, usual = answer
+    refused = [
+        {
+            name: getattr(topic, name),
+            parts: [
+                {index: getattr(one, number), "error_code": code, **usual}
+                for one in getattr(topic, partitions)
+            ],
+        }
+        for topic in getattr(call.body, topics)
+    ]
+    return {told: refused}

@@ -23,6 +23,7 @@ from streamsx.simulation.nodes import BOOTSTRAP
 from streamsx.simulation.process import Process
 from streamsx.simulation.scene import APP
 from streamsx.state.directory import StateDirectory
+from streamsx.state.memory import MemoryRows
 
 if TYPE_CHECKING:
     from streamsx.simulation.world import World
@@ -142,9 +143,9 @@ class Home:
 
     def busy(self, seconds: float) -> None:
         """User code holds the data loop; the control thread goes on."""
-        if self.alive and (loop := self.process.main.loop) is not None:
+        if self.alive:
             self.say(f"busy for {seconds} s")
-            loop.hold(seconds)
+            self.process.main.loop.hold(seconds)
 
     def say(self, what: str) -> None:
         """Where its folder is, which is elsewhere each time, is no part of a story."""
@@ -176,12 +177,7 @@ class Home:
         actives = parts.tasks.actives.items()
         return frozenset(task for task, active in actives if not active.suspended)
 
-    def store(self, name: str, partition: int) -> dict[bytes, bytes]:
-        """The rows on its disk."""
-        return self.disk.rows(self._path(name, partition))
-
-    def position(self, name: str, partition: int) -> int:
-        return self.disk.position(self._path(name, partition))
-
-    def _path(self, name: str, partition: int) -> Path:
-        return self.folder / APP / "stores" / name / str(partition)
+    def rows(self, name: str, partition: int) -> MemoryRows:
+        """A store on its disk; empty if there is none."""
+        path = self.folder / APP / "stores" / name / str(partition)
+        return self.disk.stores.get(path) or MemoryRows()

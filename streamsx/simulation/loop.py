@@ -87,7 +87,8 @@ class ThreadLoop(BaseSelectorEventLoop):
     _timer_cancelled_count: int
     _transports: dict[int, asyncio.Transport]
 
-    def __init__(self, process: "Process", name: str) -> None:
+    def __init__(self, process: "Process", name: str, ended: Callable[[], None]) -> None:
+        self._ended = ended
         self.process, self.scheduler, self.net = process, process.scheduler, process.net
         self.name = f"{process.name}/{name}"
         self.number = next(self.scheduler.numbers)
@@ -103,7 +104,6 @@ class ThreadLoop(BaseSelectorEventLoop):
         self._sockets = SimSelector(self.net, self.wake)
         super().__init__(self._sockets)
         self.set_debug(False)
-        process.loops.append(self)
 
     # -- what asyncio asks of the machine
 
@@ -285,4 +285,4 @@ class ThreadLoop(BaseSelectorEventLoop):
         if self._turns > LIVELOCK_TURNS:
             scheduler.violate("livelock", f"{self.name}: {self._turns} turns in one second")
         if self._ending and not self._ready and not self._left():
-            self.process.loop_over(self)
+            self._ended()

@@ -80,7 +80,7 @@ class Nodes:
         front.coordinator = 1 - front.coordinator if node is None else node
         self.scheduler.say(BROKER, f"coordinates on node {front.coordinator}")
         if self.alive and self.service is not None:
-            self.process.loops[0].call_soon_threadsafe(self.service.groups.move)
+            self.process.main.call(self.service.groups.move)
 
     def move_leader(self, node: int | None = None) -> None:
         front = self.front

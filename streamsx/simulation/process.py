@@ -32,9 +32,7 @@ class Process:
         self.clock = SimClock(self.scheduler)
         self.alive, self.killed = True, False
         self.frozen_until = 0.0
-        self.loops: list[ThreadLoop] = []
         self.threads: list[SimThread] = []
-        """Those that have started."""
         self.sockets: dict[int, SimSocket] = {}
         """Those that are open."""
         self.on_kill: list[Callable[[], None]] = []
@@ -44,20 +42,14 @@ class Process:
     def __repr__(self) -> str:
         return f"<Process {self.name}>"
 
-    def thread(self, name: str, main: ProcessMain) -> "SimThread":
-        """Another one, that has not started."""
-        return SimThread(self, name, main)
-
     def begin(self, name: str, main: ProcessMain) -> "asyncio.Future[None]":
         """As a worker has its control thread begun; done, on the caller's loop, at its end."""
-        thread = SimThread(self, name, main)
-        thread.start()
-        return thread.end()
+        return self.start(main, name).end()
 
     def start(self, main: ProcessMain, name: str = "main") -> "SimThread":
-        """The main thread."""
+        """A thread; the first one is the main one."""
         thread = SimThread(self, name, main)
-        thread.start()
+        self.threads.append(thread)
         return thread
 
     @property
@@ -84,26 +76,20 @@ class Process:
 
     def signal(self, number: int) -> None:
         """Without a handler it kills."""
-        loop = self.main.loop
-        handler = loop.signals.get(number) if loop else None
-        if loop is not None and handler is not None:
-            loop.call_soon_threadsafe(handler)
+        if handler := self.main.loop.signals.get(number):
+            self.main.loop.call_soon_threadsafe(handler)
         else:
             self.kill()
 
-    def loop_over(self, loop: ThreadLoop) -> None:
-        """All of a thread's tasks have ended."""
-        loop.close()
-        for thread in self.threads:
-            if thread.loop is loop:
-                thread.tell_end()
-        if loop is self.main.loop:
+    def thread_over(self, thread: "SimThread") -> None:
+        """All of its tasks have ended."""
+        if thread is self.main:
             self._gone(power=False)
 
     def _gone(self, *, power: bool) -> None:
         self.alive = False
-        for loop in self.loops:
-            loop.close()
+        for thread in self.threads:
+            thread.loop.close()
         if power:
             self.net.switch_off(self)
         for sock in tuple(self.sockets.values()):
@@ -114,43 +100,28 @@ class SimThread:
     """A thread of a simulated process. `result` or `error`: how its coroutine has ended."""
 
     def __init__(self, process: Process, name: str, main: ProcessMain) -> None:
-        self.process, self.name, self._main = process, name, main
-        self.loop: ThreadLoop | None = None
-        self.task: asyncio.Task[Any] | None = None
+        self.process = process
+        self.loop = ThreadLoop(process, name, self._ended)
         self.result: Any = None
         self.error: BaseException | None = None
         self._over: Future[None] = Future()
-
-    @property
-    def alive(self) -> bool:
-        return self.loop is not None and not self.loop.is_closed()
-
-    def start(self) -> None:
-        self.process.threads.append(self)
-        self.loop = ThreadLoop(self.process, self.name)
-        self.task = self.loop.create_task(self._main(), name=self.name)
+        self.task = self.loop.create_task(main(), name=name)
         self.task.add_done_callback(self._done)
         self.loop.wake()
 
+    @property
+    def alive(self) -> bool:
+        return not self.loop.is_closed()
+
     def call(self, function: Callable[..., object], *arguments: object) -> None:
-        if self.loop is not None:
-            with suppress(RuntimeError):  # it is over
-                self.loop.call_soon_threadsafe(function, *arguments)
+        with suppress(RuntimeError):  # it is over
+            self.loop.call_soon_threadsafe(function, *arguments)
 
     def end(self) -> "asyncio.Future[None]":
         """Done, on the caller's loop, when it is over, or has failed."""
         return asyncio.wrap_future(self._over)
 
-    def tell_end(self) -> None:
-        """To those who wait for it."""
-        if self._over.set_running_or_notify_cancel():
-            if self.error is None:
-                self._over.set_result(None)
-            else:
-                self._over.set_exception(self.error)
-
     def _done(self, task: asyncio.Task[Any]) -> None:
-        assert self.loop is not None
         if task.cancelled():
             self.error = asyncio.CancelledError()
         elif (error := task.exception()) is not None:
@@ -158,3 +129,12 @@ class SimThread:
         else:
             self.result = task.result()
         self.loop.end()
+
+    def _ended(self) -> None:
+        self.loop.close()
+        if self._over.set_running_or_notify_cancel():
+            if self.error is None:
+                self._over.set_result(None)
+            else:
+                self._over.set_exception(self.error)
+        self.process.thread_over(self)

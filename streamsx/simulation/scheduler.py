@@ -162,7 +162,7 @@ class Scheduler:
         Without it the interpreter would complain of the coroutines of those who were killed.
         """
         self._heap.clear()
-        loops = [loop for process in self.processes for loop in process.loops]
+        loops = [thread.loop for process in self.processes for thread in process.threads]
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # begun too late, and never awaited

@@ -382,14 +382,8 @@ def play(seed: int, *, story: int = 40, logs: bool = False) -> Result:
         except Violation as wrong:
             violation = wrong
         told = made.scheduler.trace[-story:] if story else []
+        lines = tuple(f"{at:9.3f} {who:12} {what}" for at, who, what in told)
+        cpu_s, digest = process_time() - began, made.scheduler.digest
         return Result(
-            seed=seed,
-            digest=made.scheduler.digest,
-            violation=violation,
-            virtual_s=made.now,
-            cpu_s=process_time() - began,
-            surplus=made.surplus,
-            excused=made.excused,
-            met=made.met,
-            story=tuple(f"{at:9.3f} {who:12} {what}" for at, who, what in told),
+            seed, digest, violation, made.now, cpu_s, made.surplus, made.excused, made.met, lines
         )

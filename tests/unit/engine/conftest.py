@@ -193,9 +193,7 @@ class Bench:
 
     def at_broker(self, what: Callable[[], object]) -> None:
         """In a turn of its thread."""
-        loop = self.process.main.loop
-        assert loop is not None
-        loop.call_soon_threadsafe(what)
+        self.process.main.call(what)
 
     def read(self, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
         """All keys and values that are there."""
