@@ -85,7 +85,7 @@ def measure(options: argparse.Namespace) -> None:
     rates: dict[str, list[float]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory(prefix="streamsx-throughput-") as place:
         root = Path(place)
-        with broker(options.bootstrap, root) as bootstrap:
+        with broker(options.bootstrap) as bootstrap:
             lines = {"start": options.records // START, "all": options.records}
             for name, records in lines.items():
                 fill(bootstrap, topic_of(name), records, case)
@@ -121,23 +121,15 @@ def summary(rates: dict[str, list[float]]) -> dict[str, Any]:
 
 
 @contextmanager
-def broker(bootstrap: str | None, root: Path) -> Iterator[str]:
+def broker(bootstrap: str | None) -> Iterator[str]:
     """The address of one that is there, or of an embedded one that ends with this."""
+    from streamsx.testing import Broker
+
     if bootstrap is not None:
         yield bootstrap
         return
-    command = [sys.executable, "-m", "streamsx", "broker", "--port", "0", "--data"]
-    with (
-        (root / "broker.log").open("wb") as log,
-        subprocess.Popen(
-            [*command, str(root / "broker")], stdout=subprocess.PIPE, stderr=log, text=True
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().removeprefix("ready ").strip()
-        finally:
-            process.terminate()
+    with Broker() as embedded:
+        yield embedded.bootstrap
 
 
 def fill(bootstrap: str, topic: str, records: int, case: str) -> None:

@@ -170,12 +170,9 @@ class Table(FaustNames, MutableMapping[K, V]):
 
     def _stores(self) -> Iterator[CachedStore[Any, Any]]:
         """This task's, or those of all that run here. Raises TableNotInTask."""
-        task = RUNNING.get(None)
-        if task is None:
+        if RUNNING.get(None) is None:
             return iter(self._app.stores(self.name).values())
-        if self.name not in task.stores:
-            self._refuse()
-        return iter((task.stores[self.name],))
+        return iter((self._writable(),))
 
     def _elsewhere(self, key: Any) -> Any:
         found = (store.get(key) for store in self._stores())
@@ -186,11 +183,7 @@ class Table(FaustNames, MutableMapping[K, V]):
             yield from store.items()
 
     def _writable(self) -> CachedStore[Any, Any]:
-        task = RUNNING.get(None)
-        if task is None or self.name not in task.stores:
-            self._refuse()
-        store: CachedStore[Any, Any] = task.stores[self.name]
-        return store
+        return self._store or self._here() or self._refuse()
 
     def _refuse(self) -> NoReturn:
         task = RUNNING.get(None)

@@ -128,14 +128,6 @@ def scan(data: Buffer, *, check: bool) -> Iterator[tuple[int, int, Header]]:
         at += size
 
 
-def end_offset(data: Buffer, start: int) -> int:
-    """The offset behind the last whole batch, looking at headers alone; `start` without one."""
-    end = start
-    for _, _, header in scan(data, check=False):
-        end = header.last_offset + 1
-    return max(start, end)
-
-
 def columns(
     data: Buffer, start: int, *, aborted: Iterable[tuple[int, int]] = (), check: bool = True
 ) -> Columns:
