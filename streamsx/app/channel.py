@@ -123,9 +123,10 @@ class Topic(FaustNames):
     ) -> Done:
         """Send one record; complete when it returns, and awaiting it suspends nobody.
 
-        Within an agent it has the time of the record at hand unless `timestamp` (in seconds) is
-        given, and the commit that covers that record waits for it. Elsewhere it has the current
-        time, and no commit waits for it. `force` is Faust's and does nothing here.
+        Within an agent it has the time of the record at hand (none, where that has none) unless
+        `timestamp` (in seconds) is given, and the commit that covers that record waits for it.
+        Elsewhere it has the current time, and no commit waits for it. `force` is Faust's and does
+        nothing here.
 
         Raises TypeError for what the serializer cannot write, UsageError while no worker runs,
         ValueError for a topic with several names.
@@ -145,11 +146,9 @@ class Topic(FaustNames):
         else:
             bound = task.sends.get(name) if partition is None else task.outbox.to(name, partition)
             send, batch = bound or task.to(name), task.inbox.batch
-            at_ms = -1 if batch is None else batch.timestamps[task.inbox.index]
+            at_ms = self._app.now_ms() if batch is None else batch.timestamps[task.inbox.index]
         if timestamp is not None:
             at_ms = round(timestamp * 1000)
-        elif at_ms < 0:  # in a body, before its first record
-            at_ms = self._app.now_ms()
         extra = None if headers is None else _headers(headers)
         send(keys[type(key)](key), values[type(value)](value), at_ms, extra)
         return DONE

@@ -73,17 +73,19 @@ class Streak:
     it has been read.
     """
 
-    __slots__ = ("_count", "_limit", "_next", "first")
+    __slots__ = ("_count", "_limit", "_next", "first", "since")
 
     def __init__(self, limit: int | None) -> None:
         self._limit, self._count, self._next = limit, 0, 0
         self.first = -1
         """Offset."""
+        self.since = -1
+        """Stream time before it."""
 
-    def failed(self, ordinal: int, offset: int) -> bool:
-        """This record has; whether it is one too many."""
+    def failed(self, ordinal: int, offset: int, stream_time: int) -> bool:
+        """This record has; whether it is one too many. `stream_time`: before it."""
         if ordinal != self._next or not self._count:
-            self._count, self.first = 0, offset
+            self._count, self.first, self.since = 0, offset, stream_time
         self._count, self._next = self._count + 1, ordinal + 1
         return self._limit is not None and self._count >= self._limit
 

@@ -32,6 +32,10 @@ class Scope:
         """Next offset that is safe to commit; `ordinal`: of the record at hand, or the next one."""
         return self._streak.first if self._streak.lasts(ordinal) else reached
 
+    def stream_time(self, ordinal: int) -> int:
+        """Of the task, unless a streak holds the position: then before that."""
+        return self._streak.since if self._streak.lasts(ordinal) else self._task.stream_time
+
     def failed(
         self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
     ) -> None:
@@ -55,6 +59,11 @@ class AgentRun:
     def position(self) -> int:
         """Next offset that is safe to commit."""
         return self._scope.position(self._inbox.ordinal, self._inbox.position)
+
+    @property
+    def stream_time(self) -> int:
+        """Of the task, as far as no streak holds it back."""
+        return self._scope.stream_time(self._inbox.ordinal)
 
     def run(self, chunk: Chunk) -> None:
         self._inbox.chunks.append(chunk)
@@ -104,6 +113,11 @@ class LoopRun:
     def position(self) -> int:
         """Next offset that is safe to commit: that of the slowest branch."""
         return min(scope.position(self._passed, self._reached) for scope in self._scopes)
+
+    @property
+    def stream_time(self) -> int:
+        """Of the task, as far as no streak holds it back."""
+        return min(scope.stream_time(self._passed) for scope in self._scopes)
 
     def run(self, chunk: Chunk) -> None:
         batch, start, stop = chunk.batch, chunk.start, chunk.stop

@@ -137,6 +137,14 @@ class Inbox:
         """Of the record at hand, in ms; -1 without one."""
         return -1 if self.batch is None else self.batch.timestamps[self.index]
 
+    @property
+    def stream_time(self) -> int:
+        """That which the record at hand finds, in ms: the highest timestamp of all that its task
+        has taken, up to and with its own. -1 without one.
+        """
+        times = self._chunk.times if self.batch is not None else None
+        return -1 if times is None else times.at(self.index)
+
     def begin(self) -> list[bytes | None]:
         """The next chunk: its values. The list is emptied when nothing more of it may be read."""
         chunk = self._chunk = self.chunks.popleft()
@@ -203,7 +211,7 @@ class Inbox:
         self._passed += after - self._start
         self.batch, self._done = None, batch.following(after)
         if after < self._stop:
-            self.chunks.appendleft(Chunk(batch, after, self._stop))
+            self.chunks.appendleft(Chunk(batch, after, self._stop, self._chunk.times))
 
     def _end(self) -> None:
         """Whoever iterates over the chunk is at its end, of both columns: a key without a value

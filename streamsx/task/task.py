@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, NamedTuple
 
 from streamsx.errors import (
@@ -28,7 +27,7 @@ from streamsx.errors import (
 )
 from streamsx.model import TaskId
 from streamsx.state.cache import CachedStore, Changes
-from streamsx.task.batch import Batch, Chunk
+from streamsx.task.batch import Batch, Chunk, Times
 from streamsx.task.merge import Merge
 from streamsx.task.policy import Failure, Policy, Streak, Word
 from streamsx.task.reader import AgentRun, LoopRun
@@ -42,8 +41,8 @@ STORE_FAULTS = (DiskFailed, StoreCorrupt, StoreLocked)
 class Sealed(NamedTuple):
     """What a commit cycle carries for one task.
 
-    `positions`: topic -> next offset; `rows`: per store, local bytes (None deletes); `records`: how
-    many were taken since the seal before.
+    `positions`: topic -> next offset; `stream_time`: not ahead of them; `rows`: per store, local
+    bytes (None deletes); `records`: how many were taken since the seal before.
     """
 
     positions: Mapping[str, int]
@@ -123,6 +122,8 @@ class Task:
         self._checking = False
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
         self._merge = Merge(self._queues, metadata.high)
+        self._newest: dict[str, Times] = {}
+        """Of the chunk that was taken last, per topic."""
         self._loops = {s.topic: [LoopRun(s, self)] if s.branches else [] for s in plan.sources}
         self._agents = {s.topic: [AgentRun(a, s, self) for a in s.agents] for s in plan.sources}
         self._changelogs = {
@@ -209,14 +210,26 @@ class Task:
         yield from self._agents[topic]
 
     def _run(self, chunk: Chunk) -> None:
-        batch, start, stop = chunk
+        batch, start, stop, _ = chunk
         topic = batch.topic
-        newest = max(islice(batch.timestamps, start, stop), default=-1)
-        self.stream_time = max(self.stream_time, newest)
+        times = self._newest[topic] = Times(batch, start, stop, self.stream_time)
+        self.stream_time = times.behind
         self.records += stop - start
         self.taken[topic] = batch.following(stop)
+        chunk = chunk._replace(times=times)
         for reader in self._readers(topic):
             reader.run(chunk)
+
+    def _stream_time(self, positions: Mapping[str, int]) -> int:
+        """Where a task that goes on from `positions` has to begin: what is read again must not find
+        it ahead, in whatever order topics were read.
+        """
+        found = [self.stream_time]
+        for topic, position in positions.items():
+            if position < self.taken[topic]:
+                found.append(self._newest[topic].below(position))
+                found += (reader.stream_time for reader in self._readers(topic))
+        return min(found)
 
     def failed(self, failure: Failure, streak: Streak, ordinal: int) -> None:
         """What becomes of a record; `ordinal`: its number with its reader, whose streak it is.
@@ -234,7 +247,8 @@ class Task:
         else:
             self.skipped[failure.operator] += 1
             self.policy.report(failure)
-            if streak.failed(ordinal, failure.offset):
+            before = self._newest[failure.topic].below(failure.offset)
+            if streak.failed(ordinal, failure.offset, before):
                 self._ended = self._stopped(failure, streak.first)
         if self._ended is not None:
             raise self._ended from (None if self._ended is error else error)
@@ -282,7 +296,7 @@ class Task:
                 del seal.stores[0]
         elif seal.parts:
             name, part = seal.parts.popleft()
-            self._changelogs[name](part.keys, part.values, max(self.stream_time, 0))
+            self._changelogs[name](part.keys, part.values, max(seal.sealed.stream_time, 0))
         if seal.stores or seal.parts:
             return None
         self._sealing = None
@@ -290,7 +304,7 @@ class Task:
 
     def _begin_seal(self) -> Sealing:
         positions, checked = self.positions, self._checking
-        sealed = Sealed(positions, self.stream_time, {}, self.records)
+        sealed = Sealed(positions, self._stream_time(positions), {}, self.records)
         self.records, self._noted = 0, positions
         self._check_values()
         return Sealing(sealed, checked, sorted(self.stores))

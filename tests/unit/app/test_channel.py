@@ -35,6 +35,20 @@ def test_what_is_sent_has_the_time_of_the_record_at_hand(app: App, drive: Drive)
     assert second.headers == {"a": b"1", "b": b"2"}
 
 
+def test_a_record_without_a_time_gives_none_to_what_is_sent(app: App, drive: Drive) -> None:
+    out = app.topic("out", partitions=1)
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            await out.send(value=word)
+            await out.send(value=word, partition=0)
+
+    driver = drive(app)
+    driver.pipe("words", [(None, "a", -0.001)])
+    assert [each.timestamp for each in driver.read("out")] == [-0.001, -0.001]
+
+
 def test_a_partition_can_be_given(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=4)
 

@@ -27,6 +27,9 @@ class Sent(Outbox):
     def __init__(self) -> None:
         self.by_topic: dict[str, list[Row]] = defaultdict(list)
         self.times: list[int] = []
+        self.row_times: list[int] = []
+        self.timed: dict[str, list[tuple[bytes | None, int]]] = defaultdict(list)
+        """Keys and times, per topic, without changelogs."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         def send(
@@ -34,11 +37,13 @@ class Sent(Outbox):
         ) -> None:
             self.by_topic[topic].append((key, value))
             self.times.append(timestamp)
+            self.timed[topic].append((key, timestamp))
 
         return send
 
     def rows(self, topic: str, partition: int) -> SendRows:
-        def send(keys: Sequence[bytes], values: Sequence[bytes | None], _timestamp: int) -> None:
+        def send(keys: Sequence[bytes], values: Sequence[bytes | None], timestamp: int) -> None:
+            self.row_times.append(timestamp)
             self.by_topic[topic] += zip(keys, values, strict=True)
 
         return send

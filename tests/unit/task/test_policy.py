@@ -6,7 +6,8 @@ from streamsx.task.policy import Streak
 
 
 def failed(streak: Streak, *records: tuple[int, int]) -> list[bool]:
-    return [streak.failed(ordinal, offset) for ordinal, offset in records]
+    """Each at a stream time of ten times its offset."""
+    return [streak.failed(ordinal, offset, 10 * offset) for ordinal, offset in records]
 
 
 def test_the_first_of_a_streak_holds_the_position_until_a_record_behind_it_was_read() -> None:
@@ -14,7 +15,7 @@ def test_the_first_of_a_streak_holds_the_position_until_a_record_behind_it_was_r
     assert not streak.lasts(3)
     failed(streak, (3, 40), (4, 44))
     assert [streak.lasts(ordinal) for ordinal in (4, 5, 6)] == [True, True, False]
-    assert streak.first == 40
+    assert (streak.first, streak.since) == (40, 400)
 
 
 def test_holes_in_the_log_do_not_end_a_streak() -> None:
