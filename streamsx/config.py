@@ -223,7 +223,6 @@ class Config:
     imbalance_percentage: float = setting(0.2, number, "stream_imbalance_percentage")
     max_learners: int | None = setting(None, or_none(whole(0)), "max_warmup_replicas")
     max_learners_per_member: int | None = setting(2, or_none(whole(0)))
-    learner_partial_rebalance: bool = setting(True, flag)
 
     state_dir: str | None = setting(None, or_none(text), "datadir", env="APP_DATADIR")
     store: str = setting("rocksdb://", one_of("rocksdb://", "memory://"), env="APP_STORE")
@@ -246,9 +245,6 @@ class Config:
     broker_check_crcs: bool = setting(True, flag, "check_crcs", env="BROKER_CHECK_CRCS")
 
     producer_linger_s: float = setting(0.005, seconds, "linger", env="PRODUCER_LINGER")
-    producer_max_batch_size_bytes: int = setting(
-        64 << 10, positive(size_bytes), "batch_size", env="PRODUCER_MAX_BATCH_SIZE"
-    )
     produce_buffer_bytes: int = setting(32 << 20, positive(size_bytes), "buffer_memory")
     producer_compression_type: str | None = setting(
         None,

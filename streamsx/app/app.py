@@ -174,7 +174,7 @@ class App(FaustNames):
     def _add_job(
         self, fun: Callable[..., Any], name: str | None, every: float | None, *, on_leader: bool
     ) -> None:
-        may_run = self.is_leader if on_leader else _always
+        may_run = self.is_leader if on_leader else lambda: True
         arguments = (self,) if signature(fun).parameters else ()
         if not iscoroutinefunction(unwrap(fun)):
             raise TypeError(f"not an async function: {fun!r}: write `async def`")
@@ -253,10 +253,6 @@ class App(FaustNames):
 
     def __repr__(self) -> str:
         return f"<App: {self._id}>"
-
-
-def _always() -> bool:
-    return True
 
 
 def _add(known: dict[str, Any], name: str, made: object, what: str, app: str) -> None:

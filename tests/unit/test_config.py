@@ -2,10 +2,14 @@
 
 import datetime
 import math
+import re
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import streamsx
 from streamsx.config import SETTINGS, Config, name_of, seconds, servers, size_bytes
 
 
@@ -78,3 +82,12 @@ def test_no_name_means_two_settings() -> None:
         name for known in set(SETTINGS.values()) for name in SETTINGS if SETTINGS[name] is known
     ]
     assert len(names) == len(SETTINGS)
+
+
+def test_each_setting_does_something() -> None:
+    package = Path(streamsx.__file__).parent
+    folders = [package, *(each.resolve() for each in package.iterdir() if each.is_symlink())]
+    files = (file for folder in folders for file in folder.rglob("*.py"))
+    used = "".join(file.read_text() for file in files if file.name != "config.py")
+    idle = {each.name for each in fields(Config) if not re.search(rf"\.{each.name}\b", used)}
+    assert idle == {"processing_guarantee"}, "that one has one value; all others are refused"
