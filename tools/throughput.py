@@ -17,8 +17,6 @@ import asyncio
 import json
 import os
 import shlex
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +29,7 @@ from streamsx.clock import SystemClock
 from streamsx.config import whole
 from streamsx.errors import TaskFailed, UsageError
 from streamsx.tools.cli.command import Command, value
+from streamsx.tools.cli.processes import OURS, Child
 
 CLOCK = SystemClock()
 TOPIC = "throughput"
@@ -41,7 +40,7 @@ POLL_S = 0.05
 STALL_S = 120.0
 STOP_S = 30.0
 LOG_LINES = 3
-OURS = f"{sys.executable} -m streamsx worker streamsx.tools.peers.{{}} -l warning"
+WORKER = f"{shlex.join(OURS)} worker streamsx.tools.peers.{{}} -l warning"
 CASES = {"wordcount": "B", "aggregate": "C"}
 """Of ours, and what peers call it."""
 
@@ -81,7 +80,7 @@ def measure(options: argparse.Namespace) -> None:
     """Raises UsageError and others."""
     people = sys.stderr if options.json else sys.stdout
     case = options.case
-    programs = {"streamsx": OURS.format(case)} | ({"peer": options.peer} if options.peer else {})
+    programs = {"streamsx": WORKER.format(case)} | ({"peer": options.peer} if options.peer else {})
     rates: dict[str, list[float]] = {name: [] for name in programs}
     with tempfile.TemporaryDirectory(prefix="streamsx-throughput-") as place:
         root = Path(place)
@@ -150,29 +149,17 @@ def one(
         "PARTITIONS": str(PARTITIONS), "WORKLOAD": CASES[case], "STYLE": "agent",
         "STREAMSX_BOOTSTRAP": bootstrap,
     }  # fmt: skip
-    log = state.with_suffix(".log")
-    with (
-        log.open("wb") as written,
-        subprocess.Popen(
-            shlex.split(program), env=environment, stdout=written, stderr=written
-        ) as process,
-    ):
-        try:
-            return watched(process, bootstrap, topic, group, records)
-        except TaskFailed as error:
-            tail = " | ".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
-            raise TaskFailed(f"{error}: its log ends: {tail}") from error
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    process = Child(name, state.with_suffix(".log"), shlex.split(program), env=environment)
+    try:
+        return watched(process, bootstrap, topic, group, records)
+    except TaskFailed as error:
+        tail = " | ".join(process.tail(LOG_LINES))
+        raise TaskFailed(f"{error}: its log ends: {tail}") from error
+    finally:
+        process.stop(STOP_S)
 
 
-def watched(
-    process: "subprocess.Popen[bytes]", bootstrap: str, topic: str, group: str, records: int
-) -> MeasuredRun:
+def watched(process: Child, bootstrap: str, topic: str, group: str, records: int) -> MeasuredRun:
     """Until the commit that leaves nothing: no line, and no word of a line."""
     from streamsx.tools.peers.corpora import GroupProgress, progress
 
@@ -183,7 +170,7 @@ def watched(
             now = CLOCK.now()
             if made != last:
                 moved_at, last = now, made
-            if process.poll() is not None or now - moved_at > STALL_S:
+            if process.code is not None or now - moved_at > STALL_S:
                 raise TaskFailed(f"no progress: {group}: at {made.records} of {records}")
             if made.records >= records and not made.left:
                 return MeasuredRun(made.records, cpu_s(process.pid), now - began)

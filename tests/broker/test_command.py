@@ -44,7 +44,7 @@ def test_from_the_keyboard_it_ends_with_130(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as process:
         assert process.pid
         os.kill(process.pid, signal.SIGINT)
-        assert process._end() == 130
+        assert process.wait() == 130
 
 
 def test_a_directory_has_one_broker(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ import json
 import subprocess
 import sys
 
-from streamsx.tools.throughput import OURS
+from streamsx.tools.throughput import WORKER
 
 
 def test_a_program_beside_itself_is_about_as_fast() -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "streamsx", "throughput", "--json",
-            "--records", "40000", "--repeat", "1", "--peer", OURS.format("wordcount"),
+            "--records", "40000", "--repeat", "1", "--peer", WORKER.format("wordcount"),
         ],
         check=False, capture_output=True, text=True,
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """A group of real workers counts words: it starts, grows, shrinks, and every count is right."""
 
+from streamsx.tools.demonstration.group import SeenEvent
 from tests.support.wordcount import WordCount
-from tests.support.workers import Event, Workers
+from tests.support.workers import Workers
 
 LINES_PER_S = 800
 STATEFUL = "1_"
@@ -21,13 +22,13 @@ def share(workers: Workers, wordcount: WordCount, *names: str) -> None:
     workers.until(shared, f"all tasks shared by {names}")
 
 
-def moves(workers: Workers, since: float) -> list[Event]:
+def moves(workers: Workers, since: float) -> list[SeenEvent]:
     """Tasks that their owners stopped."""
     events = workers.events("task", to="suspended")
     return [event for event in events if event["mono"] > since]
 
 
-def before(event: Event, events: list[Event]) -> Event | None:
+def before(event: SeenEvent, events: list[SeenEvent]) -> SeenEvent | None:
     """The newest of these before it."""
     return next((e for e in reversed(events) if e["mono"] < event["mono"]), None)
 
@@ -62,7 +63,7 @@ def test_a_group_grows_and_shrinks_and_every_count_is_right(
     assert workers.stop("a", "b") == [0, 0]
 
 
-def check_that_its_learner_was_ready(workers: Workers, move: Event) -> None:
+def check_that_its_learner_was_ready(workers: Workers, move: SeenEvent) -> None:
     """The owner ran until there was a learner near the end, and that read on to the end."""
     task = move["task"]
     ready = before(move, workers.events("learner_ready", task=task))

@@ -21,7 +21,7 @@ from streamsx.errors import BrokerUnreachable
 from streamsx.kafka import wire
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
-from streamsx.testing import children
+from streamsx.tools.cli.processes import Child
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -131,7 +131,7 @@ class Node:
         self._jars, self._home, self._port = jars, home, port
         self._format_as, self._is_ready = format_as, ready
         self._clock = clock or SystemClock()
-        self._java: subprocess.Popen[bytes] | None = None
+        self._java: Child | None = None
         self._properties = home / "server.properties"
         self._properties.write_text(properties.format(home=home, host=HOST))
 
@@ -143,7 +143,7 @@ class Node:
     @property
     def pid(self) -> int | None:
         """Of the Java process; None while it is down."""
-        return self._java.pid if self._java and self._java.poll() is None else None
+        return self._java.pid if self._java and self._java.code is None else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -166,8 +166,7 @@ class Node:
             self._format()
         limit = () if idle_s is None else (OVERRIDE, f"connections.max.idle.ms={idle_s * 1000:.0f}")
         command = self._command("kafka.Kafka", str(self._properties), *limit)
-        with (self._home / "kafka.log").open("ab") as log:
-            self._java = children.start(command, out=log, err=log)
+        self._java = Child("kafka", self._home / "kafka.log", command)
 
     def wait(self) -> None:
         """Until it is ready. Raises BrokerUnreachable."""
@@ -179,21 +178,14 @@ class Node:
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL to one that does not end; nothing if it is down."""
-        if self._java is None:
-            return
-        self._java.terminate()
-        try:
-            self._java.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._java.kill()
-        self._java.wait()
-        self._java = None
+        if self._java is not None:
+            self._java.stop(STOP_TIMEOUT_S)
+            self._java = None
 
     def kill(self) -> None:
         """SIGKILL: as a crash."""
         if self._java is not None:
             self._java.kill()
-            self._java.wait()
             self._java = None
 
     def restart(self) -> None:
@@ -220,7 +212,7 @@ class Node:
             try:
                 status = self._java.wait(PROBE_PAUSE_S)
                 raise BrokerUnreachable(f"Kafka ended with {status}: {self._told()}")
-            except subprocess.TimeoutExpired:
+            except TimeoutError:
                 pass  # it is still running: ask again
             if self._clock.now() > until:
                 raise BrokerUnreachable(f"Kafka is not ready in time: {self._told()}")
@@ -233,8 +225,8 @@ class Node:
             return False
 
     def _told(self) -> str:
-        lines = (self._home / "kafka.log").read_text(errors="replace").splitlines()
-        return "\n".join([str(self._home), *lines[-LOG_LINES_TOLD:]])
+        assert self._java
+        return "\n".join([str(self._home), *self._java.tail(LOG_LINES_TOLD)])
 
 
 class ApacheKafka(Node):

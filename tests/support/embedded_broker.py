@@ -4,13 +4,11 @@ It is handled like `apache_kafka.ApacheKafka`, so that one test can run against 
 broker that only has to be there (`streamsx.testing.Broker`).
 """
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Self
 
 from streamsx.errors import BrokerUnreachable
-from streamsx.testing import children
+from streamsx.tools.cli.processes import OURS, Child, Died
 
 
 class EmbeddedBroker:
@@ -19,7 +17,8 @@ class EmbeddedBroker:
     def __init__(self, folder: Path, *options: str) -> None:
         """`options` are those of `streamsx broker`."""
         self._folder, self._options = folder, options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._log = folder.with_suffix(".err")
+        self._process: Child | None = None
         self.bootstrap = "127.0.0.1:0"
 
     @property
@@ -40,45 +39,38 @@ class EmbeddedBroker:
         """
         assert self._process is None, "it is running"
         port = self.bootstrap.rpartition(":")[2]
-        command = [sys.executable, "-m", "streamsx", "broker", "--data", str(self._folder)]
-        command += ["--port", port, *self._options]
+        command = [*OURS, "broker", "--data", str(self._folder), "--port", port, *self._options]
         if idle_s is not None:
             command += ["--connections-max-idle", f"{idle_s}s"]
-        with (self._folder.parent / f"{self._folder.name}.err").open("ab") as log:
-            self._process = children.start(command, out=subprocess.PIPE, err=log)
-        assert self._process.stdout
-        word, _, address = self._process.stdout.readline().decode().strip().partition(" ")
-        if word != "ready":
-            self.kill()
-            raise BrokerUnreachable(f"the broker did not start: {self.told()}")
-        self.bootstrap = address
+        process = Child("broker", self._log, command, prints=True)
+        try:
+            self.bootstrap = process.ready()
+        except Died as error:
+            raise BrokerUnreachable(f"the broker did not start: {self.told()}") from error
+        self._process = process
 
     def told(self) -> str:
         """All that it ever wrote to stderr."""
-        return (self._folder.parent / f"{self._folder.name}.err").read_text()
+        return self._log.read_text()
 
     def stop(self) -> int | None:
         """SIGTERM; its exit code, or None if it was down."""
-        if self._process is None:
-            return None
-        self._process.terminate()
-        return self._end()
+        process, self._process = self._process, None
+        return process.stop() if process else None
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        assert self._process is not None, "it is down"
+        process, self._process = self._process, None
+        return process.wait()
 
     def kill(self) -> None:
         """SIGKILL: as a crash."""
         if self._process is not None:
             self._process.kill()
-            self._end()
+            self._process = None
 
     def restart(self) -> None:
         """Stop if it runs, then start."""
         self.stop()
         self.start()
-
-    def _end(self) -> int:
-        assert self._process
-        assert self._process.stdout
-        code = self._process.wait()
-        self._process.stdout.close()
-        self._process = None
-        return code

@@ -11,12 +11,12 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import cycle, islice
 from typing import Self
 
 from streamsx.clock import Clock, SystemClock
 from streamsx.model import TopicPartition
-from streamsx.tools.demonstration.traffic import text
+from streamsx.tools.peers.corpora import lines
 from tests.support.client import Client
 
 SEND_EVERY_S = 0.02
@@ -44,7 +44,7 @@ class WordCount:
         self.client = Client(bootstrap)
         self._feeder = Client(bootstrap)
         self._clock = clock or SystemClock()
-        self._lines = text()
+        self._lines = cycle(lines())
         self._thread: threading.Thread | None = None
         self._enough = threading.Event()
         self._failed: BaseException | None = None

@@ -7,26 +7,21 @@ without having been told to fails whoever waits.
 Not here: brokers, records.
 """
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Event as Moment
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from streamsx.clock import Clock, SystemClock
-from streamsx.testing import children
+from streamsx.tools.cli.processes import OURS, Child
+from streamsx.tools.demonstration.group import EventsFile, SeenEvent
 
 WAIT_S = 30.0
 LOOK_EVERY_S = 0.02
 LINES_TOLD = 25
 T = TypeVar("T")
-
-Event = Mapping[str, Any]
-"""A line of an events file."""
 
 
 class WorkerProcess:
@@ -37,42 +32,24 @@ class WorkerProcess:
         self.state = folder / name
         self.told = folder / f"{name}.jsonl"
         self.log = folder / f"{name}.log"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Child | None = None
         self.expected = False
         """It was told to end, or is known to."""
-        self.events: list[Event] = []
-        self._read = 0
+        self.events: list[SeenEvent] = []
+        self._file = EventsFile(self.told)
 
-    def look(self) -> bool:
-        """Take in what was written; whether there was anything. The last line may be torn."""
-        try:
-            with self.told.open("rb") as file:
-                file.seek(self._read)
-                lines = file.read().splitlines(keepends=True)
-        except FileNotFoundError:
-            return False
-        whole = [line for line in lines if line.endswith(b"\n")]
-        self._read += sum(map(len, whole))
-        self.events += filter(None, map(_event, whole))
-        return bool(whole)
+    def look(self) -> None:
+        """Take in what was written."""
+        self.events += self._file.more()
 
     @property
     def alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        return self.process is not None and self.process.code is None
 
     def tail(self) -> str:
         """The end of its log."""
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join([f"-- {self.name}", *text.splitlines()[-LINES_TOLD:]])
-
-
-def _event(line: bytes) -> Event | None:
-    """None for what a process that was killed left, and its successor wrote behind."""
-    try:
-        found: Event = json.loads(line)
-    except ValueError:
-        return None
-    return found
+        lines = self.process.tail(LINES_TOLD) if self.process else []
+        return "\n".join([f"-- {self.name}", *lines])
 
 
 class Workers:
@@ -114,29 +91,22 @@ class Workers:
             worker = self.all.setdefault(name, WorkerProcess(name, self._folder))
             assert not worker.alive, f"{name} is running"
             command = [
-                sys.executable, "-m", "streamsx", "worker", self._app,
+                *OURS, "worker", self._app,
                 "--bootstrap", self._bootstrap, "--state-dir", str(worker.state),
                 "--instance-id", name, "--events", str(worker.told),
             ]  # fmt: skip
             own = {f"STREAMSX_{key.upper()}": str(value) for key, value in settings.items()}
             worker.expected = "fault" in settings
-            with worker.log.open("ab") as log:
-                worker.process = children.start(
-                    command,
-                    out=log,
-                    err=log,
-                    env={**os.environ, **self._env, **own},
-                    folder=self._folder,
-                )
+            env = {**os.environ, **self._env, **own}
+            worker.process = Child(name, worker.log, command, env=env, folder=self._folder)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        self._running(name).send_signal(number)
+        self._running(name).send(number)
 
     def kill(self, name: str) -> None:
         """SIGKILL; it is over when this returns."""
         self.all[name].expected = True
-        self.signal(name, signal.SIGKILL)
-        self._running(name).wait()
+        self._running(name).kill()
 
     def stop(self, *names: str, timeout_s: float = WAIT_S) -> list[int]:
         """SIGTERM to all of them, then their exit codes."""
@@ -151,7 +121,7 @@ class Workers:
         worker.expected = True
         try:
             return self._running(name).wait(timeout_s)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             raise AssertionError(
                 f"{name} has not ended in {timeout_s} s\n{worker.tail()}"
             ) from None
@@ -167,14 +137,14 @@ class Workers:
         """The last line of its log: of a command that failed, the one line that says why."""
         return (self.log(name).splitlines() or [""])[-1]
 
-    def _running(self, name: str) -> subprocess.Popen[bytes]:
+    def _running(self, name: str) -> Child:
         process = self.all[name].process
         assert process is not None, f"{name} was never started"
         return process
 
     # -- what they tell
 
-    def events(self, *kinds: str, of: str | None = None, **fields: object) -> list[Event]:
+    def events(self, *kinds: str, of: str | None = None, **fields: object) -> list[SeenEvent]:
         """In the order of their monotonic times: of one worker or all, of some kinds or all."""
         workers = self.all.values() if of is None else (self.all[of],)
         for worker in workers:
@@ -218,10 +188,10 @@ class Workers:
     def until_event(
         self, *kinds: str, of: str | None = None, count: int = 1, since: float = 0.0,
         timeout_s: float = WAIT_S, **fields: object,
-    ) -> Event:  # fmt: skip
+    ) -> SeenEvent:  # fmt: skip
         """The `count`th such event behind a monotonic time, once there is one."""
 
-        def found() -> list[Event]:
+        def found() -> list[SeenEvent]:
             later = [e for e in self.events(*kinds, of=of, **fields) if e["mono"] > since]
             return later[count - 1 : count]
 
@@ -232,11 +202,11 @@ class Workers:
         return self._clock.now()
 
 
-def matches(event: Event, kinds: tuple[str, ...], fields: Mapping[str, object]) -> bool:
+def matches(event: SeenEvent, kinds: tuple[str, ...], fields: Mapping[str, object]) -> bool:
     return (not kinds or event["event"] in kinds) and fields.items() <= event.items()
 
 
-def running(events: list[Event]) -> Iterator[str]:
+def running(events: list[SeenEvent]) -> Iterator[str]:
     """Tasks that are in the state running, by the events of one worker."""
     state: dict[str, str] = {}
     for event in events:

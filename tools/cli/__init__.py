@@ -1,1 +1,1 @@
-"""How commands read their options and end: the same for all. A folder is never a command."""
+"""What commands share: options, ends, logs, processes. A folder is never a command."""

@@ -7,6 +7,7 @@ monotonic times. Not here: what came of a move (`verdict`), how it is drawn (`sc
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 SeenEvent = Mapping[str, Any]
@@ -16,10 +17,33 @@ MOVES = frozenset({"rebalance_started", "assigned", "task"})
 LEARNER, TAILING, RUNNING, CLOSED = "learner", "tailing", "running", "closed"
 
 
-def events_of(data: bytes) -> tuple[list[SeenEvent], int]:
-    """The whole lines of a file, and how many bytes they are: the last one may be torn."""
-    whole = data[: data.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()], len(whole)
+class EventsFile:
+    """What a worker writes, read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+
+    def more(self) -> list[SeenEvent]:
+        """Those since the last call; none while there is no file. The last line may be torn, and
+        waits for its end; so was one that a killed worker left, before its successor wrote on.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                lines = file.read().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        self._read += sum(map(len, whole))
+        return [event for line in whole if (event := _event(line)) is not None]
+
+
+def _event(line: bytes) -> SeenEvent | None:
+    try:
+        found: SeenEvent = json.loads(line)
+    except ValueError:
+        return None
+    return found
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ on somebody's cluster is deleted. Not here: what it proves (`verdict`), how it l
 """
 
 import asyncio
-import re
 import signal
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -19,8 +18,8 @@ from streamsx.group_tool.departures import DepartureState
 from streamsx.group_tool.marking import leave
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.tools.demonstration.group import SeenEvent, SeenWorker, events_of, group_of
-from streamsx.tools.demonstration.processes import Child, Died, Processes
+from streamsx.tools.cli.processes import OURS, Child, Died, Processes
+from streamsx.tools.demonstration.group import EventsFile, SeenEvent, SeenWorker, group_of
 from streamsx.tools.demonstration.screen import PARTITIONS, DemoStage, DemoView
 from streamsx.tools.demonstration.traffic import Feed, counts, left_of
 from streamsx.tools.demonstration.verdict import CALM_S, DemoFacts, DemoResult, verdict
@@ -76,8 +75,7 @@ class DemoStory:
         self._left = 0
         self._ending: set[str] = set()
         """Who may end."""
-        self._read: dict[str, int] = {}
-        """Bytes of each worker's events."""
+        self._files = {name: EventsFile(self._told(name)) for name in self._facts.workers}
         self._events: list[SeenEvent] = []
         self._group, self._result = group_of(()), verdict((), self._facts)
         self._stage = DemoStage.START
@@ -198,19 +196,15 @@ class DemoStory:
         while True:
             self._look()
             for name, child in self._processes.items():
-                if child.poll() is not None and (child.code or name not in self._ending):
+                if child.code is not None and (child.code or name not in self._ending):
                     raise Died(child)
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _look(self) -> None:
         """At what the workers have written since the last look."""
         before = len(self._events)
-        for name in self._facts.workers:
-            with suppress(FileNotFoundError), self._told(name).open("rb") as file:
-                file.seek(self._read.get(name, 0))
-                events, size = events_of(file.read())
-                self._read[name] = self._read.get(name, 0) + size
-                self._events += events
+        for file in self._files.values():
+            self._events += file.more()
         if len(self._events) > before:
             self._events.sort(key=lambda event: event["mono"])
             self._group, self._result = group_of(self._events), verdict(self._events, self._facts)
@@ -248,8 +242,9 @@ class DemoStory:
     def _told(self, name: str) -> Path:
         return self._folder / f"{name}.jsonl"
 
-    def _start(self, name: str, *arguments: str) -> Child:
-        self._processes[name] = child = Child(name, self._folder / f"{name}.log", *arguments)
+    def _start(self, name: str, *arguments: str, prints: bool = False) -> Child:
+        log, command = self._folder / f"{name}.log", [*OURS, *arguments]
+        self._processes[name] = child = Child(name, log, command, prints=prints)
         return child
 
     def _work(self, name: str) -> None:
@@ -261,21 +256,22 @@ class DemoStory:
     async def _broker(self) -> str:
         """Start one. Its address. Raises Died."""
         data = str(self._folder / "data")
-        broker = self._start("broker", "broker", "--data", data, "--port", "0")
-        give_up_at = self._clock.now() + START_TIMEOUT_S
-        while broker.poll() is None and self._clock.now() < give_up_at:
-            if ready := re.search(r"^ready (\S+)\n", broker.log.read_text(), re.MULTILINE):
-                return ready[1]
-            await asyncio.sleep(LOOK_EVERY_S)
-        broker.kill()
-        raise Died(broker)
+        broker = self._start("broker", "broker", "--data", data, "--port", "0", prints=True)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                return await asyncio.to_thread(broker.ready)
+        except BaseException as error:
+            broker.kill()  # and so its last word was read, which the loop waits for at its end
+            if isinstance(error, TimeoutError):
+                raise Died(broker) from None
+            raise
 
     async def _stop(self, children: Sequence[Child]) -> None:
         """All at once; by force who takes too long."""
         for child in children:
             child.send(signal.SIGTERM)
         give_up_at = self._clock.now() + STOP_TIMEOUT_S
-        while any(child.poll() is None for child in children) and self._clock.now() < give_up_at:
+        while any(child.code is None for child in children) and self._clock.now() < give_up_at:
             self._look()
             await asyncio.sleep(LOOK_EVERY_S)
         for child in children:

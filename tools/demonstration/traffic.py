@@ -7,10 +7,9 @@ counted as they are sent. Not here: the workers between the two ends.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle, islice
 from math import inf
-from pydoc_data import topics as help_texts
 
 from streamsx.clock import Clock
 from streamsx.engine.produce import Producer
@@ -18,6 +17,7 @@ from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.model import TopicPartition
 from streamsx.tools.cli.records import newest, writing
+from streamsx.tools.peers.corpora import lines
 
 PACE_MAX = 5_000.0
 """Lines per second. At full speed two workers drain the default before anything can be shown."""
@@ -26,11 +26,6 @@ RESERVE_S = 10.0
 TICK_S = 0.01
 TICK_MAX_S = 0.1
 """What a feed that was held up for longer has missed is not made up for."""
-
-
-def text() -> Iterator[str]:
-    """The lines, without end."""
-    return cycle([line for topic in help_texts.topics.values() for line in topic.splitlines()])
 
 
 def pace(records: int, left: int, *, shown: bool) -> float:
@@ -47,7 +42,7 @@ class Feed:
 
     def __init__(self, clock: Clock, topic: str, records: int) -> None:
         self._clock, self._topic, self._records = clock, topic, records
-        self._lines = text()
+        self._lines = cycle(lines())
         self.begun_at = inf
         self.sent = 0
         self.words: Counter[str] = Counter()

@@ -1,6 +1,6 @@
-"""What the peers work on: lines of real text, or orders; and how far a group has come with them.
+"""What there is to work on: lines of real text, or orders; and how far a group has come with them.
 
-The same for everybody and in every run: orders are drawn from one seed.
+The same for everybody and in every run, in the demo too: orders are drawn from one seed.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ ORDER_KEYS = 50_000
 ORDERS_FROM_MS = 1_700_000_000_000
 
 
-def lines() -> list[bytes]:
-    """Of the standard library's `pydoc_data.topics`; not a blank one among them."""
+def lines() -> list[str]:
+    """Of the standard library's help texts; not a blank one among them."""
     from pydoc_data.topics import topics
 
-    return [line.encode() for text in topics.values() for line in text.splitlines() if line.strip()]
+    return [line for text in topics.values() for line in text.splitlines() if line.strip()]
 
 
 CorpusRow = tuple[bytes | None, bytes]
@@ -34,7 +34,7 @@ CorpusRow = tuple[bytes | None, bytes]
 
 def text() -> Iterator[CorpusRow]:
     """The lines, over and over."""
-    return ((None, line) for line in cycle(lines()))
+    return ((None, line.encode()) for line in cycle(lines()))
 
 
 def orders() -> Iterator[CorpusRow]:

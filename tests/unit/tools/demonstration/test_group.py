@@ -1,8 +1,9 @@
 """What the demo reads off the workers' events: who holds what, and when nothing moves."""
 
 import json
+from pathlib import Path
 
-from streamsx.tools.demonstration.group import DemoGroup, SeenEvent, events_of, group_of
+from streamsx.tools.demonstration.group import DemoGroup, EventsFile, SeenEvent, group_of
 
 
 def event(mono: float, instance: str, name: str, **fields: object) -> SeenEvent:
@@ -27,13 +28,22 @@ SHARED = (
 )  # fmt: skip
 
 
-def test_a_torn_last_line_waits_for_its_end() -> None:
-    line = json.dumps(event(1.0, "w1", "left")).encode()
-    events, size = events_of(line + b"\n" + line[:20])
-    assert [each["event"] for each in events] == ["left"]
-    assert size == len(line) + 1
-    assert events_of(line[:20]) == ([], 0)
-    assert events_of(b"") == ([], 0)
+def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
+    path, said = tmp_path / "w1.jsonl", event(1.0, "w1", "left")
+    line, file = json.dumps(said) + "\n", EventsFile(path)
+    assert file.more() == []
+    path.write_text(line + line[:20])
+    assert file.more() == [said]
+    assert file.more() == []
+    path.write_text(line + line)
+    assert file.more() == [said]
+
+
+def test_a_line_that_a_killed_worker_tore_is_passed_over(tmp_path: Path) -> None:
+    path, said = tmp_path / "w1.jsonl", event(1.0, "w1", "left")
+    line = json.dumps(said) + "\n"
+    path.write_text(line + line[:20] + line + line)
+    assert EventsFile(path).more() == [said, said]
 
 
 def test_workers_that_share_all_tasks_are_at_rest() -> None:

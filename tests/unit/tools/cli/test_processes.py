@@ -1,0 +1,80 @@
+"""Children: what they print, cost and end with; and that nothing is left of them."""
+
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamsx.tools.cli.processes import Child, Died, Processes
+
+FOR_EVER = "import threading; threading.Event().wait()"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready');" + FOR_EVER
+
+
+def child(folder: Path, code: str, *, prints: bool = False) -> Child:
+    return Child("c", folder / "c.log", [sys.executable, "-uc", code], prints=prints)
+
+
+def test_it_has_a_code_a_cost_and_a_log_once_it_has_ended(tmp_path: Path) -> None:
+    ended = child(tmp_path, "import sys; print('out'); sum(range(10**6)); sys.exit('err')")
+    assert ended.wait(30) == ended.code == 1
+    assert 0.001 < ended.cpu_s < 30
+    assert ended.tail() == ["out", "err"]
+    assert child(tmp_path, "print('again')").wait(30) == 0
+    assert ended.tail(2) == ["err", "again"]
+    ended.send(signal.SIGTERM)  # to nobody
+
+
+def test_one_that_runs_has_none_and_is_told_what_is_sent(tmp_path: Path) -> None:
+    runs = child(tmp_path, FOR_EVER)
+    with pytest.raises(TimeoutError):
+        runs.wait(0.01)
+    assert runs.code is None
+    runs.send(signal.SIGTERM)
+    assert runs.wait(30) == -signal.SIGTERM
+
+
+def test_what_it_prints_when_it_is_ready_is_handed_on(tmp_path: Path) -> None:
+    ready = child(tmp_path, f"print('ready 127.0.0.1:1'); {FOR_EVER}", prints=True)
+    assert ready.ready() == "127.0.0.1:1"
+    assert ready.kill() == ready.code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("code", [f"print('hello'); {FOR_EVER}", "import sys; sys.exit('no')"])
+def test_one_that_does_not_get_ready_is_killed_and_told_of(code: str, tmp_path: Path) -> None:
+    odd = child(tmp_path, code, prints=True)
+    with pytest.raises(Died, match=r"c ended unexpectedly, .*c\.log"):
+        odd.ready()
+    assert odd.code is not None
+
+
+def test_one_that_takes_no_sigterm_is_killed_after_a_while(tmp_path: Path) -> None:
+    stubborn = child(tmp_path, DEAF, prints=True)
+    stubborn.ready()
+    assert stubborn.stop(0.01) == -signal.SIGKILL
+    assert child(tmp_path, FOR_EVER).stop() == -signal.SIGTERM
+
+
+def test_who_runs_at_the_end_is_killed(tmp_path: Path) -> None:
+    with Processes() as processes:
+        processes["c"] = child(tmp_path, FOR_EVER)
+    assert processes["c"].code == -signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
+def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from streamsx.tools.cli.processes import Child;"
+        f"child = Child('c', Path('c.log'), [sys.executable, '-c', {FOR_EVER!r}]);"
+        f"print('ready', child.pid); {FOR_EVER}"
+    )
+    command = [sys.executable, "-uc", code]
+    parent = Child("p", tmp_path / "p.log", command, folder=tmp_path, prints=True)
+    grandchild = os.pidfd_open(int(parent.ready()))
+    parent.kill()
+    ended, _, _ = select.select([grandchild], [], [], 10)  # readable once its process has ended
+    os.close(grandchild)
+    assert ended
