@@ -56,8 +56,6 @@ class ErrorCode(IntEnum):
     GROUP_AUTHORIZATION_FAILED = 30, errors.SettingError
     CLUSTER_AUTHORIZATION_FAILED = 31, errors.SettingError
     INVALID_TIMESTAMP = 32
-    UNSUPPORTED_SASL_MECHANISM = 33, errors.SettingError
-    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37, errors.SettingError
@@ -70,12 +68,7 @@ class ErrorCode(IntEnum):
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47, errors.Fenced
     INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    INVALID_TRANSACTION_TIMEOUT = 50, errors.SettingError
-    CONCURRENT_TRANSACTIONS = 51, errors.WorldError
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, errors.SettingError
     KAFKA_STORAGE_ERROR = 56, errors.WorldError
-    SASL_AUTHENTICATION_FAILED = 58, errors.SettingError
     UNKNOWN_PRODUCER_ID = 59
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69, errors.NotFound
@@ -86,17 +79,11 @@ class ErrorCode(IntEnum):
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82, errors.InstanceIdTaken
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88, errors.WorldError
     THROTTLING_QUOTA_EXCEEDED = 89, errors.WorldError
-    PRODUCER_FENCED = 90, errors.Fenced
     UNKNOWN_TOPIC_ID = 100, errors.TopicGone
     INCONSISTENT_TOPIC_ID = 103, errors.WorldError
-    FENCED_MEMBER_EPOCH = 110, errors.Fenced
-    UNRELEASED_INSTANCE_ID = 111, errors.InstanceIdTaken
-    UNSUPPORTED_ASSIGNOR = 112
-    STALE_MEMBER_EPOCH = 113
 
 
 RETRIABLE = frozenset(code for code in ErrorCode if code.retriable)
