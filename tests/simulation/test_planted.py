@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+import streamsx.assignor.assign as assigning
 from streamsx.assignor.claims import Metadata
+from streamsx.assignor.cooperative import Held
 from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssignor
+from streamsx.assignor.view import View
 from streamsx.broker import events as b
 from streamsx.broker import shell
 from streamsx.broker.coordinator import Coordinator
 from streamsx.engine import assemble
+from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
@@ -22,11 +26,13 @@ from streamsx.membership import session
 from streamsx.membership.answers import Verdict
 from streamsx.membership.member import Member, MemberState
 from streamsx.membership.outbox import Flight
+from streamsx.model import TaskId
 from streamsx.simulation.checks import Check
 from streamsx.simulation.front import HOSTS
 from streamsx.simulation.scene import Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import World, world
+from streamsx.tools import leave
 
 
 class NothingIsWithheld(StreamsPartitionAssignor):
@@ -94,6 +100,16 @@ class NobodyJoinsAfterARelease(Member):
 
     def _wish(self, reason: str | None) -> None:
         super()._wish(None if reason and reason.startswith("released") else reason)
+
+
+def nothing_waits_to_be_let_go(_: View, runs: Mapping[TaskId, int | None]) -> Held:
+    """The leader verifies its plan, and has none to ship."""
+    return Held({task: seat for task, seat in runs.items() if seat is not None}, {}, {})
+
+
+def knows_no_good_end(departures: Mapping[str, Departure], **_: object) -> int:
+    """An exit code for some of what there is."""
+    return {DepartureState.TIMEOUT: 1}[departures["w1"].state]
 
 
 class When(Check):
@@ -169,35 +185,43 @@ def a_worker_stands_still(made: World) -> None:
     made.homes[0].freeze(25.0)
 
 
+def an_instance_is_told_to_leave(made: World) -> None:
+    made.leave("w1")
+
+
 ASSIGNOR = assemble, "StreamsPartitionAssignor"
 COORDINATOR, MEMBER = (shell, "Coordinator"), (session, "Member")
 
 
 PLANTED = [
-    (ASSIGNOR, NothingIsWithheld, a_newcomer),
-    (ASSIGNOR, OldClaimsAreCut, a_sync_is_lost),
-    (COORDINATOR, NoCommitIsFenced, a_commit_is_late),
-    (MEMBER, JoinCountsWhenItIsAnswered, a_join_is_answered_late),
-    (MEMBER, FencedMembersKeepTheirClaims, a_worker_stands_still),
-    (MEMBER, NobodyJoinsAfterARelease, a_newcomer),
+    (ASSIGNOR, NothingIsWithheld, a_newcomer, "OnlyItsRunnerCommits"),
+    (ASSIGNOR, OldClaimsAreCut, a_sync_is_lost, "OneRunner"),
+    (COORDINATOR, NoCommitIsFenced, a_commit_is_late, "OnlyItsRunnerCommits"),
+    (MEMBER, JoinCountsWhenItIsAnswered, a_join_is_answered_late, "NobodyOutlivesItsSession"),
+    (MEMBER, FencedMembersKeepTheirClaims, a_worker_stands_still, "OnlyItsRunnerCommits"),
+    (MEMBER, NobodyJoinsAfterARelease, a_newcomer, "EverythingIsCommitted"),
+    ((assigning, "withhold"), nothing_waits_to_be_let_go, a_newcomer, "LegalPlans"),
+    ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
 ]
+"""Where, what, what is told of it, and who finds it."""
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("where", "bug", "story"), PLANTED)
+@pytest.mark.parametrize(("where", "bug", "story", "check"), PLANTED)
 def test_a_planted_bug_is_found(
     where: tuple[Any, str],
-    bug: type,
+    bug: Any,
     story: Callable[[World], None],
+    check: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(*where, bug)
-    with pytest.raises(Violation):
+    with pytest.raises(Violation, match=f" s: {check}"):
         run(story)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("story", dict.fromkeys(story for _, _, story in PLANTED))
+@pytest.mark.parametrize("story", dict.fromkeys(story for _, _, story, _ in PLANTED))
 def test_without_it_the_same_story_breaks_nothing(story: Callable[[World], None]) -> None:
     run(story)
 
