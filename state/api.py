@@ -18,7 +18,6 @@ FORMAT: Final = META + b"format"
 POSITION: Final = META + b"offset"
 END: Final = b"\xff"
 """Behind every key."""
-POSITION_BYTES: Final = 8
 
 
 class Rows(Protocol):
@@ -58,8 +57,8 @@ class Rows(Protocol):
 
 
 def position_row(position: int) -> bytes:
-    """The value at POSITION."""
-    return position.to_bytes(POSITION_BYTES, "big")
+    """The value at POSITION: 8 bytes."""
+    return position.to_bytes(8, "big")
 
 
 def holds_rows(rows: Rows) -> bool:

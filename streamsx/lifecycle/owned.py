@@ -45,8 +45,7 @@ class Owned:
         by_task = self._by_task(tps)
         for task, some in by_task.items():
             self._asked.setdefault(task, {})[number] = some
-        kept = (task for task in by_task if self.of(task).difference(*self._asked[task].values()))
-        return Revoked(frozenset(by_task), number, frozenset(kept))
+        return Revoked(frozenset(by_task), number, self._kept(by_task))
 
     def foreign(self, tps: Iterable[TopicPartition]) -> PartitionSet:
         """Of no task: a leader with other code has given them, and nothing of ours has to end."""
@@ -63,7 +62,12 @@ class Owned:
         by_task = self._by_task(tps)
         for task, some in by_task.items():
             self._drop(task, some)
-        return TasksLost(frozenset(by_task), frozenset(task for task in by_task if self.of(task)))
+        return TasksLost(frozenset(by_task), self._kept(by_task))
+
+    def _kept(self, tasks: Iterable[TaskId]) -> frozenset[TaskId]:
+        """Those of which something is ours, and not wanted back."""
+        asked = self._asked
+        return frozenset(task for task in tasks if self.of(task).difference(*asked[task].values()))
 
     def _drop(self, task: TaskId, some: PartitionSet) -> None:
         self._owned[task] = self.of(task) - some

@@ -272,6 +272,7 @@ class HeldTask:
     number: int = 0
     """Of the positions that are asked for; 0 when none are."""
     promised: bool = False
+    """The group has given its word that this learner is next."""
     announced: bool = False
     revoke: int = 0
     """Number of the revoke that its release answers."""
@@ -297,10 +298,6 @@ class Holdings:
     def of(self, task: TaskId) -> Life:
         """Read only. Raises KeyError for a task that is not held."""
         return self._held[task].life
-
-    def promised(self, task: TaskId) -> bool:
-        """The group has given its word that this learner is next."""
-        return self._held[task].promised
 
     def awaits(self, task: TaskId, number: int) -> bool:
         """Positions of this number are the newest that were asked for, and not known yet."""

@@ -28,7 +28,8 @@ CLOSED      Final.
 The odd ones. A promotion passes RESTORING even when nothing is left to read, because only an end
 read after the release counts: so positions are asked for anew, and the ends behind them. Ends that
 were read as a learner let an active restore, and not run. REVOKE in CLOSING answers with a release
-at once: the task was given back while it closed, and taken away again before it was opened.
+at once: the task was given back while it closed, and taken away again before it was opened. LOST in
+SUSPENDED answers with one too: a part of it may be lost, and another is still wanted back.
 
 Not here: stores, changelog positions (`lifecycle/restore`), which task should be what
 (`lifecycle/reconcile`).
@@ -173,7 +174,8 @@ ACTIVE: Final[Transitions] = (
     (_E.UNDO, (_S.SUSPENDED,), _S.CLOSING, (_X.FORGET, _X.CLOSE, _X.RELEASE)),
     (_E.LOST, _EARLY, _S.ABANDONED, ()),
     (_E.LOST, _READS, _S.CLOSING, (_X.CLOSE,)),
-    (_E.LOST, (*_WORKS, _S.SUSPENDED), _S.CLOSING, (_X.FORGET, _X.CLOSE)),
+    (_E.LOST, _WORKS, _S.CLOSING, (_X.FORGET, _X.CLOSE)),
+    (_E.LOST, (_S.SUSPENDED,), _S.CLOSING, (_X.FORGET, _X.CLOSE, _X.RELEASE)),
     (_E.FAIL, (*_WORKS, _S.SUSPENDED), _S.CLOSING, (_X.FORGET, _X.CLOSE)),
 )
 LEARNER: Final[Transitions] = (
