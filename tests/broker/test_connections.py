@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,10 +18,18 @@ from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.server import BrokerServer
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
+from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.testing import Broker
 from tests.support.apache_kafka import converse
 
+REFUSED = {
+    Api.JOIN_GROUP: (range(4, 99), ErrorCode.MEMBER_ID_REQUIRED),
+    Api.HEARTBEAT: (range(99), ErrorCode.UNKNOWN_MEMBER_ID),
+    Api.SYNC_GROUP: (range(99), ErrorCode.UNKNOWN_MEMBER_ID),
+    Api.LEAVE_GROUP: (range(3), ErrorCode.UNKNOWN_MEMBER_ID),  # then it is said of each member
+}
+"""What a member that is not there gets, and in which versions."""
 VERSIONS = {"client_software_name": "test", "client_software_version": "1"}
 
 
@@ -60,6 +69,7 @@ def serving(folder: Path, **limits: float) -> Iterator[Broker]:
 
 def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> None:
     """Each second one: a codec takes 20 ms to compile, and `test_wire` looks at all of them."""
+    asked = set()
     with serving(tmp_path) as broker:
         for api, (_, (oldest, newest)) in server.handlers().items():
             for version in {oldest, *range(newest, oldest, -2)}:
@@ -71,7 +81,12 @@ def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> Non
                     "members": [{"member_id": "m"}], "endpoint_type": 1,
                 }  # fmt: skip
                 with dial(broker) as sock:
-                    assert converse(sock, api, version, body), (api, version)
+                    answer = converse(sock, api, version, body)
+                versions, code = REFUSED.get(Api(api), (range(0), ErrorCode.NONE))
+                expected = code if version in versions else ErrorCode.NONE
+                assert getattr(answer, "error_code", ErrorCode.NONE) == expected, (api, version)
+                asked.add(api)
+    assert asked == set(server.handlers())
 
 
 def test_requests_that_come_together_are_answered_in_their_order(tmp_path: Path) -> None:
@@ -185,31 +200,47 @@ def test_who_wants_no_answer_to_a_produce_gets_none(tmp_path: Path) -> None:
         assert wire.response_decoder(Api.FETCH, 11)(answer).responses[0].partitions[0].records
 
 
+SIZES = "8 to 67108864 can be"
 MALFORMED = {
-    "an unknown request": bytes.fromhex("0000000a 03e7 0000 00000001 ffff"),
-    "a request that is not served": bytes.fromhex("0000000a 0018 0003 00000001 ffff"),
-    "a version to come": bytes.fromhex("0000000a 0003 0063 00000001 ffff"),
-    "a version of long ago": bytes.fromhex("0000000a 0000 0000 00000001 ffff"),
-    "a head cut short": bytes.fromhex("00000004 0003 0001"),
-    "a body cut short": bytes.fromhex("0000000a 0003 0001 00000001 ffff"),
-    "a negative length": bytes.fromhex("ffffffff 0003 0001 00000001 ffff"),
-    "a length beyond all limits": bytes.fromhex("7fffffff 0003 0001 00000001 ffff"),
-    "another protocol": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-}
+    "an unknown request": (
+        bytes.fromhex("0000000a 03e7 0000 00000001 ffff"), "request 999: it is not served",
+    ),
+    "a request that is not served": (
+        bytes.fromhex("0000000a 0018 0003 00000001 ffff"), "request 24: it is not served",
+    ),
+    "a version to come": (
+        bytes.fromhex("0000000a 0003 0063 00000001 ffff"), "METADATA v99: served are 0 to 13",
+    ),
+    "a version of long ago": (
+        bytes.fromhex("0000000a 0000 0000 00000001 ffff"), "PRODUCE v0: served are 3 to 13",
+    ),
+    "a head cut short": (bytes.fromhex("00000004 0003 0001"), f"a frame of 4 bytes: {SIZES}"),
+    "a body cut short": (
+        bytes.fromhex("0000000a 0003 0001 00000001 ffff"), "METADATA v1: cut short: 10 bytes",
+    ),
+    "a negative length": (
+        bytes.fromhex("ffffffff 0003 0001 00000001 ffff"), f"a frame of -1 bytes: {SIZES}",
+    ),
+    "a length beyond all limits": (
+        bytes.fromhex("7fffffff 0003 0001 00000001 ffff"), f"a frame of {2**31 - 1} bytes: {SIZES}",
+    ),
+    "another protocol": (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", f"a frame of 1195725856 bytes: {SIZES}",
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("what", MALFORMED)
+@pytest.mark.parametrize(("sent", "why"), MALFORMED.values(), ids=MALFORMED)
 def test_malformed_bytes_close_their_connection_with_one_line(
-    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sent: bytes, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path) as broker, dial(broker) as other:
         with dial(broker) as sock:
-            sock.sendall(MALFORMED[what])
+            sock.sendall(sent)
             assert received(sock) == b""
         assert converse(other, Api.API_VERSIONS, 3, VERSIONS).api_keys
-    lines = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert len(lines) == 1
-    assert lines[0].startswith("closed 127.0.0.1:")
+    (line,) = (r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
+    assert re.fullmatch(rf"closed 127\.0\.0\.1:\d+: {re.escape(why)}", line)
 
 
 def test_a_request_of_ours_that_fails_tells_its_story_once(
