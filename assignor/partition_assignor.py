@@ -19,7 +19,8 @@ from streamsx.assignor.model import (
     Rules,
     WayOut,
 )
-from streamsx.assignor.names import Bearer, shared
+from streamsx.assignor.names import Bearer, labels, shared
+from streamsx.assignor.verify import in_a_line
 from streamsx.assignor.wire import (
     AssignmentView,
     ErrorWord,
@@ -215,7 +216,13 @@ class StreamsPartitionAssignor:
             active = (tp for task in plan.active.get(member, ()) for tp in partitions_of[task])
             given = (*active, *strangers.get(member, ()))
             assignments[member] = Assignment(given, write_assignment(word)).write()
-        notes = (*joined.notes, *(_handed_back(member, tps) for member, tps in strangers.items()))
+        bearers = (Bearer(m.id, m.instance, m.process) for m in joined.members if not m.observer)
+        told = f"plan generation={generation} {in_a_line(plan, labels(bearers))}"
+        notes = (
+            told,
+            *joined.notes,
+            *(_handed_back(member, tps) for member, tps in strangers.items()),
+        )
         gone = evictions(joined.members, plan.memory, now_ms)
         return Outcome(assignments, plan, gone, ErrorWord.NONE, notes)
 

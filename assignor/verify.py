@@ -1,10 +1,11 @@
 """What must hold of every plan, and the sentences that explain it.
 
 `verify` runs in production after each assignment: a plan that breaks an invariant is not shipped.
-`explain` says for each task that is not simply where it was why that is so.
+`explain` says for each task that is not simply where it was why that is so, `in_a_line` what
+becomes of each member.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from streamsx.assignor.cooperative import Held
@@ -12,7 +13,7 @@ from streamsx.assignor.model import CopyRole, Decision, Plan
 from streamsx.assignor.refine import Choice, Learning
 from streamsx.assignor.view import Facts, View
 from streamsx.errors import IllegalPlan
-from streamsx.model import TaskId
+from streamsx.model import TaskId, brief
 
 
 class Audit:
@@ -144,6 +145,41 @@ def verify(view: View, plan: Plan) -> None:
             f"a plan that breaks its postconditions: round {plan.memory.round}: "
             f"claims stay as they are, report this: {'; '.join(broken)}"
         )
+
+
+# What the log says of it
+
+TAKEN = frozenset(
+    {"stateless", "promote", "failover", "least-lag", "cold", "hand-over", "unstaged", "overtake"}
+)
+"""Decisions by which a task runs with another member from this round on."""
+UNCHANGED_MAX = 8
+"""Members that are named though nothing changes for them."""
+
+
+def in_a_line(plan: Plan, labels: Mapping[str, str]) -> str:
+    """How many tasks each member runs, and which ones it takes over, gives up and learns."""
+    taken: defaultdict[str | None, list[TaskId]] = defaultdict(list)
+    for decision in plan.explain:
+        if decision.decision in TAKEN:
+            taken[decision.to].append(decision.task)
+    told: list[str] = []
+    unchanged: list[str] = []
+    for member, label in sorted(labels.items(), key=lambda pair: pair[1]):
+        changes = {
+            "takes over": taken[member],
+            "gives up": plan.revoke.get(member, ()),
+            "learns": plan.learner.get(member, ()),
+        }
+        runs = f"{label} runs {len(plan.active.get(member, ()))}"
+        words = [f"{verb} {brief(tasks)}" for verb, tasks in changes.items() if tasks]
+        (told if words else unchanged).append(", ".join([runs, *words]))
+    told += unchanged[:UNCHANGED_MAX]
+    if len(unchanged) > UNCHANGED_MAX:
+        told.append(f"{len(unchanged) - UNCHANGED_MAX} others go on")
+    if plan.parked:
+        told.append(f"later: {brief(sorted(plan.parked))}")
+    return "; ".join(told)
 
 
 # Why a task is not simply where it was

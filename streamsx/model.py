@@ -1,6 +1,9 @@
-"""Frozen values that every layer speaks of: tasks, partitions, roles, headers. No behaviour."""
+"""Frozen values that every layer speaks of: tasks, partitions, roles, headers. No behaviour
+but how they are written."""
 
+from collections.abc import Iterable, Iterator
 from enum import Enum
+from itertools import groupby
 from typing import Final, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
@@ -26,6 +29,23 @@ class TaskId(NamedTuple):
         """The id that `str` wrote. Raises ValueError for anything else."""
         subtopology, _, partition = text.partition("_")
         return cls(int(subtopology), int(partition))
+
+
+def brief(tasks: Iterable[TaskId | str]) -> str:
+    """`0_0-3,5 1_2`: the partitions of each sub-topology, runs of them as first and last. `tasks`:
+    sorted, as ids or as written."""
+    pairs = (str(task).split("_") for task in tasks)
+    return " ".join(
+        f"{subtopology}_{','.join(_runs(int(partition) for _, partition in group))}"
+        for subtopology, group in groupby(pairs, lambda pair: pair[0])
+    )
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[str]:
+    """Ascending numbers, neighbours together."""
+    for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        yield str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
 
 
 class TopicPartition(NamedTuple):

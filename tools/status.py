@@ -8,14 +8,14 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, TextIO
 
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from rich.console import Group
 
     from streamsx.assignor.observer import GroupReport, Instance
@@ -172,6 +172,8 @@ def drawn(data: dict[str, Any]) -> "Group":
     from rich.console import Group
     from rich.table import Table
 
+    from streamsx.model import brief
+
     if data["note"]:
         return Group(f"{data['app']}: {data['state']}: {data['note']}")
     where = f"generation {data['generation']}, leader {data['leader'] or 'not known'}"
@@ -202,18 +204,3 @@ def far_of(lags: "Mapping[str, int | None]") -> str:
     words += [f"{task} ?" for task, lag in lags.items() if lag is None][:WORST_MAX]
     rest = ", ..." * (len(worst) > WORST_MAX)
     return f"{sum(known.values())} ({', '.join(words)}{rest})" if words else "0" * bool(lags)
-
-
-def brief(tasks: Iterable[str]) -> str:
-    """`0_0-3,5 1_2`: the partitions of each sub-topology, runs of them as first and last."""
-    return " ".join(
-        f"{subtopology}_{','.join(runs(int(task.partition('_')[2]) for task in group))}"
-        for subtopology, group in groupby(tasks, lambda task: task.partition("_")[0])
-    )
-
-
-def runs(numbers: Iterable[int]) -> Iterator[str]:
-    """Ascending numbers, neighbours together."""
-    for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        run = [number for _, number in group]
-        yield str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"

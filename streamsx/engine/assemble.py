@@ -25,6 +25,7 @@ from streamsx.engine.produce import Producer, always
 from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
+from streamsx.engine.tally import Tally
 from streamsx.engine.tasks import CACHE_SHARE, Tasks
 from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.membership.member import LAST_COMMIT_S, MemberConfig
@@ -87,7 +88,7 @@ class Machinery:
         )  # fmt: skip
         self.loop = DataLoop(
             clock, self.tasks, committing, restorer, self.fetcher, self.producer, arrived,
-            slice_s=config.restore_slice_s, report=self.link.publish,
+            slice_s=config.restore_slice_s, report=self.link.publish, tally=Tally(given.journal),
         )  # fmt: skip
         self.host = WorkerHost(clock, producer_of(given), self.tasks, lambda: self.link.leads)
         self._given = given

@@ -21,6 +21,7 @@ from streamsx.engine.committing import Committing
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.produce import Producer
 from streamsx.engine.restoring import Restorer
+from streamsx.engine.tally import Tally
 from streamsx.engine.tasks import Tasks
 from streamsx.errors import StreamsxError, TaskStopped
 from streamsx.model import TaskId
@@ -73,11 +74,12 @@ class DataLoop:
         *,
         slice_s: float,
         report: Callable[[], None],
+        tally: Tally,
     ) -> None:
         self._clock, self._tasks, self._committing = clock, tasks, committing
         self._restorer, self._fetcher, self._producer = restorer, fetcher, producer
         self._slice_s, self._report = slice_s, report
-        self._arrived = arrived
+        self._arrived, self._tally = arrived, tally
         self._order = deque[TaskId]()
         self._duty = Duty(slice_s)
         self._report_at, self._tick_at = 0.0, 0.0
@@ -105,7 +107,9 @@ class DataLoop:
         if self._leased:
             self._committing.consider(now, self._tasks.actives.values())
             self._committing.seal_slice(now + self._slice_s)
-            worked = self._run_tasks() > 0
+            done = self._run_tasks()
+            self._tally.processed(done)
+            worked = done > 0
         self._committing.write_slice(self._clock.now() + self._slice_s)
         worked = self._restore(busy=worked) or worked
         self._producer.push()
@@ -120,6 +124,16 @@ class DataLoop:
         if now >= self._tick_at:
             self._tick_at = now + TICK_EVERY_S
             self._tasks.handed_over()
+            if self._tasks.actives:
+                self._tally.regularly(now, self._behind)
+
+    def _behind(self) -> int:
+        """Records that the brokers have and no body has got."""
+        return sum(
+            max(0, self._fetcher.end(tp) - active.task.taken[tp.topic])
+            for active in self._tasks.actives.values()
+            for tp in active.sources
+        )
 
     def _idle_s(self) -> float:
         now = self._clock.now()

@@ -7,6 +7,7 @@ who call at the same time share one request. No request of ours brings a topic i
 """
 
 import asyncio
+import logging
 import random
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,6 +22,7 @@ from streamsx.kafka.wire import Api, Body
 from streamsx.model import TopicPartition
 
 T = TypeVar("T")
+LOG = logging.getLogger("streamsx")
 
 START_TIMEOUT_S = 10.0
 TRIES_FOR_S = 10.0
@@ -79,6 +81,9 @@ class Cluster:
         refuses who we are.
         """
         last: BrokerUnreachable | None = None
+        where = ",".join(map(str, self._bootstrap))
+        loop = asyncio.get_running_loop()
+        waits = loop.call_later(PATIENCE_S, LOG.warning, "waiting for %s", where)
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._brokers:
@@ -88,11 +93,12 @@ class Cluster:
                         last = error
                         await asyncio.sleep(RETRY_BACKOFF_S)
         except TimeoutError:
-            where = ",".join(map(str, self._bootstrap))
             raise BrokerUnreachable(
                 f"no Kafka broker in {timeout_s:g} s: {where}: start one, or give the address,"
                 f" and the credentials, of one that runs ({last or 'no answer'})"
             ) from None
+        finally:
+            waits.cancel()
 
     async def stop(self) -> None:
         """Close all connections."""

@@ -47,7 +47,7 @@ class Leading:
         for note in outcome.notes:
             LOG.info("%s", note)
         for decision in outcome.plan.explain if outcome.plan else ():
-            LOG.info("plan task=%s %s: %s", decision.task, decision.decision, decision.why)
+            LOG.debug("plan task=%s %s: %s", decision.task, decision.decision, decision.why)
         return outcome
 
     async def watch(self, replan: Callable[[], None]) -> None:

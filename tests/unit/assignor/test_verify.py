@@ -8,7 +8,7 @@ import pytest
 from streamsx.assignor.assign import assign, look
 from streamsx.assignor.model import Group, Rules, Withheld
 from streamsx.assignor.refine import RULES as ROWS
-from streamsx.assignor.verify import INVARIANTS, WHY, verify
+from streamsx.assignor.verify import INVARIANTS, TAKEN, WHY, in_a_line, verify
 from streamsx.errors import IllegalPlan
 from streamsx.model import TaskId
 
@@ -164,5 +164,32 @@ def test_a_task_that_stays_where_it_is_needs_no_explanation(group: Build) -> Non
     assert assign(group("0_0", a="owns 0_0"), RULES).explain == ()
 
 
+def test_a_plan_in_a_line_names_what_changes_for_whom(group: Build) -> None:
+    rules = replace(RULES, max_learners=1, max_learners_per_member=None)
+    shape = group(
+        "0_0 0_1 0_2 0_3 | 9_0 9_1", a="owns 0_0 0_1 9_0 9_1 leaving", b="owns 0_2 0_3", c=""
+    )
+
+    labels = {"id-a": "ann", "id-b": "bob", "id-c": "cleo"}
+
+    assert in_a_line(assign(shape, rules), labels) == (
+        "ann runs 2, gives up 9_0-1; cleo runs 0, learns 0_0; bob runs 2; later: 0_1"
+    )
+    shape = group("0_0 0_1", a="owns 0_1", b="learner 0_0=3")
+    assert in_a_line(assign(shape, rules), labels) == (
+        "bob runs 1, takes over 0_0; ann runs 1; cleo runs 0"
+    )
+
+
+def test_members_for_whom_nothing_changes_are_not_all_named(group: Build) -> None:
+    owns = {f"m{number:02}": f"owns 0_{number}" for number in range(12)}
+    plan = assign(group(" ".join(word.split()[1] for word in owns.values()), **owns), RULES)
+
+    told = in_a_line(plan, {f"id-{name}": name for name in owns}).split("; ")
+
+    assert (told[0], told[8:]) == ("m00 runs 1", ["4 others go on"])
+
+
 def test_every_rule_has_its_sentence() -> None:
     assert {row.name for row in ROWS} - {"keep"} | {"withheld", "parked"} == set(WHY)
+    assert set(WHY) >= TAKEN

@@ -117,7 +117,10 @@ def test_a_shared_request_that_failed_is_not_taken_for_news() -> None:
     run(story)
 
 
-def test_a_cluster_that_is_not_there_is_told_after_the_given_time() -> None:
+def test_a_cluster_that_is_not_there_is_told_after_the_given_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streamsx.kafka.cluster.PATIENCE_S", 0.05)
     ports = free_port(), free_port()
     where = ",".join(f"127.0.0.1:{port}" for port in ports)
     with pytest.raises(BrokerUnreachable) as told:
@@ -125,6 +128,7 @@ def test_a_cluster_that_is_not_there_is_told_after_the_given_time() -> None:
     said = str(told.value)
     assert said.startswith(f"no Kafka broker in 0.25 s: {where}: start one, or give the address")
     assert f"no connection: 127.0.0.1:{ports[1]}" in said
+    assert caplog.messages == [f"waiting for {where}"], "at once, and once"
 
 
 def test_a_cluster_that_comes_up_late_is_found() -> None:

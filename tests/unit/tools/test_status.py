@@ -10,7 +10,7 @@ import pytest
 from streamsx.assignor.model import WayOut
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.group_tool.look import Look
-from streamsx.model import TaskId
+from streamsx.model import TaskId, brief
 from streamsx.testing import Broker
 from streamsx.tools import status
 
@@ -215,8 +215,9 @@ def test_a_row_shows_the_tasks_that_are_farthest_behind() -> None:
 
 
 def test_neighbours_among_tasks_stand_together() -> None:
-    assert status.brief([]) == ""
-    assert status.brief(["0_0", "0_1", "0_2", "0_5", "1_3", "2_7", "2_8"]) == "0_0-2,5 1_3 2_7-8"
+    assert brief([]) == ""
+    assert brief(["0_0", "0_1", "0_2", "0_5", "1_3", "2_7", "2_8"]) == "0_0-2,5 1_3 2_7-8"
+    assert brief([T(0, 9), T(0, 10), T(10, 1)]) == "0_9-10 10_1"
 
 
 def test_an_app_that_nobody_knows_is_3_in_one_line(
