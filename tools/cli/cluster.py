@@ -55,10 +55,10 @@ def settle(options: argparse.Namespace) -> argparse.Namespace:
     from streamsx.app.lookup import app_named
     from streamsx.app.settings import settled
     from streamsx.kafka.security import security_of
-    from streamsx.tools.cli.properties import BOOTSTRAP, properties, security_in
+    from streamsx.tools.cli.properties import properties, security_in
 
     found = properties(options.command_config) if options.command_config else {}
-    bootstrap = options.bootstrap or found.get(BOOTSTRAP)
+    bootstrap = options.bootstrap or found.get("bootstrap")
     given = {"bootstrap": bootstrap} if bootstrap else {}
     if options.module:
         app = app_named(options.module)

@@ -6,95 +6,83 @@ refused: nobody is to believe that it counts.
 
 import shlex
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from streamsx.errors import SettingError, UsageError
 from streamsx.kafka.security import PLAINTEXT, Security
 
-BOOTSTRAP = "bootstrap.servers"
+OURS = {
+    "bootstrap.servers": "bootstrap", "security.protocol": "protocol",
+    "sasl.mechanism": "mechanism", "sasl.mechanisms": "mechanism", "sasl.jaas.config": "jaas",
+    "sasl.username": "username", "sasl.password": "password",
+    "sasl.kerberos.service.name": "service",
+    "ssl.ca.location": "ca", "ssl.truststore.location": "ca", "ssl.truststore.type": "ca type",
+    "ssl.certificate.location": "certificate", "ssl.keystore.location": "certificate",
+    "ssl.keystore.type": "certificate type", "ssl.key.location": "key",
+    "ssl.key.password": "key password", "ssl.endpoint.identification.algorithm": "checked",
+}  # fmt: skip
 SECRET = ("security.", "sasl.", "ssl.")
-CA = ("ssl.ca.location", "ssl.truststore.location")
-CERTIFICATE = ("ssl.certificate.location", "ssl.keystore.location")
-KEY, KEY_PASSWORD, CHECKED = (
-    "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm",
-)  # fmt: skip
-MECHANISM = ("sasl.mechanism", "sasl.mechanisms")
-JAAS, USER, PASSWORD = "sasl.jaas.config", "sasl.username", "sasl.password"
-KERBEROS_SERVICE = "sasl.kerberos.service.name"
-TYPES = ("ssl.truststore.type", "ssl.keystore.type")
-KNOWN = frozenset({
-    "security.protocol", *CA, *CERTIFICATE, KEY, KEY_PASSWORD, CHECKED, *MECHANISM, JAAS, USER,
-    PASSWORD, KERBEROS_SERVICE, *TYPES,
-})  # fmt: skip
 
 
 def properties(path: Path) -> dict[str, str]:
-    """The lines of a file: `name=value`; `#` begins a comment, a `\\` at the end goes on.
-
-    Raises UsageError for a file that cannot be read, SettingError for a line or name of no use.
+    """The lines of a file by what they are about: `name=value`; `#` begins a comment, a `\\` at the
+    end goes on. Raises UsageError for a file that cannot be read, SettingError for what is of no
+    use.
     """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"no settings: {path}: {error}: give a file of name=value lines") from None
-    found = {}
-    for line in _lines(text):
-        name, sign, value = line.partition("=")
+    found: dict[str, str] = {}
+    for line in map(str.strip, text.replace("\r\n", "\n").replace("\\\n", "").splitlines()):
+        name, sign, value = (word.strip() for word in line.partition("="))
+        if not line or line[0] in "#!":
+            continue
         if not sign:
             raise SettingError(f"not a setting: {path}: {name!r}: write name=value")
-        found[name.strip()] = value.strip()
-    for name in found:
-        if name.startswith(SECRET) and name not in KNOWN:
-            known = ", ".join(sorted(KNOWN))
+        if name.startswith(SECRET) and name not in OURS:
+            known = ", ".join(sorted(OURS))
             raise SettingError(f"unknown setting: {path}: {name}: there are {known}; or use -A")
-    for kind in TYPES:
-        location = kind.replace("type", "location")
-        if location in found and found.get(kind, "JKS").upper() != "PEM":
-            what = f"{location} is a Java key store"
-            raise SettingError(f"{what}: {path}: write it as PEM, and {kind}=PEM")
+        if name in ("ssl.truststore.location", "ssl.keystore.location"):
+            found.setdefault(f"{OURS[name]} type", "JKS")  # as Java has it
+        if name in OURS:
+            found[OURS[name]] = value
+    for store in ("ca", "certificate"):
+        if found.get(f"{store} type", "PEM").upper() != "PEM":
+            remedy = "write it as PEM, and say so with ssl.truststore.type, ssl.keystore.type"
+            raise SettingError(f"a Java key store: {path}: {found.get(store)}: {remedy}")
     return found
-
-
-def _lines(text: str) -> Iterator[str]:
-    joined = text.replace("\\\r\n", "").replace("\\\n", "")
-    lines = (line.strip() for line in joined.splitlines())
-    return (line for line in lines if line and line[0] not in "#!")
 
 
 def security_in(found: Mapping[str, str]) -> Security:
     """Raises SettingError, UsageError for a certificate that cannot be read."""
-    protocol = found.get("security.protocol", "PLAINTEXT").upper()
+    protocol = found.get("protocol", "PLAINTEXT").upper()
     if protocol == PLAINTEXT.security_protocol:
         return PLAINTEXT
     try:
-        words = shlex.split(found.get(JAAS, "").rstrip("; "))
+        words = shlex.split(found.get("jaas", "").rstrip("; "))
     except ValueError as error:
-        raise SettingError(f"{JAAS} cannot be read: {error}: quote its values") from None
+        raise SettingError(f"sasl.jaas.config cannot be read: {error}: quote its values") from None
     told = dict(word.split("=", 1) for word in words if "=" in word)
     return Security(
         protocol,
         _context(found) if protocol.endswith("SSL") else None,
-        _first(found, MECHANISM),
-        found.get(USER, told.get("username")),
-        found.get(PASSWORD, told.get("password")),
-        found.get(KERBEROS_SERVICE, "kafka"),
+        found.get("mechanism"),
+        found.get("username", told.get("username")),
+        found.get("password", told.get("password")),
+        found.get("service", "kafka"),
     )
 
 
 def _context(found: Mapping[str, str]) -> ssl.SSLContext:
-    ca, certificate = _first(found, CA), _first(found, CERTIFICATE)
+    ca, certificate = found.get("ca"), found.get("certificate")
     try:
         context = ssl.create_default_context(cafile=ca)
         if certificate:
-            context.load_cert_chain(certificate, found.get(KEY), found.get(KEY_PASSWORD, ""))
+            context.load_cert_chain(certificate, found.get("key"), found.get("key password", ""))
     except OSError as error:
         what = f"{ca or 'the default'}, {certificate or 'none of ours'}"
         raise UsageError(f"no certificates: {what}: {error}: give PEM files") from None
-    if found.get(CHECKED, "https") in ("", "none"):
-        context.check_hostname = False
+    context.check_hostname = found.get("checked", "https") not in ("", "none")
     return context
-
-
-def _first(found: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    return next((found[name] for name in names if name in found), None)

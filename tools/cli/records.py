@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import repeat
 
 from streamsx.clock import Clock
 from streamsx.engine.fetch import Fetcher
@@ -67,7 +68,7 @@ async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[tuple[int, 
     fetcher = Fetcher(cluster, clock, "newest", FetchLimits(), arrived.set, gone, unreadable)
     for tp, bounds in ends.items():
         fetcher.add(tp, bounds.start)
-    found: dict[TopicPartition, dict[bytes | None, bytes | None]] = {tp: {} for tp in ends}
+    found: dict[tuple[int, bytes | None], bytes | None] = {}
     try:
         async with asyncio.timeout(STALL_S) as stall, asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(fetcher.run(), name=f"read {topic}")
@@ -77,7 +78,8 @@ async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[tuple[int, 
                 stall.reschedule(asyncio.get_running_loop().time() + STALL_S)
                 for tp in list(ends):
                     while batch := fetcher.take(tp):
-                        found[tp].update(zip(batch.keys, batch.values, strict=True))
+                        keys = zip(repeat(tp.partition), batch.keys, strict=False)
+                        found.update(zip(keys, batch.values, strict=True))
                         if batch.next_offset >= ends[tp].high_watermark:
                             del ends[tp]
                             break
@@ -87,9 +89,5 @@ async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[tuple[int, 
         raise WorldError(f"the topic cannot be read: {topic}: {why}: try again") from None
     except BaseExceptionGroup as group:
         raise first_of(group) from None
-    return {
-        (tp.partition, key): value
-        for tp, rows in found.items()
-        for key, value in rows.items()
-        if key is not None and value is not None
-    }
+    rows = ((number, key, value) for (number, key), value in found.items())
+    return {(n, key): value for n, key, value in rows if key is not None and value is not None}

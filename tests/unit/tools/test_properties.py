@@ -59,7 +59,7 @@ def test_certificates_are_read(tmp_path: Path, text: str) -> None:
         ("security.protocol", SettingError, "not a setting: .*write name=value"),
         ("security.protocol=TLS", SettingError, "unknown security_protocol: 'TLS'"),
         ("sasl.login.class=x", SettingError, "unknown setting: .*sasl.login.class: there are"),
-        ("ssl.truststore.location=a.jks", SettingError, "is a Java key store: .*as PEM"),
+        ("ssl.truststore.location=a.jks", SettingError, "a Java key store: .*as PEM"),
         ("security.protocol=SSL\nssl.ca.location=none.pem", UsageError, "no certificates: none"),
         (
             "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN",
