@@ -195,10 +195,10 @@ COORDINATOR, MEMBER = (shell, "Coordinator"), (session, "Member")
 
 PLANTED = [
     (ASSIGNOR, NothingIsWithheld, a_newcomer, "OnlyItsRunnerCommits"),
-    (ASSIGNOR, OldClaimsAreCut, a_sync_is_lost, "OneRunner"),
+    (ASSIGNOR, OldClaimsAreCut, a_sync_is_lost, "OnlyItsRunnerCommits"),
     (COORDINATOR, NoCommitIsFenced, a_commit_is_late, "OnlyItsRunnerCommits"),
     (MEMBER, JoinCountsWhenItIsAnswered, a_join_is_answered_late, "NobodyOutlivesItsSession"),
-    (MEMBER, FencedMembersKeepTheirClaims, a_worker_stands_still, "OnlyItsRunnerCommits"),
+    (MEMBER, FencedMembersKeepTheirClaims, a_worker_stands_still, "OneRunner"),
     (MEMBER, NobodyJoinsAfterARelease, a_newcomer, "EverythingIsCommitted"),
     ((assigning, "withhold"), nothing_waits_to_be_let_go, a_newcomer, "LegalPlans"),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
