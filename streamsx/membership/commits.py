@@ -86,8 +86,8 @@ class Commits:
         self._waiting: deque[CommitAsked] = deque()
 
     @property
-    def idle(self) -> bool:
-        return self._flying is None and not self._waiting
+    def flying(self) -> bool:
+        return self._flying is not None
 
     @property
     def refused(self) -> bool:

@@ -47,6 +47,7 @@ class Timer(Enum):
     FENCE = "fence"
     FIND = "find"
     BACKOFF = "backoff"
+    REPLAN = "replan"
     REVOKE = "revoke"
     COLLECT = "collect"
     DRAIN = "drain"
@@ -160,9 +161,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Something the leader must hear of."""
+    """Something the leader must hear of; `soon`: with others that may come with it."""
 
     reason: str
+    soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +322,14 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class Joining:
+    """A round begins; `generation` is the one that ends."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OnAssignment:
     """The whole assignment, before the callbacks for its parts. `leader`: this member's plan."""
 
@@ -407,19 +417,11 @@ class Left:
 
 Effect = (
     Find | SendRequest | Close | Arm | Disarm | Assign | Evict | OnAssignment | Assigned | Revoke
-    | Lost | CommitDone | CommitFailed | Count | Remember | Fatal | Left
+    | Lost | CommitDone | CommitFailed | Count | Remember | Fatal | Left | Joining
 )  # fmt: skip
 
 
 # What else the data loop is told, by the session.
-
-
-@dataclass(frozen=True, slots=True)
-class Joining:
-    """A round begins; `generation` is the one that ends."""
-
-    generation: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

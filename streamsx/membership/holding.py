@@ -1,6 +1,6 @@
 """What the worker hears of its partitions: begin, let go, lost; and its commits.
 
-The other side of a member, which faces the group, is member.py. What returns a text returns what
+The other side of a member, which faces the group, is member.py. What returns a Want returns what
 the leader must hear, if anything.
 
 Not here: the algebra (claims.py), the life of a commit (commits.py), when anything is sent.
@@ -12,13 +12,13 @@ from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict
 from streamsx.membership.claims import NONE, Claims
 from streamsx.membership.commits import Commits
-from streamsx.membership.outbox import PendingRequests
+from streamsx.membership.effects import Effects
 
 
 class Holding:
     """`claims` is there to be read."""
 
-    def __init__(self, box: PendingRequests, revoke_timeout_s: float) -> None:
+    def __init__(self, box: Effects, revoke_timeout_s: float) -> None:
         self.claims, self.commits = Claims(), Commits()
         self._box, self._revoke_timeout_s = box, revoke_timeout_s
 
@@ -42,23 +42,24 @@ class Holding:
         self._drop(self.claims.owned, why.value)
         self._box.emit(*self.commits.fail(why))
 
-    def released(self, event: e.Released) -> str | None:
+    def released(self, event: e.Released) -> e.Want | None:
         gone, back = self.claims.release(event.tps, event.number)
         if back:
             self._box.emit(e.Assigned(back))
-        if gone and self.claims.revoking:
-            self._box.collect("released some partitions")
+        if not gone:
             return None
-        return "released all partitions asked for" if gone else None
+        if self.claims.revoking:
+            return e.Want("released some partitions", soon=True)
+        return e.Want("released all partitions asked for")
 
-    def expired(self, _: e.Tick) -> str | None:
+    def expired(self) -> e.Want | None:
         late = self._drop(self.claims.late(self._box.now), "not released within revoke_timeout")
-        return "some partitions were not released in time" if late else None
+        return e.Want("some partitions were not released in time") if late else None
 
     @property
     def nothing(self) -> bool:
-        """Nothing is owned, and no commit is under way."""
-        return not self.claims.owned and self.commits.idle
+        """Nothing is owned, and no commit is under way; one that waits has nothing to commit."""
+        return not self.claims.owned and not self.commits.flying
 
     def watch(self) -> None:
         """The timer of what is asked for."""
@@ -70,9 +71,6 @@ class Holding:
 
     def commit(self, event: e.Commit) -> None:
         self._box.emit(*self.commits.ask(event, self.claims))
-
-    def refuse(self, event: e.Commit) -> None:
-        self._box.emit(e.CommitFailed(event.id, e.Refusal.GONE))
 
     def next_commit(self, *, stable: bool) -> e.Offsets:
         offsets, failed = self.commits.next(self.claims, stable=stable)

@@ -10,13 +10,13 @@ Not here: what a leaving member releases, and when it is gone.
 """
 
 from streamsx.membership import events as e
-from streamsx.membership.outbox import PendingRequests
+from streamsx.membership.effects import Effects
 
 
 class Leaving:
-    """What returns a text returns what the leader must hear, if anything."""
+    """What returns a Want returns what the leader must hear, if anything."""
 
-    def __init__(self, box: PendingRequests) -> None:
+    def __init__(self, box: Effects) -> None:
         self.draining = self.halting = False
         self.deadline: float | None = None
         self._told = False
@@ -27,11 +27,11 @@ class Leaving:
     def __bool__(self) -> bool:
         return self.draining or self.halting
 
-    def drain(self, event: e.Leave) -> str | None:
+    def drain(self, event: e.Leave) -> e.Want | None:
         self._told = True
         return self._drain(event.deadline)
 
-    def _drain(self, deadline: float | None) -> str | None:
+    def _drain(self, deadline: float | None) -> e.Want | None:
         if self.halting:
             return None
         first, self.draining = not self.draining, True
@@ -39,18 +39,18 @@ class Leaving:
         if deadlines:
             self.deadline = min(deadlines)
             self._box.arm(e.Timer.DRAIN, self.deadline)
-        return "leaving" if first else None
+        return e.Want("leaving") if first else None
 
-    def _stay(self) -> str | None:
+    def _stay(self) -> e.Want | None:
         if not self.draining:
             return None
         if self._told:
-            return "leaving"  # whoever planned this round has not expected it
+            return e.Want("leaving")  # whoever planned this round has not expected it
         self.draining, self.deadline = False, None
         self._box.disarm(e.Timer.DRAIN)
-        return "stays"
+        return e.Want("stays")
 
-    def heed(self, mark: e.LeaveMark | None) -> str | None:
+    def heed(self, mark: e.LeaveMark | None) -> e.Want | None:
         if mark is None or mark.epoch_ms <= self._marked_ms:
             return None
         self._marked_ms = mark.epoch_ms

@@ -6,10 +6,10 @@ with `lease` and stands still after it, but what is owned stays owned until an a
 group went on without us. And nothing waits in here: what takes time is an effect, and its end an
 event.
 
-OUT      Before the start, after a fence, and in the pause after a failed join. Only in that pause
+OUT      Before the start, and in the pause after a fence or a failed join. Only in the last
          something may be owned; it runs on, and heartbeats keep the session.
-JOINING  A JoinGroup is in flight, or waits for a coordinator. It claims all that is owned, which
-         runs on and is committed meanwhile.
+JOINING  A JoinGroup is in flight, or waits for a coordinator or for the word on a predecessor. It
+         claims all that is owned, which runs on and is committed meanwhile.
 SYNCING  The group has a generation; the leader plans, all others wait in SyncGroup. Nothing is
          committed, because a coordinator between JoinGroup and SyncGroup refuses every commit.
 STABLE   The assignment is known; what is new runs, what is not in it any more is being released.
@@ -29,29 +29,27 @@ Who wins. An answer counts for the request that is in flight; any other is old. 
 nothing left goes at once, whatever the group is doing. A halting member joins no more, since
 commits count in PreparingRebalance too, unless one of its commits needs the next generation.
 
-Not here: what the worker is told (holding.py), heartbeats and the lease (lease.py), ways out
-(leaving.py), error codes (answers.py), bytes, sockets, the plan, static and eager members.
+Not here: what the worker is told (holding.py), what is under way (calls.py), the lease (lease.py),
+ways out (leaving.py), error codes (answers.py), bytes, sockets, the plan, static and eager members.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from streamsx.errors import InvalidTransition
 from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict, verdict
-from streamsx.membership.claims import NONE
+from streamsx.membership.calls import Calls, Flight
+from streamsx.membership.effects import Effects
+from streamsx.membership.heartbeats import Heartbeats
 from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
 from streamsx.membership.leaving import Leaving
-from streamsx.membership.outbox import Flight, PendingRequests
 from streamsx.membership.plans import Plans
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from streamsx.membership.wishes import Wishes
 
 
 class MemberState(Enum):
@@ -64,44 +62,83 @@ class MemberState(Enum):
     GONE = "gone"
 
 
-# Per event and state who takes it; "-": nobody, on purpose; "": InvalidTransition. A text that is
-# returned is a wish: what the leader must hear. After each event a leaver that holds nothing goes,
-# a STABLE member with a wish joins, and the next commit flies.
-TABLE: dict[type[e.Event], tuple[str, str, str, str, str]] = {
-    # event               OUT          JOINING      SYNCING      STABLE       GONE
-    e.Start:             ("_start",    "",          "",          "",          ""),
-    e.Found:             ("_found",    "_found",    "_found",    "_found",    "-"),
-    e.Reply:             ("_replied",  "_replied",  "_replied",  "_replied",  "_gone"),
-    e.Disconnected:      ("_cut",      "_cut",      "_cut",      "_cut",      "_gone"),
-    e.Planned:           ("-",         "-",         "_planned",  "-",         "-"),
-    e.Want:              ("_wanted",   "_wanted",   "_wanted",   "_wanted",   "-"),
-    # A plan that is being replaced asks for no readiness; the next one does, anew.
-    e.Ready:             ("-",         "-",         "-",         "_ready",    "-"),
-    e.PartitionsChanged: ("-",         "-",         "_regrown",  "_regrown",  "-"),
-    e.Released:          ("_mine.released",) * 4 + ("-",),
-    e.Commit:            ("_mine.commit",) * 4 + ("_mine.refuse",),
-    e.Leave:             ("leaving.drain",) * 4 + ("-",),
-    e.Stop:              ("_stop",     "_stop",     "_stop",     "_stop",     "-"),
-    e.Silent:            ("_silent",   "_silent",   "_silent",   "_silent",   "-"),
-    e.Tick:              ("_tick",     "_tick",     "_tick",     "_tick",     "-"),
+class Cue(Enum):
+    """What follows from an event, or from what it has left behind."""
+
+    CUT = "the join lane's request is over, and nobody has said what became of it"
+    WISH = "there is something that the leader must hear"
+    NOTHING_LEFT = "it leaves, and nothing is owned or under way"
+
+
+class Unmoved(Enum):
+    """Nobody acts."""
+
+    IMPOSSIBLE = "InvalidTransition"
+    IGNORED = "on purpose"
+
+
+After = MemberState | Unmoved
+What = type[e.Event] | e.Timer | Cue | Verdict | tuple[type[e.Request], Verdict]
+
+OUT, JOINING, SYNCING, STABLE, GONE = MemberState
+X, _ = Unmoved
+
+# What happens, the state after it for each state before it, and who acts; a Want that is returned
+# is something the leader must hear. An answer is looked up by its request and what it means, else
+# by what it means. After each event a leaver that holds nothing goes, a wish is taken up, what
+# JOINING asks for is sent (`_enter`, the one door to JoinGroup), and the next commit flies.
+TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
+    # what                            OUT      JOINING  SYNCING  STABLE   GONE  who
+    e.Start:                         (JOINING, X,       X,       X,       X,    "_start"),
+    e.Found:                         (OUT,     JOINING, SYNCING, STABLE,  _,    "_found"),
+    e.Reply:                         (OUT,     JOINING, SYNCING, STABLE,  GONE, "_replied"),
+    e.Disconnected:                  (OUT,     JOINING, SYNCING, STABLE,  GONE, "_cut"),
+    Cue.CUT:                         (_,       JOINING, JOINING, _,       _,    "_cut_off"),
+    Cue.WISH:                        (_,       _,       _,       JOINING, _,    "_anew"),
+    Cue.NOTHING_LEFT:                (GONE,    GONE,    GONE,    GONE,    _,    "_go"),
+    # The round.
+    (e.JoinGroup, Verdict.IDENTIFY): (_,       JOINING, _,       _,       _,    "_named"),
+    (e.JoinGroup, Verdict.GOOD):     (_,       SYNCING, _,       _,       _,    "_joined"),
+    e.Planned:                       (_,       _,       SYNCING, _,       _,    "_planned"),
+    (e.SyncGroup, Verdict.GOOD):     (_,       _,       STABLE,  _,       _,    "_synced"),
+    Verdict.REJOIN:                  (_,       _,       JOINING, _,       _,    "_again"),
+    Verdict.PAUSE:                   (_,       OUT,     OUT,     _,       _,    "_pause"),
+    Verdict.FULL:                    (_,       OUT,     _,       _,       _,    "_pause_long"),
+    e.Timer.BACKOFF:                 (JOINING, _,       _,       _,       _,    "_retry"),
+    # The coordinator's word against us.
+    Verdict.FENCE:                   (OUT,     OUT,     OUT,     OUT,     _,    "_fence"),
+    Verdict.FORGET:                  (OUT,     OUT,     OUT,     OUT,     _,    "_forget"),
+    Verdict.FATAL:                   (GONE,    GONE,    GONE,    GONE,    _,    "_expelled"),
+    # What the leader must hear. A plan that is being replaced asks for no readiness; the next one
+    # does, anew.
+    e.Want:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_wish.add"),
+    e.Ready:                         (_,       _,       _,       STABLE,  _,    "_ready"),
+    e.PartitionsChanged:             (_,       _,       SYNCING, STABLE,  _,    "_regrown"),
+    e.Timer.COLLECT:                 (OUT,     JOINING, SYNCING, STABLE,  _,    "_wish.collected"),
+    e.Timer.REPLAN:                  (OUT,     JOINING, SYNCING, STABLE,  _,    "_plans.failed"),
+    e.Timer.EVICT:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_plans.evict"),
+    # What is ours, and for how long.
+    e.Released:                      (OUT,     JOINING, SYNCING, STABLE,  _,    "_mine.released"),
+    e.Commit:                        (OUT,     JOINING, SYNCING, STABLE,  GONE, "_commit"),
+    e.Timer.REVOKE:                  (OUT,     JOINING, SYNCING, STABLE,  _,    "_mine.expired"),
+    e.Timer.HEARTBEAT:               (OUT,     JOINING, SYNCING, STABLE,  _,    "_beat"),
+    e.Timer.FENCE:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "lease.ended"),
+    e.Timer.FIND:                    (OUT,     JOINING, SYNCING, STABLE,  _,    "_calls.look"),
+    # Ways out.
+    e.Leave:                         (OUT,     JOINING, SYNCING, STABLE,  _,    "leaving.drain"),
+    e.Timer.DRAIN:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_drained"),
+    e.Stop:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_stop"),
+    e.Timer.STOP:                    (GONE,    GONE,    GONE,    GONE,    _,    "_go"),
+    e.Silent:                        (GONE,    GONE,    GONE,    GONE,    _,    "_silent"),
 }  # fmt: skip
 COLUMN = {state: i for i, state in enumerate(MemberState)}
-TICKS: dict[e.Timer, str] = {
-    e.Timer.HEARTBEAT: "_beat",
-    e.Timer.FENCE: "lease.ended",
-    e.Timer.FIND: "_box.look",
-    e.Timer.BACKOFF: "_retry",
-    e.Timer.REVOKE: "_mine.expired",
-    e.Timer.COLLECT: "_box.collected",
-    e.Timer.DRAIN: "_drained",
-    e.Timer.STOP: "_go",
-    e.Timer.EVICT: "_plans.evict",
-}
 
 ROUND_SLACK_S = 5.0
 """JoinGroup and SyncGroup wait this much longer than the slowest member may take: who gives up
 sooner makes everybody join again, for ever."""
 PREDECESSOR_S, LEAVE_S, LAST_COMMIT_S = 2.0, 5.0, 5.0
+TRIES_PER_SESSION = 3
+"""A heartbeat or commit that stays unanswered leaves time for another one."""
 DEAF_S = 2.0
 """A coordinator that has answered nothing for so long is not told that we leave: our successor in
 the state directory does it."""
@@ -124,147 +161,168 @@ class Member:
     """`state`, `claims`, `leaving`, `lease` and the ids are there to be read."""
 
     def __init__(self, config: MemberConfig) -> None:
-        self.config = config
-        self.state = MemberState.OUT
+        self.config, self.state = config, OUT
         self.member_id, self.generation, self.owned_generation = "", -1, -1
         self.leader, self.nonce = False, 0
-        self._box = PendingRequests(config.jitter)
+        self._box = Effects()
+        self._calls = Calls(self._box, config.jitter)
         self._mine = Holding(self._box, config.revoke_timeout_s)
         self.claims = self._mine.claims
-        self.lease = Lease(self._box, config.session_timeout_s, config.heartbeat_interval_s)
+        self.lease = Lease(self._box, config.session_timeout_s)
+        self._beats = Heartbeats(self._box, config.heartbeat_interval_s)
         self.leaving = Leaving(self._box)
         self._plans = Plans(self._box)
+        self._wish = Wishes(self._box)
         self.story: deque[tuple[float, e.Event, tuple[e.Effect, ...]]] = deque(maxlen=STORY_LENGTH)
         self._predecessor: str | None = None
-        self._want: str | None = None
-        self._reason, self._claimed = "", NONE
+        self._round: e.JoinGroup | None = None
+        """What was said in this round, to be said again; None: a new one is to be opened."""
         self._round_s = config.rebalance_timeout_s + ROUND_SLACK_S
 
     def step(self, now: float, event: e.Event) -> list[e.Effect]:
         """Raises InvalidTransition, with the story, for an event that the state does not know."""
         out = self._box.open(now)
-        self._fire(TABLE[type(event)][COLUMN[self.state]], event)
-        if self.state is not MemberState.GONE:
-            self._follow()
+        if isinstance(event, e.Tick):
+            self._box.fired(event.timer)
+            self._fire(event.timer)
+        else:
+            self._fire(type(event), event)
+        self._follow()
         self.story.append((now, event, tuple(out)))
         return out
 
-    def _fire(self, cell: str, event: e.Event) -> None:
-        if not cell:
-            story = list(self.story)
-            raise InvalidTransition(f"member: {event} in {self.state.value}: the story: {story}")
-        if cell != "-":
-            take: Callable[[e.Event], str | None] = attrgetter(cell)(self)
-            self._wish(take(event))
-
-    def _tick(self, event: e.Tick) -> None:
-        self._box.fired(event.timer)
-        self._fire(TICKS[event.timer], event)
-
-    def _wish(self, reason: str | None) -> None:
-        self._want = self._want or reason
+    def _fire(self, what: What, *given: object) -> None:
+        *moves, who = TABLE[what]
+        after = moves[COLUMN[self.state]]
+        if after is X:
+            why = f"member: {given} in {self.state.value}: the story: {list(self.story)}"
+            raise InvalidTransition(why)
+        if isinstance(after, MemberState):
+            self.state = after
+            self._wish.add(attrgetter(who)(self)(*given))
 
     def _follow(self) -> None:
         """What the state asks for, whatever the event was."""
+        if self.state is GONE:
+            return
         if self.leaving and self._mine.nothing:
-            self._go()
+            self._part()
             return
         joins = not self.leaving.halting or self._mine.commits.refused
-        if self.state is MemberState.STABLE and self._want is not None and joins:
-            self._join(self._want)
-        if self._box.known and self.generation >= 0 and self.state is not MemberState.SYNCING:
+        if self._wish.reason is not None and joins:
+            self._fire(Cue.WISH)
+        self._enter()
+        if self._calls.known and self.generation >= 0 and self.state is not SYNCING:
             self._send_commit()
         self._mine.watch()
 
     # The coordinator and its connections.
 
-    def _start(self, event: e.Start) -> None:
+    def _start(self, event: e.Start) -> e.Want:
         self._predecessor = event.predecessor
-        self._box.look()
+        self._calls.look()
+        return e.Want("first")
 
     def _found(self, event: e.Found) -> None:
-        for lane in self._box.doubtful(event.node):
+        for lane in self._calls.doubtful(event.node):
             self._box.emit(e.Close(lane))
             self._cut(e.Disconnected(lane))
-        if not self._box.found(event):
-            return
-        if self.nonce == 0:
-            self._begin()
-        elif self.state is MemberState.JOINING and not self._box.flying(e.LaneName.JOIN):
-            self._send_join()
-        self._beat()
-
-    def _begin(self) -> None:
-        """Every round would wait for a dead predecessor until its session ends: one try."""
-        gone, self._predecessor = self._predecessor, None
-        if gone is not None:
-            self._box.send(e.LaneName.JOIN, PREDECESSOR_S, e.LeaveGroup(gone))
-        elif not self._box.flying(e.LaneName.JOIN):
-            self._join("first")
+        self._calls.found(event.node)
+        if self._calls.known:
+            self._beat()
 
     def _cut(self, event: e.Disconnected) -> None:
-        self._box.landed(event)
-        joining = self.state in (MemberState.JOINING, MemberState.SYNCING)
-        if event.lane is e.LaneName.BEAT:
+        flights = self._calls.landed(event)
+        if self.state is GONE:
+            self._farewell_over(flights, ErrorCode.REQUEST_TIMED_OUT)
+        elif event.lane is e.LaneName.JOIN:
+            self._fire(Cue.CUT)
+        else:
             self._mine.commits.break_off()
-        elif joining:
-            self.state = MemberState.JOINING
-            self._plans.drop()
-        if event.lane is e.LaneName.BEAT or joining or self.nonce == 0:
-            self._box.find()
+            self._calls.find()
+
+    def _cut_off(self) -> None:
+        self._plans.drop()
+        self._calls.find()
 
     def _replied(self, event: e.Reply) -> None:
-        for flight in self._box.landed(event):
-            match flight.body:
-                case e.JoinGroup():
-                    self._joined(flight, event)
-                case e.SyncGroup():
-                    self._synced(flight, event)
-                case e.LeaveGroup():
-                    self._begin()
-                case body:
-                    self._heard(body, flight, event)
+        for flight in self._calls.landed(event):
+            if self.state is GONE:
+                self._farewell_over([flight], event.error)
+            elif isinstance(flight.body, e.Heartbeat | e.OffsetCommit):
+                self._heard(flight, flight.body, event)
+            elif not isinstance(flight.body, e.LeaveGroup):  # the predecessor's
+                self._answered(flight, event)
 
     # Join, sync.
 
-    def _join(self, reason: str) -> None:
-        """A new round: what we claim, and what we tell of ourselves, is as of now."""
-        self._want, self._reason, self._claimed = None, reason, self.claims.owned
+    def _enter(self) -> None:
+        """The one door: JoinGroup, of a new round or, with the same claims and the same nonce, of
+        the one that was broken off. What is claimed, and told of us, is as of a round's first try.
+
+        Every round would wait for a dead predecessor until its session ends: one try to end it.
+        """
+        if (
+            self.state is not JOINING
+            or not self._calls.known
+            or self._calls.flying(e.LaneName.JOIN)
+        ):
+            return
+        if self._predecessor is not None:
+            gone, self._predecessor = self._predecessor, None
+            self._calls.send(e.LaneName.JOIN, PREDECESSOR_S, e.LeaveGroup(gone))
+            return
+        self._round = self._round or self._opened()
+        again = replace(self._round, member_id=self.member_id)
+        self._calls.send(e.LaneName.JOIN, self._round_s, again)
+
+    def _opened(self) -> e.JoinGroup:
+        reason = self._wish.taken()
         self.nonce += 1
-        self.lease.hurry(hurries=False)
-        self._box.disarm(e.Timer.COLLECT, e.Timer.BACKOFF)
-        self._send_join()
+        self._beats.calm()
+        self._box.emit(e.Joining(self.generation, reason))
+        who = (self.member_id, tuple(sorted(self.claims.owned)), self.owned_generation, self.nonce)
+        return e.JoinGroup(*who, bool(self.leaving), self.leaving.deadline, reason)
 
-    def _send_join(self) -> None:
-        """Of this round, for the first time or again: the same claims, the same nonce."""
-        self.state = MemberState.JOINING
-        if not self._box.known:
-            self._box.find()
-            return
-        who = (self.member_id, tuple(sorted(self._claimed)), self.owned_generation, self.nonce)
-        body = e.JoinGroup(*who, bool(self.leaving), self.leaving.deadline, self._reason)
-        self._box.send(e.LaneName.JOIN, self._round_s, body)
+    def _anew(self) -> None:
+        self._round = None
 
-    def _joined(self, flight: Flight, event: e.Reply) -> None:
-        what, body = verdict(flight.body, event.error), event.body
-        if what not in (Verdict.GOOD, Verdict.IDENTIFY):
-            self._refused(what, event.error)
+    def _again(self, code: int) -> e.Want:
+        self._round = None
+        return e.Want(f"the last round ended with {name_of(code)}")
+
+    def _retry(self) -> e.Want:
+        self._round = None
+        return e.Want("retry")
+
+    def _answered(self, flight: Flight, event: e.Reply) -> None:
+        """JoinGroup or SyncGroup. What is owned stays ours, unless we are out."""
+        what = verdict(flight.body, event.error)
+        answer = (type(flight.body), what)
+        if answer in TABLE:
+            self._fire(answer, flight, event.body)
             return
-        assert isinstance(body, e.Joined)
-        if body.member_id != self.member_id:
-            self.member_id = body.member_id
-            self._box.emit(e.Remember(body.member_id))
-        if what is Verdict.IDENTIFY:
-            if not (self.leaving and self._mine.nothing):
-                self._send_join()
-            return
-        self.state, self.generation = MemberState.SYNCING, body.generation
-        self.leader = body.leader == body.member_id
+        self._box.emit(e.Count("failed-rebalance-total", name_of(event.error)))
+        if what is Verdict.FIND:
+            self._fire(Cue.CUT)
+        else:
+            self._fire(what, event.error)
+
+    def _named(self, _: Flight, joined: e.Joined) -> None:
+        if joined.member_id != self.member_id:
+            self.member_id = joined.member_id
+            self._box.emit(e.Remember(joined.member_id))
+
+    def _joined(self, flight: Flight, joined: e.Joined) -> None:
+        self._named(flight, joined)
+        self.generation = joined.generation
+        self.leader = joined.leader == joined.member_id
+        self._calls.well()
         self.lease.contact(flight.at)
         self._plans.end()
         self._beat()
         if self.leader:
-            self._plans.ask(self.member_id, self.generation, body.members)
+            self._plans.ask(self.member_id, self.generation, joined.members)
         else:
             self._sync(())
 
@@ -274,76 +332,69 @@ class Member:
 
     def _sync(self, assignments: tuple[tuple[str, bytes], ...]) -> None:
         body = e.SyncGroup(self.member_id, self.generation, assignments)
-        self._box.send(e.LaneName.JOIN, self._round_s, body)
+        self._calls.send(e.LaneName.JOIN, self._round_s, body)
 
-    def _refused(self, what: Verdict, code: int) -> None:
-        """JoinGroup or SyncGroup. What is owned stays ours, unless we are out."""
-        self._box.emit(e.Count("failed-rebalance-total", name_of(code)))
-        match what:
-            case Verdict.FIND:
-                self.state = MemberState.JOINING
-            case Verdict.REJOIN:
-                self._join(f"the last round ended with {name_of(code)}")
-            case Verdict.PAUSE | Verdict.FULL:
-                self.state = MemberState.OUT
-                full = what is Verdict.FULL
-                self._box.after(e.Timer.BACKOFF, FULL_PAUSE_S if full else self._box.pause())
-        self._fall(what, code)
+    def _pause(self, _: int) -> None:
+        self._box.after(e.Timer.BACKOFF, self._calls.pause())
 
-    def _retry(self, _: e.Tick) -> str | None:
-        if self.state is not MemberState.OUT:
-            return "the assignment failed"
-        self._join(self._want or "retry")
-        return None
+    def _pause_long(self, _: int) -> None:
+        self._box.after(e.Timer.BACKOFF, FULL_PAUSE_S)
 
-    def _synced(self, flight: Flight, event: e.Reply) -> None:
-        what, body = verdict(flight.body, event.error), event.body
-        if what is not Verdict.GOOD:
-            self._refused(what, event.error)
-            return
-        assert isinstance(body, e.Synced)
-        self.state, self.owned_generation = MemberState.STABLE, self.generation
-        halting = self.leaving.halting
-        self._mine.apply(self.generation, body, leader=self.leader, halting=halting)
-        self.lease.hurry(hurries=body.view.more)
-        self._wish(self.leaving.heed(body.mark))
-        if body.view.no_takers and self.leaving.draining:
+    def _synced(self, _: Flight, synced: e.Synced) -> None:
+        self.owned_generation, halting = self.generation, self.leaving.halting
+        self._mine.apply(self.generation, synced, leader=self.leader, halting=halting)
+        if synced.view.more:
+            self._beats.hurry()
+        self._wish.add(self.leaving.heed(synced.mark))
+        if synced.view.no_takers and self.leaving.draining:
             self._drained()
 
     # Heartbeats, commits, and what the leader must hear.
 
-    def _beat(self, _: e.Tick | None = None) -> None:
+    def _beat(self) -> None:
+        """Now, unless one is under way or no coordinator is known; and again after the interval."""
         if self.generation >= 0:
-            stable = self.state is MemberState.STABLE
-            self.lease.beat(self.member_id, self.generation, stable=stable)
+            self._beats.again()
+            if self._calls.known and not self._calls.flying(e.Heartbeat):
+                self._ask(e.Heartbeat(self.member_id, self.generation))
 
     def _send_commit(self) -> None:
-        stable = self.state is MemberState.STABLE
-        if offsets := self._mine.next_commit(stable=stable):
-            self.lease.ask(e.OffsetCommit(self.member_id, self.generation, offsets), stable=stable)
+        if offsets := self._mine.next_commit(stable=self.state is STABLE):
+            self._ask(e.OffsetCommit(self.member_id, self.generation, offsets))
 
-    def _heard(self, body: e.Heartbeat | e.OffsetCommit, flight: Flight, event: e.Reply) -> None:
+    def _ask(self, body: e.Heartbeat | e.OffsetCommit) -> None:
+        timeout_s = self.config.session_timeout_s / TRIES_PER_SESSION
+        self._calls.send(e.LaneName.BEAT, timeout_s, body, stable=self.state is STABLE)
+
+    def _heard(self, flight: Flight, body: e.Heartbeat | e.OffsetCommit, event: e.Reply) -> None:
         current = body.generation == self.generation
-        stable = current and self.state is MemberState.STABLE
+        stable = current and self.state is STABLE
         what = verdict(body, event.error, stayed=stable and flight.stable)
         if what is Verdict.GOOD:
+            self._calls.well()
             self.lease.contact(flight.at)
         if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._wish("the group is rebalancing")
+            self._wish.add(e.Want("the group is rebalancing"))
         if isinstance(body, e.OffsetCommit):
             self._mine.committed(what, event)
-        self._fall(what, event.error)
+        if what is Verdict.FIND:
+            self._calls.find()
+        elif what in TABLE:
+            self._fire(what, event.error)
         if not current:
             self._beat()  # sent before the JoinGroup was answered, it may have been no contact
 
-    def _wanted(self, event: e.Want) -> str:
-        return event.reason
+    def _commit(self, event: e.Commit) -> None:
+        if self.state is GONE:
+            self._box.emit(e.CommitFailed(event.id, e.Refusal.GONE))
+        else:
+            self._mine.commit(event)
 
-    def _ready(self, _: e.Ready) -> None:
-        self._box.collect("learner ready")
+    def _ready(self, _: e.Ready) -> e.Want:
+        return e.Want("learner ready", soon=True)
 
-    def _regrown(self, _: e.PartitionsChanged) -> str | None:
-        return "topics changed" if self.leader else None
+    def _regrown(self, _: e.PartitionsChanged) -> e.Want | None:
+        return e.Want("topics changed") if self.leader else None
 
     # Out.
 
@@ -351,67 +402,57 @@ class Member:
         self.leaving.halt(event.deadline)
         self._mine.release_all()
 
-    def _drained(self, _: e.Tick | None = None) -> None:
+    def _drained(self) -> None:
         self._stop(e.Stop(self._box.now + LAST_COMMIT_S))
 
-    def _go(self, tick: e.Tick | None = None) -> None:
-        """Let go of what is left, then tell the group; one try, if it is known to listen. Who has
-        asked for a name waits a moment for it: the group waits for whomever it has named.
-        """
-        if tick is None and not self.member_id and self._box.flying(e.JoinGroup):
-            self.leaving.wait(self._box.now - self._box.waited_s(e.LaneName.JOIN) + DEAF_S)
-            return
-        listens = self._box.waited_s(e.LaneName.BEAT) < DEAF_S
+    def _part(self) -> None:
+        """Who has asked for a name waits a moment for it: the group waits for whomever it named."""
+        if self.member_id or not self._calls.flying(e.JoinGroup):
+            self._fire(Cue.NOTHING_LEFT)
+        else:
+            self.leaving.wait(self._box.now - self._calls.waited_s(e.LaneName.JOIN) + DEAF_S)
+
+    def _go(self) -> None:
+        """Let go of what is left, then tell the group; one try, if it is known to listen."""
+        listens = self._calls.waited_s(e.LaneName.BEAT) < DEAF_S
         self._lose(e.Refusal.GONE)
-        self.state = MemberState.GONE
         if not (listens and self._farewell()):
             self._box.emit(e.Left("it does not answer" if self.member_id else ""))
 
     def _farewell(self) -> bool:
-        speaks = bool(self.member_id) and self._box.known
+        speaks = bool(self.member_id) and self._calls.known
         if speaks:
-            self._box.send(e.LaneName.BEAT, LEAVE_S, e.LeaveGroup(self.member_id))
+            self._calls.send(e.LaneName.BEAT, LEAVE_S, e.LeaveGroup(self.member_id))
         return speaks
 
-    def _gone(self, event: e.Reply | e.Disconnected) -> None:
-        code = event.error if isinstance(event, e.Reply) else ErrorCode.REQUEST_TIMED_OUT
-        self._box.emit(*(e.Left(name_of(code) if code else "") for _ in self._box.landed(event)))
+    def _farewell_over(self, flights: list[Flight], code: int) -> None:
+        self._box.emit(*(e.Left(name_of(code) if code else "") for _ in flights))
 
     def _silent(self, event: e.Silent) -> None:
         self._lose(e.Refusal.FENCED)
         self._farewell()
-        self._box.abandon()
-        self._die(event.reason)
+        self._calls.forget()
+        self._box.emit(e.Fatal(event.reason))
 
-    def _fall(self, what: Verdict, code: int) -> None:
-        """What bad answers have in common."""
-        match what:
-            case Verdict.FIND:
-                self._box.find()
-            case Verdict.FENCE | Verdict.FORGET:
-                self._fence(what)
-            case Verdict.FATAL:
-                self._die(f"the coordinator refuses this member: {name_of(code)}", code)
+    def _expelled(self, code: int) -> None:
+        self._lose(e.Refusal.FENCED)
+        self._box.emit(e.Fatal(f"the coordinator refuses this member: {name_of(code)}", code))
+
+    def _fence(self, code: int) -> None:
+        self._lose(e.Refusal.FENCED)
+        self._pause(code)
+
+    def _forget(self, code: int) -> None:
+        self._fence(code)
+        self.member_id = ""
 
     def _lose(self, why: e.Refusal) -> None:
         """All that is ours, and all that is under way."""
         self._mine.lose_all(why)
-        self._box.emit(*(e.Close(lane) for lane in e.LaneName if self._box.flying(lane)))
-        self._box.abandon()
+        self._box.emit(*(e.Close(lane) for lane in e.LaneName if self._calls.flying(lane)))
+        self._calls.forget()
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
         self._plans.end()
-        self._claimed, self._want = NONE, None
+        self._round, self._wish.reason = None, None
         self.generation, self.owned_generation, self.leader = -1, -1, False
         self.lease.until = 0.0
-
-    def _fence(self, what: Verdict) -> None:
-        self._lose(e.Refusal.FENCED)
-        self.state = MemberState.OUT
-        if what is Verdict.FORGET:
-            self.member_id = ""
-        self._box.after(e.Timer.BACKOFF, self._box.pause())
-
-    def _die(self, why: str, code: int = 0) -> None:
-        self._lose(e.Refusal.FENCED)
-        self.state = MemberState.GONE
-        self._box.emit(e.Fatal(why, code))

@@ -9,7 +9,7 @@ Not here: what a plan says (the assignor's), making it (`leading`).
 """
 
 from streamsx.membership import events as e
-from streamsx.membership.outbox import PendingRequests
+from streamsx.membership.effects import Effects
 
 PAUSE_S = 1.0
 
@@ -17,7 +17,7 @@ PAUSE_S = 1.0
 class Plans:
     """Of one member, for as long as it leads."""
 
-    def __init__(self, box: PendingRequests) -> None:
+    def __init__(self, box: Effects) -> None:
         self._box = box
         self._asked: int | None = None
         self._evictions: tuple[e.Eviction, ...] = ()
@@ -34,10 +34,13 @@ class Plans:
         self._arm()
         if event.error is not None:
             self._box.emit(e.Count("failed-rebalance-total"))
-            self._box.after(e.Timer.BACKOFF, PAUSE_S)
+            self._box.after(e.Timer.REPLAN, PAUSE_S)
         return True
 
-    def evict(self, _: e.Tick) -> None:
+    def failed(self) -> e.Want:
+        return e.Want("the assignment failed")
+
+    def evict(self) -> None:
         """Who may still be there behind its deadline."""
         due = [eviction for eviction in self._evictions if eviction.at <= self._box.now]
         self._evictions = tuple(left for left in self._evictions if left not in due)

@@ -8,34 +8,14 @@ Not here: when anything is said, asked or sent (member.py, session.py).
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
 
-from streamsx.assignor.claims import Metadata
 from streamsx.assignor.model import Mark, MarkState, WayOut
-from streamsx.assignor.partition_assignor import Outcome, Report
-from streamsx.assignor.wire import AssignmentView
+from streamsx.assignor.observer import ObserverAssignor
+from streamsx.assignor.partition_assignor import Outcome, Report, StreamsPartitionAssignor
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
 
-
-class Assignor(Protocol):
-    """As `StreamsPartitionAssignor` says it."""
-
-    name: str
-
-    def user_data(self, report: Report) -> bytes: ...
-
-    def on_assignment(self, user_data: bytes) -> AssignmentView: ...
-
-    def assign(
-        self,
-        metadata: Metadata,
-        partitions: Mapping[str, int],
-        *,
-        leader: str,
-        generation: int,
-        now_ms: int,
-    ) -> Outcome: ...
+Assignor = StreamsPartitionAssignor | ObserverAssignor
 
 
 class Seat:

@@ -66,7 +66,7 @@ class Session:
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._nonce, self._leaving = 0, False
+        self._leaving = False
         self.losses = 0
         """How often tasks were taken away; any thread may read it."""
 
@@ -219,9 +219,6 @@ class Session:
     def _send(self, send: e.SendRequest) -> None:
         body = send.body
         if isinstance(body, e.JoinGroup):
-            if body.nonce != self._nonce:
-                self._nonce = body.nonce
-                self._deliver(e.Joining(self.member.generation, body.reason))
             word, protocol = self.seat.word(body, self._zero()), self.seat.assignor.name
             api = Api.JOIN_GROUP
             fields = requests.join(self._group, self._config, protocol, body, word)

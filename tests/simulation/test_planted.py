@@ -22,10 +22,10 @@ from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
-from streamsx.membership import session
-from streamsx.membership.answers import Verdict
-from streamsx.membership.member import Member, MemberState
-from streamsx.membership.outbox import Flight
+from streamsx.membership import member, session
+from streamsx.membership.calls import Flight
+from streamsx.membership.holding import Holding
+from streamsx.membership.member import Member
 from streamsx.model import TaskId
 from streamsx.simulation.checks import Check
 from streamsx.simulation.front import HOSTS
@@ -81,25 +81,26 @@ class NoCommitIsFenced(Coordinator):
 class JoinCountsWhenItIsAnswered(Member):
     """The answer may have been on its way for most of a session."""
 
-    def _joined(self, flight: Flight, event: e.Reply) -> None:
-        super()._joined(replace(flight, at=self._box.now), event)
+    def _joined(self, flight: Flight, joined: e.Joined) -> None:
+        super()._joined(replace(flight, at=self._box.now), joined)
 
 
 class FencedMembersKeepTheirClaims(Member):
     """KIP-792: a zombie's claim, with an old generation, wins over nobody's."""
 
-    def _fence(self, what: Verdict) -> None:
-        self.state, self.generation, self.member_id = MemberState.OUT, -1, ""
-        self._box.abandon()
+    def _fence(self, code: int) -> None:
+        self.generation, self.member_id = -1, ""
+        self._calls.forget()
         self._mine.commits.fail(e.Refusal.FENCED)
-        self._box.after(e.Timer.BACKOFF, self._box.pause())
+        self._pause(code)
 
 
-class NobodyJoinsAfterARelease(Member):
+class NobodyJoinsAfterARelease(Holding):
     """What was withheld until the release stays withheld."""
 
-    def _wish(self, reason: str | None) -> None:
-        super()._wish(None if reason and reason.startswith("released") else reason)
+    def released(self, event: e.Released) -> e.Want | None:
+        super().released(event)
+        return None
 
 
 def nothing_waits_to_be_let_go(_: View, runs: Mapping[TaskId, int | None]) -> Held:
@@ -191,6 +192,7 @@ def an_instance_is_told_to_leave(made: World) -> None:
 
 ASSIGNOR = assemble, "StreamsPartitionAssignor"
 COORDINATOR, MEMBER = (shell, "Coordinator"), (session, "Member")
+HOLDING = member, "Holding"
 
 
 PLANTED = [
@@ -199,7 +201,7 @@ PLANTED = [
     (COORDINATOR, NoCommitIsFenced, a_commit_is_late, "OnlyItsRunnerCommits"),
     (MEMBER, JoinCountsWhenItIsAnswered, a_join_is_answered_late, "NobodyOutlivesItsSession"),
     (MEMBER, FencedMembersKeepTheirClaims, a_worker_stands_still, "OneRunner"),
-    (MEMBER, NobodyJoinsAfterARelease, a_newcomer, "EverythingIsCommitted"),
+    (HOLDING, NobodyJoinsAfterARelease, a_newcomer, "EverythingIsCommitted"),
     ((assigning, "withhold"), nothing_waits_to_be_let_go, a_newcomer, "LegalPlans"),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
 ]

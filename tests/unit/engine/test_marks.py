@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.assignor.memory import MARKS_MAX
+from streamsx.assignor.wire import read_join
+from streamsx.broker.server import answered
 from streamsx.errors import GroupError, NotFound, UsageError
 from streamsx.group_tool.departures import DepartureState
 from streamsx.group_tool.marking import leave
 from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.consumer_protocol import Subscription
+from streamsx.kafka.wire import Api
 from streamsx.simulation.process import Process
 from tests.unit.engine.conftest import HOST, PORT, counting
 from tests.unit.engine.test_worker import start, works
@@ -18,6 +22,9 @@ from tests.unit.engine.test_worker import start, works
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from streamsx.broker.connection import Call
+    from streamsx.broker.events import ReplyBody
+    from streamsx.broker.service import Service
     from streamsx.group_tool.departures import Departure
     from tests.unit.engine.conftest import Bench, Station
 
@@ -124,3 +131,28 @@ def test_a_group_that_takes_no_marks_is_asked_until_the_deadline(bench: Bench) -
     with pytest.raises(GroupError, match="the group did not take the marks: t: nothing in"):
         asked(bench, "w2", timeout_s=2.0)
     assert bench.scheduler.now - began == pytest.approx(2.0, abs=0.5)
+
+
+def test_who_was_told_and_hangs_is_out_of_time_though_the_tool_heard_nothing(bench: Bench) -> None:
+    """The leader plans with the marks; the marked member joins again before the tool's SyncGroup
+    comes; another one hangs: the group was said not to have taken the marks."""
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: works(first, second))
+    tool = asking(bench, "w2", timeout_s=7.0)
+    overtaken = list[str]()
+
+    def joins(service: Service, call: Call) -> ReplyBody | None:
+        if call.api is Api.JOIN_GROUP and call.body.member_id:
+            said = Subscription.read(call.body.protocols[0].metadata)
+            if read_join(said.user_data).observer and not overtaken:
+                overtaken.append(call.body.member_id)
+                tool.process.freeze(5)
+        return answered(service, call)
+
+    bench.answer = joins
+    bench.until(lambda: second.told("leaving"))
+    first.process.freeze(9)
+    bench.until(lambda: tool.result is not None or tool.error is not None)
+    (departure,) = tool.result.values()
+    assert departure.state is DepartureState.TIMEOUT
+    assert overtaken

@@ -33,7 +33,7 @@ def test_a_commit_of_nothing_owned_fails() -> None:
     commits = Commits()
     failed = commits.ask(e.Commit(7, offsets(q=2), 1), owning(P))
     assert failed == [e.CommitFailed(7, e.Refusal.NOT_OWNED)]
-    assert commits.idle
+    assert not commits.flying
 
 
 def test_a_commit_asked_under_an_older_ownership_is_not_sent() -> None:
@@ -92,7 +92,7 @@ def test_a_commit_that_is_denied_as_a_whole_is_over() -> None:
         commits.ask(e.Commit(7, offsets(p=1), 1), claims)
         commits.next(claims, stable=True)
         assert commits.answered(verdict, 29, denied) == [e.CommitDone(7, (), {P: 29})]
-        assert commits.idle
+        assert not commits.flying
 
 
 def test_what_was_denied_is_told_when_the_others_are_done_later_or_lost() -> None:
@@ -125,4 +125,4 @@ def test_a_fence_fails_all_of_them() -> None:
     commits.ask(e.Commit(8, offsets(p=2), 1), claims)
     fenced = e.Refusal.FENCED
     assert commits.fail(fenced) == [e.CommitFailed(7, fenced), e.CommitFailed(8, fenced)]
-    assert commits.idle
+    assert not commits.flying

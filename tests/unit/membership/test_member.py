@@ -82,7 +82,7 @@ def test_a_failed_plan_gives_everybody_what_they_claim_and_is_tried_again(play: 
     group.feed(e.Planned(assign.request, (("m1", b"claims"),), "no such topic"))
     assert group.last(e.SyncGroup).body.assignments == (("m1", b"claims"),)
     group.synced(P)
-    group.tick(e.Timer.BACKOFF)
+    group.tick(e.Timer.REPLAN)
     assert group.last(e.JoinGroup).body.reason == "the assignment failed"
 
 

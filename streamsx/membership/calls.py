@@ -1,21 +1,20 @@
-"""What a member has asked for and still awaits: requests, timers, the coordinator; its effects.
+"""What a member has asked of its coordinator and still awaits, and where that is.
 
 One request at a time flies on the join lane, and one of each kind on the beat lane. A coordinator
 is looked for again after a pause that doubles, because FindCoordinator may name for seconds a
 broker that still answers 16.
 
-Not here: what any of it means.
+Not here: what an answer means.
 """
 
 from dataclasses import dataclass
 
 from streamsx.membership import events as e
+from streamsx.membership.effects import Effects
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0
 JITTER = 0.2
 """At most this part of a pause is added, other for each member."""
-COLLECT_S = 0.05
-"""Several releases, or several ready learners, make one round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,76 +28,36 @@ class Flight:
     stable: bool
 
 
-class PendingRequests:
+class Calls:
     """While the coordinator is not `known`, only what a standing connection waits for may be sent.
 
     "The beat lane breaks; on the join lane JoinGroup is answered": SyncGroup goes there too.
     """
 
-    def __init__(self, jitter: float) -> None:
-        self.now = 0.0
-        self.out: list[e.Effect] = []
+    def __init__(self, box: Effects, jitter: float) -> None:
         self.known = False
+        self._box, self._jitter = box, jitter
         self._node: int | None = None
-        self._serial = 0
         self._flights: dict[int, Flight] = {}
-        self._armed: dict[e.Timer, float] = {}
-        self._soon = ""
         self._finding = False
-        self._jitter = jitter
         self._pause_s = PAUSE_MIN_S
-
-    def open(self, now: float) -> list[e.Effect]:
-        """A new step; returns where its effects will be."""
-        self.now, self.out = now, []
-        return self.out
-
-    def emit(self, *effects: e.Effect) -> None:
-        self.out += effects
-
-    def arm(self, timer: e.Timer, at: float) -> None:
-        if self._armed.get(timer) != at:
-            self._armed[timer] = at
-            self.emit(e.Arm(timer, at))
-
-    def after(self, timer: e.Timer, seconds: float) -> None:
-        self.arm(timer, self.now + seconds)
-
-    def disarm(self, *timers: e.Timer) -> None:
-        armed = [timer for timer in timers if self._armed.pop(timer, None) is not None]
-        self.emit(*map(e.Disarm, armed))
-
-    def fired(self, timer: e.Timer) -> None:
-        self._armed.pop(timer, None)
-
-    def collect(self, reason: str) -> None:
-        """A reason to join, with others that may come with it."""
-        if e.Timer.COLLECT not in self._armed:
-            self._soon = reason
-            self.after(e.Timer.COLLECT, COLLECT_S)
-
-    def collected(self, _: e.Tick) -> str:
-        return self._soon
-
-    def number(self) -> int:
-        self._serial += 1
-        return self._serial
 
     def send(
         self, lane: e.LaneName, timeout_s: float, body: e.Request, *, stable: bool = False
     ) -> None:
         assert self._node is not None
         assert not self.flying(lane if lane is e.LaneName.JOIN else type(body))
-        number = self.number()
-        self._flights[number] = Flight(body, self._node, lane, self.now, stable)
-        self.emit(e.SendRequest(number, self._node, lane, timeout_s, body))
+        number = self._box.number()
+        self._flights[number] = Flight(body, self._node, lane, self._box.now, stable)
+        self._box.emit(e.SendRequest(number, self._node, lane, timeout_s, body))
 
     def flying(self, what: e.LaneName | type[e.Request]) -> bool:
         return any(f.lane is what or type(f.body) is what for f in self._flights.values())
 
     def waited_s(self, lane: e.LaneName) -> float:
         """How long the oldest request on this lane has been unanswered; 0 without one."""
-        return max((self.now - f.at for f in self._flights.values() if f.lane is lane), default=0.0)
+        sent = [flight.at for flight in self._flights.values() if flight.lane is lane]
+        return self._box.now - min(sent, default=self._box.now)
 
     def doubtful(self, node: int | None) -> list[e.LaneName]:
         """Lanes that nobody can rely on once the coordinator is found at `node`: something waits
@@ -123,28 +82,27 @@ class PendingRequests:
             ended = [number for number, f in self._flights.items() if f.lane is event.lane]
         return [self._flights.pop(number) for number in ended if number in self._flights]
 
-    def abandon(self) -> None:
+    def forget(self) -> None:
         """Answers that still come belong to nothing."""
         self._flights.clear()
 
-    def look(self, _: e.Tick | None = None) -> None:
+    def look(self) -> None:
         self._finding = True
-        self.emit(e.Find())
+        self._box.emit(e.Find())
 
     def find(self) -> None:
         """The coordinator is not where it was."""
         self.known = False
         if not self._finding:
             self._finding = True
-            self.after(e.Timer.FIND, self.pause())
+            self._box.after(e.Timer.FIND, self.pause())
 
-    def found(self, event: e.Found) -> bool:
-        self._finding, self.known = False, event.node is not None
-        if event.node is None:
+    def found(self, node: int | None) -> None:
+        self._finding, self.known = False, node is not None
+        if node is None:
             self.find()
         else:
-            self._node = event.node
-        return self.known
+            self._node = node
 
     def pause(self) -> float:
         """Seconds, twice as many each time, until an answer shows that all is `well`."""
