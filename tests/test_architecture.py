@@ -1,0 +1,94 @@
+"""What ARCHITECTURE.md says of the code is so: a line per module, names that are there, tests too.
+
+python tests/test_architecture.py      # the lines of all modules, to be put between the marks
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "streamsx" / "ARCHITECTURE.md").read_text()
+LINKS = ("assignor", "examples", "state", "tools")
+BEGIN, END = "<!-- modules -->", "<!-- end of modules -->"
+PLACE = re.compile(r"`([\w/]+):([A-Z_a-z][\w.]*)`")
+TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+
+
+def sources() -> list[tuple[str, Path]]:
+    """Each module by the name that it is spoken of: `engine/loop`, `assignor/place`."""
+    own = [(path, path.relative_to(ROOT / "streamsx")) for path in inside(ROOT / "streamsx")]
+    own += [(path, path.relative_to(ROOT)) for link in LINKS for path in inside(ROOT / link)]
+    return sorted((str(short.with_suffix("")), path) for path, short in own)
+
+
+def inside(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            yield from inside(path)
+        elif path.suffix == ".py":
+            yield path
+
+
+def purpose(path: Path) -> str:
+    """The first paragraph of its docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def lines() -> Iterator[str]:
+    """A table for each package, a line for each module."""
+    packages: dict[str, list[tuple[str, Path]]] = defaultdict(list)
+    for name, path in sources():
+        packages[name.rpartition("/")[0]].append((name, path))
+    for package, modules in sorted(packages.items()):
+        whole = next((path for name, path in modules if name.endswith("__init__")), None)
+        yield f"**{package or 'streamsx'}**: {purpose(whole) if whole else ''}".rstrip(": ")
+        yield "\n| | |\n|---|---|"
+        for name, path in modules:
+            if not name.endswith("__init__"):
+                yield f"| `{name}` | {purpose(path)} |"
+        yield ""
+
+
+def defined(path: Path, name: str) -> bool:
+    """`Class.method`, `Class.FIELD`, `function` or `NAME`."""
+    body: list[ast.stmt] = ast.parse(path.read_text()).body
+    for part in name.split("."):
+        found = next((node for node in body if part in named(node)), None)
+        if found is None:
+            return False
+        body = getattr(found, "body", [])
+    return True
+
+
+def named(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.Assign):
+        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+    if isinstance(node, ast.AnnAssign):
+        return {node.target.id} if isinstance(node.target, ast.Name) else set()
+    return {getattr(node, "name", "")}
+
+
+def test_each_module_has_its_line() -> None:
+    told = TEXT.partition(BEGIN)[2].partition(END)[0].strip()
+    assert told == "\n".join(lines()).strip(), "run python tests/test_architecture.py"
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(set(PLACE.findall(TEXT))))
+def test_what_is_named_is_there(module: str, name: str) -> None:
+    assert defined(dict(sources())[module], name)
+
+
+@pytest.mark.parametrize(("file", "test"), sorted(set(TEST.findall(TEXT))))
+def test_tests_that_hold_something_are_there(file: str, test: str) -> None:
+    assert (ROOT / file).exists()
+    assert not test or defined(ROOT / file, test)
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()).strip())  # noqa: T201
