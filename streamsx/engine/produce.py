@@ -329,8 +329,8 @@ class Producer(Outbox):
         """For what is still to be sent; without a lease that is the next turn's affair."""
         next_at = self._sending.next_at()
         if next_at is not None and self._leased:
-            left_s = next_at - self._clock.now()
-            self._arm(max(left_s, self._linger_s, TIMER_MIN_S))
+            left_s = next_at - self._clock.now()  # 0 and less: its connection is being opened
+            self._arm(max(left_s if left_s > 0 else self._linger_s, TIMER_MIN_S))
 
     def _connect(self, node: int, lanes: list[OutPartition]) -> None:
         if node not in self._opening:
