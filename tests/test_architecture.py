@@ -16,6 +16,7 @@ TEXT = (ROOT / "streamsx" / "ARCHITECTURE.md").read_text()
 LINKS = ("assignor", "examples", "state", "tools")
 BEGIN, END = "<!-- modules -->", "<!-- end of modules -->"
 PLACE = re.compile(r"`([\w/]+):([A-Z_a-z][\w.]*)`")
+MODULE = re.compile(r"`(?!tests/)([a-z_]+/[a-z_]+)`")
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
@@ -82,6 +83,11 @@ def test_each_module_has_its_line() -> None:
 @pytest.mark.parametrize(("module", "name"), sorted(set(PLACE.findall(TEXT))))
 def test_what_is_named_is_there(module: str, name: str) -> None:
     assert defined(dict(sources())[module], name)
+
+
+def test_modules_that_are_spoken_of_are_there() -> None:
+    known = [*dict(sources()), "api/groups"]
+    assert [name for name in MODULE.findall(TEXT) if name not in known] == []
 
 
 @pytest.mark.parametrize(("file", "test"), sorted(set(TEST.findall(TEXT))))
