@@ -154,17 +154,20 @@ class _Waits(Exception):
 def _walk(app: "App", *roots: Any) -> Iterator[Any]:
     """Each table, topic and agent once, in the order in which the code names them."""
     package = roots[0].__module__.partition(".")[0]
-    seen: dict[int, Any] = {}
+    seen: dict[int, tuple[Any, frozenset[str]]] = {}
+    """By id, with the thing, so that nobody else gets its id, and the names it was asked for."""
     left: list[tuple[Any, frozenset[str]]] = [(root, frozenset()) for root in roots]
     while left:
         thing, names = left.pop(0)
-        if id(thing) in seen:
-            continue
-        seen[id(thing)] = thing  # kept, so that nobody else gets its id
         if isinstance(thing, FunctionType) and _is_of(thing.__module__, package):
             names = frozenset(name for code in _codes(thing.__code__) for name in code.co_names)
+        _, before = seen.get(id(thing), (None, None))
+        if before is not None and names <= before:
+            continue
+        seen[id(thing)] = thing, names | (before or names)
         if isinstance(thing, Table | Topic | Agent):
-            yield thing
+            if before is None:
+                yield thing
         elif thing is app:
             left += [(table, names) for table in app.tables.values() if "tables" in names]
         else:

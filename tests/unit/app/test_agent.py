@@ -4,7 +4,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -107,6 +107,48 @@ def test_an_attribute_with_the_name_of_a_table_is_not_it(app: App) -> None:
     app.agent("words")(scope["body"])
     assert touched(app) == {"words": []}
     assert app.topology().notes == ("table without an agent: counts: nobody can write it",)
+
+
+def test_what_one_function_takes_of_a_module_hides_nothing_of_it_from_another(app: App) -> None:
+    """The body names the module's first table; a helper of its names the second."""
+    shop = ModuleType(__name__)
+    shop.first, shop.second = app.Table("first"), app.Table("second")  # type: ignore[attr-defined]
+
+    def helper(word: Any) -> None:
+        shop.second[word] = 1
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            shop.first[word] = 1
+            helper(word)
+
+    assert touched(app) == {"words": ["first", "second"]}
+
+
+def test_what_one_function_calls_of_a_class_hides_nothing_of_it_from_another(app: App) -> None:
+    counter = Counter(app.Table("counts", default=int))
+    other = app.Table("other", default=int)
+
+    class Both:
+        def one(self, key: Any) -> None:
+            counter.add(key)
+
+        def two(self, key: Any) -> None:
+            other[key] += 1
+
+    both = Both()
+
+    def helper(key: Any) -> None:
+        both.two(key)
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            both.one(word)
+            helper(word)
+
+    assert touched(app) == {"words": ["counts", "other"]}
 
 
 def test_all_tables_are_meant_by_the_apps_tables(app: App) -> None:
