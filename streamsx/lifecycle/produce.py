@@ -73,7 +73,10 @@ class OutPartition:
         self.closed = self.acknowledged = 0
         """Batches, ever; a flush waits until so many are acknowledged as were closed."""
         self.flying, self.end = False, -1
-        self.since = self.retry_at = 0.0
+        self.since = 0.0
+        """When the last batch got its first record."""
+        self.retry_at = 0.0
+        """Not before; 0 when it does not pause."""
 
     def open(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
@@ -304,7 +307,7 @@ class Sending:
     ) -> list[Again | SendRefused]:
         code = answer.code
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            lane.left = None
+            lane.left, lane.retry_at = None, 0.0
             lane.acknowledged += 1
             self._closed_bytes -= len(batch.data)
             known = code == ErrorCode.NONE and answer.base_offset >= 0
@@ -321,11 +324,15 @@ class Sending:
 
 
 def sticky(lanes: Sequence[OutPartition]) -> OutPartition:
-    """Records without a key fill one batch, then the next partition's."""
-    return next(
-        (lane for lane in lanes if lane.builder is not None),
-        min(lanes, key=lambda lane: (lane.closed, lane.tp.partition)),
-    )
+    """Records without a key fill one batch, then that of the partition which waits for longest.
+
+    Those that pause are passed over while there are others: "a partition has no leader; its open
+    batch never leaves": it would be filled, and the next one behind it, until no room is left.
+    """
+    for lane in lanes:
+        if lane.builder is not None and not lane.retry_at:
+            return lane
+    return min(lanes, key=lambda lane: (lane.retry_at > 0, lane.since, lane.tp.partition))
 
 
 def body_of(request: Iterable[Sent]) -> dict[str, Any]:

@@ -471,6 +471,37 @@ def test_records_without_a_key_fill_one_batch_and_then_the_next_partitions() -> 
     assert sticky(lanes) is lane(1)
     box.machine.flush()
     assert sticky(lanes) is lane(0)
+    box.now += 1
     box.put(TopicPartition("t", 0), b"x")
     box.machine.flush()
     assert sticky(lanes) is lane(2)
+
+
+def test_records_without_a_key_pass_over_a_partition_without_a_leader() -> None:
+    """Until it has taken what waits for it; it is not made up to for what it was not given."""
+    box = Outbox(A, B)
+    lanes = [box.machine.partition(A), box.machine.partition(B)]
+    box.leaders[A] = None
+    taken = []
+    for _ in range(10):
+        box.now += 1
+        taken.append(sticky(lanes).tp)
+        box.put(taken[-1], b"x")
+        box.now += LINGER_S
+        if box.due():
+            box.answer(box.send())
+    assert taken == [A] + [B] * 9
+    box.leaders[A] = 1
+    box.answer(box.after(1))
+    for _ in range(4):
+        box.now += 1
+        taken.append(sticky(lanes).tp)
+        box.put(taken[-1], b"x")
+        box.answer(box.after(LINGER_S))
+    assert taken[10:] == [A, B, A, B]
+    box.leaders[A] = box.leaders[B] = None
+    for lane in lanes:
+        box.put(lane.tp, b"x")
+    box.now += 1
+    assert box.due() == {}
+    assert sticky(lanes) in lanes, "all of them pause"
