@@ -36,6 +36,8 @@ from streamsx.topology.nodes import SubTopology
 
 STORE_FAULTS = (DiskFailed, StoreCorrupt, StoreLocked)
 """A store that cannot be read is nothing that the next record would not meet."""
+WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
+"""Nor is what the app was not wired for."""
 
 
 class Sealed(NamedTuple):
@@ -236,8 +238,8 @@ class Task:
 
         Raises what ends the task.
         """
-        error = failure.error
-        if isinstance(error, TopologyError | NotSupported | NotFound):
+        error = no_records_fault(failure.error) or failure.error
+        if isinstance(error, WIRING_FAULTS):
             kind = UsageError if isinstance(error, NotFound) else type(error)
             self._ended = kind(f"{error} ({failure.operator}, {failure.place})")
         elif isinstance(error, STORE_FAULTS):
@@ -360,3 +362,12 @@ class Task:
         for runs in self._agents.values():
             for run in runs:
                 run.actor.close()
+
+
+def no_records_fault(error: Exception) -> Exception | None:
+    """What no other record would spare, bare or as a TaskGroup hands it on, among others."""
+    found = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
+    faults: Any = found.subgroup((*STORE_FAULTS, *WIRING_FAULTS))
+    while isinstance(faults, ExceptionGroup):
+        faults = faults.exceptions[0]
+    return faults  # type: ignore[no-any-return]

@@ -429,6 +429,21 @@ def test_a_store_that_cannot_be_read_is_no_bad_record(bench: Benches) -> None:
     assert (heard, made.task.positions) == ([], {"words": 0})
 
 
+@pytest.mark.parametrize("error", [DiskFailed("disk full"), TableNotInTask("no table")])
+def test_a_task_group_does_not_make_a_fault_of_the_world_one_of_its_record(
+    bench: Benches, error: Exception
+) -> None:
+    async def read(stream: AsyncIterator[Any]) -> None:
+        async for _ in stream:
+            raise ExceptionGroup("two", [ValueError("mine"), ExceptionGroup("one", [error])])
+
+    source = Source("words", text, text, agents=(AgentNode("r", read),))
+    made = bench(source)
+    with pytest.raises(type(error), match=str(error)):
+        made.task.process(batch("words", ["a"]))
+    assert (made.task.skipped, made.task.positions) == ({}, {"words": 0})
+
+
 def test_an_aborted_task_leaves_its_stores_at_the_last_commit(bench: Benches) -> None:
     made = bench(COUNT)
     made.task.process(batch("words", ["a"]))
