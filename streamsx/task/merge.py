@@ -1,9 +1,9 @@
 """Which source of a task is next: always the one with the smallest running maximum of timestamps.
 
 The running maximum of a topic is the larger of its head's timestamp and the highest timestamp that
-was taken from it so far. Heads alone would make the order depend on where batches are cut. Equal
-ones go by topic name. When a queue is empty and its topic is not caught up, nothing is guessed:
-the others wait for it.
+was taken from it since its task was opened: a commit does not keep it. Heads alone would make the
+order depend on where batches are cut. Equal ones go by topic name. When a queue is empty and its
+topic is not caught up, nothing is guessed: the others wait for it.
 """
 
 from collections import deque
@@ -15,11 +15,12 @@ Queues = Mapping[str, deque[Chunk]]
 
 
 class Merge:
-    """Over the queues of one task. `high`: highest timestamp taken from each topic, in ms."""
+    """Over the queues of one task."""
 
-    def __init__(self, queues: Queues, high: Mapping[str, int]) -> None:
+    def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self.high = {topic: high.get(topic, -1) for topic in queues}
+        self._high = dict.fromkeys(queues, -1)
+        """The highest timestamp taken from each topic, in ms."""
 
     def next(self, limit: int, caught_up: Collection[str]) -> Chunk | None:
         """Up to `limit` records of the topic whose turn it is; None when it cannot be told."""
@@ -33,12 +34,12 @@ class Merge:
         count = limit if len(waiting) == 1 else self._before(topic, waiting[1], limit)
         chunk = self._take(self._queues[topic], count)
         taken = chunk.batch.timestamps[chunk.start : chunk.stop]
-        self.high[topic] = max(self.high[topic], *taken) if taken else self.high[topic]
+        self._high[topic] = max(self._high[topic], *taken) if taken else self._high[topic]
         return chunk
 
     def _heads(self) -> list[tuple[int, str]]:
         return [
-            (max(self.high[topic], self._head(queue[0])), topic)
+            (max(self._high[topic], self._head(queue[0])), topic)
             for topic, queue in self._queues.items()
             if queue
         ]
@@ -53,7 +54,7 @@ class Merge:
         chunk = self._queues[topic][0]
         stop = min(chunk.stop, chunk.start + limit)
         for index in range(chunk.start, stop):
-            highest = max(self.high[topic], chunk.batch.timestamps[index])
+            highest = max(self._high[topic], chunk.batch.timestamps[index])
             if (highest, topic) > rival:
                 return index - chunk.start
         return stop - chunk.start

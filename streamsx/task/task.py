@@ -62,13 +62,11 @@ class Sealed(NamedTuple):
 class TaskMetadata:
     """Where the last commit left the task.
 
-    `positions`: one for each source topic; `stream_time`: -1 before the first record; `high`: the
-    highest timestamp taken from each topic, for the order over several.
+    `positions`: one for each source topic; `stream_time`: -1 before the first record.
     """
 
     positions: Mapping[str, int]
     stream_time: int = -1
-    high: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -123,7 +121,7 @@ class Task:
         self._checked = checked or {}
         self._checking = False
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
-        self._merge = Merge(self._queues, metadata.high)
+        self._merge = Merge(self._queues)
         self._newest: dict[str, Times] = {}
         """Of the chunk that was taken last, per topic."""
         self._loops = {s.topic: [LoopRun(s, self)] if s.branches else [] for s in plan.sources}
