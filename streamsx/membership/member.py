@@ -175,6 +175,7 @@ class Member:
         self._wish = Wishes(self._box)
         self.story: deque[tuple[float, e.Event, tuple[e.Effect, ...]]] = deque(maxlen=STORY_LENGTH)
         self._predecessor: str | None = None
+        self._fatal: e.Fatal | None = None
         self._round: e.JoinGroup | None = None
         """What was said in this round, to be said again; None: a new one is to be opened."""
         self._round_s = config.rebalance_timeout_s + ROUND_SLACK_S
@@ -262,11 +263,8 @@ class Member:
 
         Every round would wait for a dead predecessor until its session ends: one try to end it.
         """
-        if (
-            self.state is not JOINING
-            or not self._calls.known
-            or self._calls.flying(e.LaneName.JOIN)
-        ):
+        waits = not self._calls.known or self._calls.flying(e.LaneName.JOIN)
+        if self.state is not JOINING or waits:
             return
         if self._predecessor is not None:
             gone, self._predecessor = self._predecessor, None
@@ -426,7 +424,7 @@ class Member:
         return speaks
 
     def _farewell_over(self, flights: list[Flight], code: int) -> None:
-        self._box.emit(*(e.Left(name_of(code) if code else "") for _ in flights))
+        self._box.emit(*(self._fatal or e.Left(name_of(code) if code else "") for _ in flights))
 
     def _silent(self, event: e.Silent) -> None:
         self._lose(e.Refusal.FENCED)
@@ -435,8 +433,11 @@ class Member:
         self._box.emit(e.Fatal(event.reason))
 
     def _expelled(self, code: int) -> None:
+        """The group would wait for it until its session ends."""
         self._lose(e.Refusal.FENCED)
-        self._box.emit(e.Fatal(f"the coordinator refuses this member: {name_of(code)}", code))
+        self._fatal = e.Fatal(f"the coordinator refuses this member: {name_of(code)}", code)
+        if not self._farewell():
+            self._box.emit(self._fatal)
 
     def _fence(self, code: int) -> None:
         self._lose(e.Refusal.FENCED)

@@ -475,8 +475,22 @@ def test_another_process_with_our_instance_id_is_fatal(play: Plays) -> None:
     group.stable(P)
     group.tick(e.Timer.HEARTBEAT)
     fatal = e.Fatal("the coordinator refuses this member: FENCED_INSTANCE_ID", 82)
-    assert group.answer(e.Heartbeat, 82) == [e.Lost((P,)), fatal]
-    assert group.member.state is MemberState.GONE
+    lost, goes = group.answer(e.Heartbeat, 82)
+    assert (lost, group.member.state) == (e.Lost((P,)), MemberState.GONE)
+    assert isinstance(goes, e.SendRequest)
+    assert group.answer(e.LeaveGroup, 25) == [fatal]
+
+
+def test_who_is_refused_and_cannot_say_that_it_goes_ends_all_the_same(play: Plays) -> None:
+    group = play()
+    group.begin()
+    assert isinstance(group.answer(e.JoinGroup, 24)[-1], e.Fatal)
+
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 30)
+    assert [type(effect) for effect in group.cut(e.LaneName.BEAT)] == [e.Fatal]
 
 
 def test_a_worker_that_is_silent_is_taken_out_as_lost(play: Plays) -> None:
