@@ -29,6 +29,8 @@ from streamsx.membership.session import Session
 LOG = logging.getLogger("streamsx")
 SESSION_TIMEOUTS_S = (6.0, 10.0, 30.0)
 """The shortest that the broker takes; Kafka's least is 6 s by default."""
+AGAIN_S = 0.2
+"""Each try makes a round for all: marks may stay out, where newer ones take all the room."""
 UNREACHABLE_S = 10.0
 """How long a cluster may be away, or without a coordinator for the group."""
 
@@ -62,7 +64,7 @@ class Observer:
         if visit.refused:
             raise failure(visit.refused, f"group {self._group}")
         if not (visit.taken or visit.shown):
-            raise not_taken(self._group, timeout_s)
+            raise not_taken(self._group, timeout_s, visit.failed)
         return visit.taken
 
 
@@ -89,6 +91,11 @@ class Visit:
         self._session = Session(clock, config, group, seat, self._hear, outage)
         self.refused, self.shown, self.taken = 0, False, False
 
+    @property
+    def failed(self) -> str:
+        """Why a round that it took part in has failed, if one has."""
+        return self._session.failed
+
     async def pay(self, limit_s: float) -> None:
         """It has left by then, whatever has happened."""
         member = asyncio.create_task(self._session.run(self._cluster), name="observer")
@@ -110,7 +117,8 @@ class Visit:
                 if self.taken:
                     self._leave()
                 else:
-                    self._session.post(e.Want("the marks are not in"))
+                    again = e.Want("the marks are not in")
+                    asyncio.get_running_loop().call_later(AGAIN_S, self._session.post, again)
             case e.Fatal(code=code):
                 self.refused = code
             case e.Left(why) if why:
@@ -130,8 +138,9 @@ async def to_its_end(work: "asyncio.Task[None]") -> None:
         raise first_of(group) from None
 
 
-def not_taken(group: str, timeout_s: float) -> GroupError:
+def not_taken(group: str, timeout_s: float, why: str = "") -> GroupError:
+    """`why`: how the last round ended, where it failed."""
     return GroupError(
         f"the group did not take the marks: {group}: nothing in {timeout_s:g} s: "
-        "is it rebalancing without end?"
+        f"{why or 'is it rebalancing without end?'}"
     )

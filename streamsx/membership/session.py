@@ -69,6 +69,8 @@ class Session:
         self._leaving = False
         self.losses = 0
         """How often tasks were taken away; any thread may read it."""
+        self.failed = ""
+        """Why a round has failed, of the newest that has."""
 
     @property
     def lease(self) -> float:
@@ -165,6 +167,7 @@ class Session:
             case e.Remember(member_id):
                 self._keep(member_id)
             case e.Count(metric, why):
+                self.failed = why or self.failed
                 LOG.info("%s", f"count {metric}: {why}".rstrip(": "))
             case _:
                 self._tell(effect)

@@ -15,7 +15,14 @@ from streamsx.assignor.wire import AssignmentView, read_join, write_assignment
 from streamsx.broker.classic import GroupConfig
 from streamsx.broker.server import BrokerServer
 from streamsx.clock import SystemClock
-from streamsx.errors import ForeignProtocol, GroupError, NotFound, SettingError, WorldError
+from streamsx.errors import (
+    ForeignProtocol,
+    GroupError,
+    NotFound,
+    SettingError,
+    StreamsxError,
+    WorldError,
+)
 from streamsx.group_tool import look, observer
 from streamsx.group_tool.observer import Observer
 from streamsx.kafka.admin import describe_group
@@ -258,11 +265,14 @@ class Coordinator:
 HANGS_UP = -9
 
 
-def visited(coordinator: Coordinator, timeout_s: float = 5.0) -> ScriptedBroker:
-    """The broker behind a visit."""
+def visited(
+    coordinator: Coordinator, timeout_s: float = 5.0, seen: list[ScriptedBroker] | None = None
+) -> ScriptedBroker:
+    """The broker behind a visit, which is `seen` whatever comes of it."""
 
     async def told() -> ScriptedBroker:
         broker = ScriptedBroker(coordinator.answers())
+        (seen if seen is not None else []).append(broker)
         async with asyncio.timeout(10), broker:
             coordinator.port = broker.port
             cluster = Cluster(broker.bootstrap)
@@ -383,6 +393,16 @@ def test_marks_that_are_not_in_are_told_again() -> None:
     assert len(joins(broker)) == 3
 
 
+def test_a_tool_whose_marks_do_not_get_in_does_not_hold_the_group_in_rebalances() -> None:
+    """The group remembers 64 marks, and another tool's clock is ahead: the marks of that one stay,
+    and this one made 1,500 rounds a second, for as long as it might.
+    """
+    coordinator = Coordinator()
+    coordinator.knows = [{}]
+
+    assert len(joins(visited(coordinator, 0.5))) <= 4
+
+
 def test_a_newer_mark_of_another_tool_stands_for_ours() -> None:
     coordinator = Coordinator()
     coordinator.knows = [{"b": Mark(MarkState.CANCELLED, epoch_ms=6)}]
@@ -393,6 +413,21 @@ def test_a_newer_mark_of_another_tool_stands_for_ours() -> None:
 def test_what_another_try_cannot_change_is_told_at_once() -> None:
     with pytest.raises(SettingError, match="GROUP_AUTHORIZATION_FAILED: group shop"):
         visited(Coordinator(join=(30,)))
+
+
+def test_a_group_that_is_full_is_what_the_tool_tells_of() -> None:
+    with pytest.raises(GroupError, match=r"nothing in 0\.2 s: GROUP_MAX_SIZE_REACHED"):
+        visited(Coordinator(join=(81,) * 9), 0.2)
+
+
+@pytest.mark.parametrize("code", [-1, 30])
+def test_a_tool_that_is_refused_behind_its_join_leaves(code: int) -> None:
+    """It had an id by then, and the group waited for its session to end."""
+    coordinator, brokers = Coordinator(join=(79,), sync=(code,)), list[ScriptedBroker]()
+
+    with pytest.raises(StreamsxError):
+        visited(coordinator, seen=brokers)
+    assert left(brokers[0]) == ["tool-1"]
 
 
 def test_a_tool_that_cannot_leave_says_who_waits(
