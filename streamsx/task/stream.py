@@ -21,7 +21,7 @@ from collections.abc import (
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from streamsx.errors import StreamsxError, TaskFailed
+from streamsx.errors import TaskFailed
 from streamsx.model import Headers, TaskId
 from streamsx.serde.codec import BLESSED, Decode, Encoders
 from streamsx.state.cache import CachedStore
@@ -106,7 +106,7 @@ class Inbox:
 
     __slots__ = (
         "_chunk", "_done", "_keys", "_passed", "_raws", "_start", "_stop", "batch", "chunks",
-        "gate", "index", "undecodable",
+        "ended", "gate", "index", "undecodable",
     )  # fmt: skip
 
     def __init__(self, position: int, undecodable: Callable[[Exception], None]) -> None:
@@ -115,6 +115,8 @@ class Inbox:
         """Of the record at hand; None between two chunks."""
         self.index = 0
         self.undecodable = undecodable
+        self.ended = False
+        """`undecodable` has raised: that failure was one too many."""
         self.gate: Awaitable[None]
         """Where its reader waits for the next chunk; set by whoever opens it."""
         self._chunk: Chunk
@@ -169,7 +171,9 @@ class Inbox:
             value = decode(batch.values[self.index])
             return (key, value) if decode_key else value
         except Exception as error:  # any codec's
+            self.ended = True
             self.undecodable(error)
+            self.ended = False
             return SKIPPED
 
     def finish(self, raws: list[bytes | None]) -> None:
@@ -265,9 +269,9 @@ async def _values(inbox: Inbox, source: Source) -> AsyncIterator[Any]:
                         yield model
                 inbox.finish(raws)
                 break
-            except StreamsxError:  # one failure too many
-                raise
             except Exception:  # any codec's, over the next one
+                if inbox.ended:
+                    raise
                 inbox.index += 1
             if (value := inbox.slowly(decode)) is not SKIPPED:
                 yield value
@@ -294,9 +298,9 @@ async def _items(
                         yield both
                 inbox.finish(raws)
                 break
-            except StreamsxError:
-                raise
             except Exception:
+                if inbox.ended:
+                    raise
                 inbox.index += 1
             _align(keys, left)
             if (both := inbox.slowly(*slow)) is not SKIPPED:

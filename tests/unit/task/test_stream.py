@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from streamsx.errors import DecodeFailed
 from streamsx.serde.codec import Quick
 from streamsx.task.batch import Batch, Chunk
 from streamsx.task.stream import Inbox, Values
@@ -159,3 +160,29 @@ def test_a_codec_that_raises_stop_iteration_fails_its_record_only(items: bool) -
     seen = [step(stream) for _ in range(3)]
     assert seen == ([("a", "a"), ("b", "b"), None] if items else ["a", "b", None])
     assert ([type(error) for error in errors], inbox.position) == ([StopIteration] * 4, 6)
+
+
+@pytest.mark.parametrize("items", [False, True])
+def test_an_error_of_ours_out_of_a_codec_fails_its_record_only(items: bool) -> None:
+    """It was taken for the end of the task: the body failed, with the record before or none, and
+    so did each one after it, at the same record.
+    """
+
+    def ours(raw: bytes | None) -> bytes | None:
+        if raw == b"bad":
+            raise DecodeFailed("mine")
+        return raw
+
+    errors: list[Exception] = []
+    inbox, _ = inbox_of(Chunk(batch(0, b"bad", b"a", b"bad", b"bad", b"b"), 0, 5))
+    inbox.undecodable = errors.append
+    values = Values(inbox, Source("t", ours, ours))
+    stream = values.items() if items else aiter(values)
+    seen = [step(stream) for _ in range(3)]
+    assert seen == ([(b"a", b"a"), (b"b", b"b"), None] if items else [b"a", b"b", None])
+    assert ([type(error) for error in errors], inbox.position) == ([DecodeFailed] * 3, 5)
+    inbox, _ = inbox_of(Chunk(batch(0, b"bad", b"a"), 0, 2))
+    values = Values(inbox, Source("t", ours, ours))
+    with pytest.raises(DecodeFailed, match="mine"):
+        step(values.items() if items else aiter(values))
+    assert inbox.position == 0, "one failure too many"
