@@ -167,12 +167,12 @@ class DataLoop:
         if active.suspended or active.paused or active.stage is CommitStage.SEALING or task.busy:
             return 0
         more = self._feed(active)
-        if not active.preloaded:
-            self._preload(active)
         caught_up = [tp.topic for tp in active.sources if self._fetcher.caught_up(tp)]
-        began = self._clock.now()
-        limit = min(CHUNK_RECORDS_MAX, active.affords(min(CHUNK_S, until - began)))
         try:
+            if not active.preloaded:
+                self._preload(active)
+            began = self._clock.now()
+            limit = min(CHUNK_RECORDS_MAX, active.affords(min(CHUNK_S, until - began)))
             records = task.run(limit, caught_up)
         except TaskStopped as why:
             self._tasks.stopped(active.id, why)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from streamsx.errors import DiskFailed, PartitionCountChanged
+from streamsx.errors import DiskFailed, PartitionCountChanged, StoreCorrupt
 from streamsx.model import TaskId, TopicPartition
+from streamsx.state.cache import CachedStore
 from tests.unit.engine.conftest import app_of, counting
 
 if TYPE_CHECKING:
+    import pytest
+
     from streamsx import App, Stream
     from tests.unit.engine.conftest import Bench, Station
 
@@ -117,6 +120,19 @@ def test_a_worker_whose_disk_is_full_leaves_and_what_was_committed_is_safe(bench
     assert bench.scheduler.now - at < 20
     bench.run(3)
     assert bench.counted() == {"a": 3, "b": 3}
+
+
+def test_a_worker_that_cannot_read_a_store_ahead_leaves(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(store: CachedStore[Any, Any], limit: int) -> bool:
+        raise StoreCorrupt(f"store damaged: {store.name}")
+
+    station = start(bench, counting())
+    monkeypatch.setattr(CachedStore, "preload_some", damaged)
+    bench.until(lambda: not station.process.alive, 20)
+    assert isinstance(station.main.error, StoreCorrupt)
+    assert (len(station.told("error")), len(station.told("left"))) == (1, 1)
 
 
 def test_a_worker_whose_disk_is_full_while_it_restores_leaves(bench: Bench) -> None:

@@ -72,6 +72,10 @@ def test_a_row_that_can_no_longer_be_read_says_so(opened: Opener, tmp_path: Path
     rows = opened()
     with pytest.raises(StoreCorrupt, match=f"store damaged: {tmp_path / 'store'}: "):
         _ = [rows.get(ROW + b"%04d" % n) for n in range(1000)]
+    found: list[tuple[bytes, bytes]] = []
+    with pytest.raises(StoreCorrupt, match=f"store damaged: {tmp_path / 'store'}: "):
+        found.extend(rows.scan(ROW, None))
+    assert 0 < len(found) < 1000, "up to there"
     rows.close()
 
 
