@@ -1,4 +1,4 @@
-"""What user code outside of tasks reaches of a worker: timers, app tasks, pages."""
+"""What user code outside of tasks reaches of a worker: timers and the app's own tasks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
