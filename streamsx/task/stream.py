@@ -190,7 +190,8 @@ class Inbox:
         self.batch, self._done = None, self._chunk.batch.following(self._stop)
 
     def leave(self) -> None:
-        """A loop was left at a record, and another one begins."""
+        """A loop was left at a record, or had one failure too many, and another one begins."""
+        self.ended = False
         if self.batch is not None:
             self.skip()
 

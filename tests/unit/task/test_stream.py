@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from streamsx.errors import DecodeFailed
-from streamsx.serde.codec import Quick
+from streamsx.serde.codec import BLESSED, Quick
 from streamsx.task.batch import Batch, Chunk
 from streamsx.task.stream import Inbox, Values
 from streamsx.topology.nodes import Source
@@ -186,3 +186,28 @@ def test_an_error_of_ours_out_of_a_codec_fails_its_record_only(items: bool) -> N
     with pytest.raises(DecodeFailed, match="mine"):
         step(values.items() if items else aiter(values))
     assert inbox.position == 0, "one failure too many"
+
+
+@pytest.mark.parametrize("quick", [Quick(None, blessed=True), None])
+def test_a_body_that_catches_one_failure_too_many_goes_on_behind_it(quick: Quick | None) -> None:
+    """It is over already, and must come to its next wait: nothing else runs until then."""
+
+    def unknown(raw: Any) -> Any:
+        if b"bad" in raw:
+            raise ValueError(raw)
+        return raw
+
+    rows: Any = [{BLESSED: b"bad"} if quick else b"bad", b"a"] * 3
+    inbox, _ = inbox_of(Chunk(batch(0, *rows), 0, 6))
+    codecs = unknown if quick is None else lambda raw: unknown(raw[BLESSED])
+    values = Values(inbox, Source("t", codecs, codecs, quick=quick and (quick, quick)))
+    seen: list[object] = []
+    stream = aiter(values)
+    while not seen or seen[-1] is not None:
+        try:
+            seen.append(step(stream))
+        except ValueError:
+            seen.append("failed")
+            stream = aiter(values)
+        assert len(seen) < 9, "for ever"
+    assert seen == ["failed", b"a", "failed", b"a", "failed", b"a", None]
