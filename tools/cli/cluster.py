@@ -69,7 +69,9 @@ def settle(options: argparse.Namespace) -> argparse.Namespace:
         config = settled("streamsx", {}, given, os.environ).config
     options.bootstrap = ",".join(config.bootstrap)
     options.security = (
-        security_in(found) if found else security_of(config.broker_credentials, config.ssl_context)
+        security_in(found)
+        if found.keys() - {"bootstrap"}
+        else security_of(config.broker_credentials, config.ssl_context)
     )
     return options
 

@@ -57,6 +57,9 @@ def properties(path: Path) -> dict[str, str]:
 
 def security_in(found: Mapping[str, str]) -> Security:
     """Raises SettingError, UsageError for a certificate that cannot be read."""
+    if found.keys() - {"bootstrap"} and "protocol" not in found:
+        remedy = "nothing else counts without it: SASL_SSL, SASL_PLAINTEXT or SSL"
+        raise SettingError(f"security.protocol is missing: {remedy}")
     protocol = found.get("protocol", "PLAINTEXT").upper()
     if protocol == PLAINTEXT.security_protocol:
         return PLAINTEXT

@@ -57,6 +57,11 @@ def test_certificates_are_read(tmp_path: Path, text: str) -> None:
     ("text", "kind", "complaint"),
     [
         ("security.protocol", SettingError, "not a setting: .*write name=value"),
+        (
+            "sasl.username=me\nsasl.password=x",
+            SettingError,
+            "security.protocol is missing: nothing else",
+        ),
         ("security.protocol=TLS", SettingError, "unknown security_protocol: 'TLS'"),
         ("sasl.login.class=x", SettingError, "unknown setting: .*sasl.login.class: there are"),
         ("ssl.truststore.location=a.jks", SettingError, "a Java key store: .*as PEM"),

@@ -1,0 +1,50 @@
+"""Which cluster a command asks, and as whom."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from streamsx.kafka.security import PLAINTEXT, Security
+from streamsx.tools.cli.cluster import settle
+
+APP = """\
+import streamsx
+app = streamsx.App(
+    "shop", broker="kafka://far:1",
+    broker_credentials=streamsx.SASLCredentials(username="me", password="secret"),
+)
+"""
+OWN = Security("SASL_PLAINTEXT", None, "PLAIN", "me", "secret")
+OTHER = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=x\nsasl.password=y\n"
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "secured_shop.py").write_text(APP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("STREAMSX_BOOTSTRAP", raising=False)
+    yield
+    sys.modules.pop("secured_shop", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "bootstrap", "security"),
+    [
+        ("", "far:1", OWN),
+        ("client.id=me\n", "far:1", OWN),
+        ("bootstrap.servers=near:2\n", "near:2", OWN),
+        ("security.protocol=PLAINTEXT\n", "far:1", PLAINTEXT),
+        (OTHER, "far:1", Security("SASL_PLAINTEXT", None, "PLAIN", "x", "y")),
+    ],
+    ids=["empty", "not about it", "only brokers", "plain", "another user"],
+)
+def test_a_file_that_says_nothing_about_security_leaves_the_apps(
+    tmp_path: Path, text: str, bootstrap: str, security: Security
+) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text(text)
+    options = settle(argparse.Namespace(module="secured_shop", bootstrap=None, command_config=path))
+    assert (options.app, options.bootstrap, options.security) == ("shop", bootstrap, security)
