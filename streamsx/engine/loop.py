@@ -128,10 +128,13 @@ class DataLoop:
                 self._tally.regularly(now, self._behind)
 
     def _behind(self) -> int:
-        """Records that the brokers have and no body has got."""
+        """Records that are not done: those that failed in a row and are held wait as well, as they
+        do for `status`. Of a task that has stopped nobody fetches more.
+        """
         return sum(
-            max(0, self._fetcher.end(tp) - active.task.taken[tp.topic])
+            max(self._fetcher.end(tp), active.task.taken[tp.topic]) - positions[tp.topic]
             for active in self._tasks.actives.values()
+            for positions in (active.task.positions,)
             for tp in active.sources
         )
 

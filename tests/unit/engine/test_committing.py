@@ -437,6 +437,8 @@ def test_ten_records_in_a_row_that_fail_stop_their_task_at_the_first_of_them(
     bench.until(lambda: committed(bench) == 11)
     bench.run(3)
     assert committed(bench) == 11, "the first of nine is held"
+    waiting = station.made.loop._behind
+    assert waiting() == 9, "as status has it: it was 0, they had been looked at"
     feed(bench, "bad", "c")
     bench.until(lambda: station.states(T0)[-1] == "stopped")
     (told,) = errors(station)
@@ -449,6 +451,7 @@ def test_ten_records_in_a_row_that_fail_stop_their_task_at_the_first_of_them(
     bench.until(lambda: committed(bench, P1) == 1)
     bench.run(3)
     assert (committed(bench), store(station)) == (11, {"a": "a", "b": "b"})
+    assert waiting() >= 10, "it has stopped, and they are still there"
     assert P0 not in [tp for tp, _ in bench.fetched(since + 0.5)]
 
     station.hand.revoke(T0, number=3)
