@@ -29,6 +29,8 @@ SETTLE_S = 10.0
 WATCH_EVERY_S = 2.0
 WORST_MAX = 3
 """Tasks that are shown with their lag; `--json` has all."""
+FILE_COLUMNS = 10_000
+"""A row or note in a file, or in a pipe, is one line: for who searches it."""
 NO_LAGS: "Mapping[TaskId, int | None]" = {}
 STOPPED = "task stopped: {}: the log of this worker says why, and what to do"
 STALLED = "learner {} has not come nearer for a minute: its worker or the broker may be too busy"
@@ -98,7 +100,10 @@ def painter(stream: TextIO, *, live: bool) -> "Iterator[Callable[[Group], None]]
     from rich.live import Live
 
     terminal = stream.isatty()
-    console = Console(file=stream, force_terminal=terminal, markup=False, highlight=False)
+    width = None if terminal else FILE_COLUMNS
+    console = Console(
+        file=stream, force_terminal=terminal, markup=False, highlight=False, width=width
+    )
     if not (live and terminal):
         yield console.print
         return

@@ -187,8 +187,7 @@ def test_people_get_a_table_without_control_characters() -> None:
         "a running 0_1 7 (0_1 7) 1_0 (120), 1_2 (?) 0.1.0",
         "b leaving, 1 stopped 0_0 1_0 0 (1_0 ?) 0.1.0",
         "m3 unknown",
-        "a: learner 1_0 has not come nearer for a minute: its worker or the broker may be",
-        "too busy",
+        "a: learner 1_0 has not come nearer for a minute: its worker or the broker may be too busy",
         "b: task stopped: 1_0: {why}",
     ]
 
