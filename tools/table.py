@@ -44,7 +44,8 @@ def show(options: argparse.Namespace) -> int:
 
     app, *rest = [options.app, *options.words] if options.app else options.words
     if len(rest) not in (1, 2):
-        raise UsageError(f"cannot tell app, table and key: {' '.join(options.words)}: say NAME KEY")
+        words, form = " ".join(options.words), "NAME [KEY]" if options.app else "APP NAME [KEY]"
+        raise UsageError(f"cannot tell app, table and key: {words}: say {form}")
     name, *wanted = rest
     found = asyncio.run(entries(options, app, name))
     if wanted:

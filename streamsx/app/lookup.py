@@ -12,6 +12,7 @@ from streamsx.errors import NotSupported, UsageError
 
 ATTRIBUTE = "app"
 """What counts when a module has several."""
+FILE = ".py"
 
 
 def app_named(name: str) -> App:
@@ -46,6 +47,9 @@ def _imported(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             remedy = "give the name as in an import, and start where it can be imported"
+            if name.endswith(FILE):
+                meant = name.removesuffix(FILE).removeprefix("./").replace("/", ".")
+                remedy = f"did you mean {meant}? {remedy}"
             raise UsageError(f"no such module: {name}: {remedy}") from error
         raise _failed(name, error) from error
     except NotSupported:

@@ -26,7 +26,7 @@ def check_place(topic: str, partition: int | None, partitions: int) -> None:
             "looked up then, and not when something is sent"
         )
     if partition is not None and not 0 <= partition < partitions:
-        raise UsageError(f"no such partition: {topic}-{partition}: it has {partitions}: use 0 on")
+        raise UsageError(f"no such partition: {topic}-{partition}: it has {partitions}, from 0 on")
 
 
 def partition_of(key: bytes, partitions: int) -> int:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from streamsx.broker.server import BrokerServer
+from streamsx.errors import UsageError
 from streamsx.loops import run
 
 
@@ -36,7 +37,7 @@ class Broker:
         deleted. `topics` are made, with so many partitions. `options` are `BrokerServer`'s.
         """
         self._folder, self._options = folder, {"topics": topics, **options}
-        self._started: Future[BrokerServer]
+        self._started: Future[BrokerServer] | None = None
         self._ended: Future[None]
         self._served: Future[None]
 
@@ -47,22 +48,25 @@ class Broker:
 
     @property
     def server(self) -> BrokerServer:
-        """For a look inside; its loop is in another thread."""
+        """For a look inside; its loop is in another thread. Raises UsageError before it serves."""
+        if self._started is None:
+            raise UsageError("this broker does not serve yet: write `with Broker() as broker:`")
         return self._started.result()
 
     def __enter__(self) -> Self:
         """Raises what `BrokerServer.start` does."""
-        self._started, self._ended = Future(), Future()
+        started: Future[BrokerServer] = Future()
+        self._started, self._ended = started, Future()
         thread = ThreadPoolExecutor(1, thread_name_prefix="broker")
-        self._served = thread.submit(lambda: run(self._serve(), serves=True))
+        self._served = thread.submit(lambda: run(self._serve(started), serves=True))
         try:
             thread.shutdown(wait=False)
-            either: tuple[Future[Any], ...] = (self._started, self._served)
+            either: tuple[Future[Any], ...] = (started, self._served)
             wait(either, return_when=FIRST_COMPLETED)
         except BaseException:  # Ctrl-C: nobody else would end it
             self.__exit__()
             raise
-        if not self._started.done():
+        if not started.done():
             self._served.result()
         return self
 
@@ -72,9 +76,9 @@ class Broker:
             self._ended.set_result(None)
         self._served.result()
 
-    async def _serve(self) -> None:
+    async def _serve(self, started: Future[BrokerServer]) -> None:
         with ExitStack() as made:
             folder = self._folder or made.enter_context(TemporaryDirectory(prefix="streamsx-"))
             async with BrokerServer(folder, **self._options) as server:
-                self._started.set_result(server)
+                started.set_result(server)
                 await asyncio.shield(asyncio.wrap_future(self._ended))

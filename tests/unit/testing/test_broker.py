@@ -161,6 +161,11 @@ def test_a_topic_that_cannot_be_is_refused_where_it_is_entered() -> None:
         pass
 
 
+def test_a_broker_that_nobody_entered_has_no_address_and_says_how_to_get_one() -> None:
+    with pytest.raises(UsageError, match=r"does not serve yet: write `with Broker\(\)"):
+        _ = Broker().bootstrap
+
+
 def test_an_error_inside_ends_it_too() -> None:
     def body() -> None:
         with broker:

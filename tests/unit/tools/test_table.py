@@ -1,0 +1,19 @@
+"""What `streamsx table` is told."""
+
+import argparse
+
+import pytest
+
+from streamsx.errors import UsageError
+from streamsx.tools.table import show
+
+
+@pytest.mark.parametrize(
+    ("app", "words", "form"),
+    [(None, ["totals"], "APP NAME"), ("shop", ["totals", "ann", "x"], "NAME")],
+)
+def test_words_that_cannot_be_told_apart_get_the_form(
+    app: str | None, words: list[str], form: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"{' '.join(words)}: say {form} \[KEY\]"):
+        show(argparse.Namespace(app=app, words=words))
