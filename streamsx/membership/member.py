@@ -93,7 +93,7 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     e.Found:                         (OUT,     JOINING, SYNCING, STABLE,  _,    "_found"),
     e.Reply:                         (OUT,     JOINING, SYNCING, STABLE,  GONE, "_replied"),
     e.Disconnected:                  (OUT,     JOINING, SYNCING, STABLE,  GONE, "_cut"),
-    Cue.CUT:                         (_,       JOINING, JOINING, _,       _,    "_cut_off"),
+    Cue.CUT:                         (_,       JOINING, JOINING, _,       _,    "_calls.find"),
     Cue.WISH:                        (_,       _,       _,       JOINING, _,    "_anew"),
     Cue.NOTHING_LEFT:                (GONE,    GONE,    GONE,    GONE,    _,    "_go"),
     # The round.
@@ -241,10 +241,6 @@ class Member:
         else:
             self._mine.commits.break_off()
             self._calls.find()
-
-    def _cut_off(self) -> None:
-        self._plans.drop()
-        self._calls.find()
 
     def _replied(self, event: e.Reply) -> None:
         for flight in self._calls.landed(event):
@@ -454,6 +450,6 @@ class Member:
         self._calls.forget()
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
         self._plans.end()
-        self._round, self._wish.reason = None, None
+        self._wish.reason = None
         self.generation, self.owned_generation, self.leader = -1, -1, False
         self.lease.until = 0.0

@@ -47,10 +47,6 @@ class Plans:
         self._box.emit(*(e.Evict(eviction.member_id) for eviction in due))
         self._arm()
 
-    def drop(self) -> None:
-        """The plan under way is asked for no more."""
-        self._asked = None
-
     def end(self) -> None:
         """Another generation: what was planned before says nothing any more."""
         self._asked, self._evictions = None, ()

@@ -501,6 +501,40 @@ def test_a_worker_that_is_silent_is_taken_out_as_lost(play: Plays) -> None:
     assert group.answer(e.LeaveGroup) == []
 
 
+def test_heartbeats_hurry_until_the_next_round_and_no_longer(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a"))
+    group.joined(2)
+    group.synced(P, more=True)
+    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(group.now + 0.1)
+
+    group.feed(e.Want("b"))
+    group.joined(3)
+    group.synced(P)
+    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(group.now + 3.0)
+
+
+def test_a_round_for_another_reason_stands_for_all_that_was_to_come(play: Plays) -> None:
+    """A plan that is tried again, learners that are ready: one more round for nothing."""
+    group = play()
+    group.begin()
+    group.joined(1, leader=True)
+    asked = next(effect for effect in group.effects if isinstance(effect, e.Assign))
+    group.feed(e.Planned(asked.request, (), "SOURCE_TOPIC_MISSING"))
+    group.synced(P)
+    group.feed(e.Ready())
+    due = group.armed[e.Timer.COLLECT]
+    group.now += 0.02
+    group.feed(e.Ready())
+    assert group.armed[e.Timer.COLLECT] == due  # or those that come one by one put it off
+    assert e.Timer.REPLAN in group.armed
+
+    group.feed(e.Want("at once"))
+    assert group.last(e.JoinGroup).body.reason == "at once"
+    assert not {e.Timer.COLLECT, e.Timer.REPLAN} & group.armed.keys()
+
+
 # What is ours.
 
 
