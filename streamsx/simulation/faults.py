@@ -166,10 +166,11 @@ class Faults:
                 seconds, name = rng.choice(LONG_S), home.process.name
                 up, down = rng.choice(((True, False), (False, True), (True, True)))
                 home.say(f"is cut off for {seconds} s, up={up}, down={down}")
-                if up:
-                    self.world.network.cut(name, BROKER, seconds)
-                if down:
-                    self.world.network.cut(BROKER, name, seconds)
+                for host in HOSTS:
+                    if up:
+                        self.world.network.cut(name, host, seconds)
+                    if down:
+                        self.world.network.cut(host, name, seconds)
 
     def _reset(self, rng: random.Random) -> None:
         home = self._victim(rng)

@@ -1,11 +1,14 @@
 """The world itself: one seed is one story, and a calm one is as a user expects it."""
 
 import os
+import random
 import subprocess
 import sys
 
 import pytest
 
+from streamsx.simulation.faults import Faults
+from streamsx.simulation.front import HOSTS
 from streamsx.simulation.scene import Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import play, world
@@ -49,3 +52,14 @@ def test_a_worker_that_ends_for_a_reason_that_nobody_knows_is_a_violation() -> N
         broken.at(6.0, home.process.main.call, home.parts.tasks.failed, None, OSError("planted"))
         with pytest.raises(Violation, match="WorkersEndWell: w1: OSError"):
             broken.run_until(20.0)
+
+
+def test_who_is_drawn_to_be_cut_off_reaches_no_address_of_the_broker() -> None:
+    with world(1, Scene(workers=1)) as made:
+        faults, rng = Faults(made), random.Random(1)
+        made.run_until(5.0)
+        for _ in range(20):  # half of them hit it, each in one way, the other, or both
+            faults._cut(rng)
+        name = made.homes[0].process.name
+        assert not any(made.network.open(name, host) for host in HOSTS)
+        assert not any(made.network.open(host, name) for host in HOSTS)
