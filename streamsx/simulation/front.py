@@ -93,12 +93,12 @@ class Front:
         if call.api in LEADER_APIS:
             leads = all(self.leads(name) == node for name in names(call))
             code = self._spent(call) if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            return refusal(call, code) if code else None
+            return refusal(call, code) if code else self._poor(call)
         return None
 
     def _spent(self, call: Call) -> ErrorCode:
         """What this request is refused with, although the broker would grant it."""
-        host, now = call.connection.host, self.scheduler.now
+        host = call.connection.host
         left, code = self.refused.get(call.api, (0, ErrorCode.NONE))
         if host == self._spared:
             return ErrorCode.NONE
@@ -106,8 +106,30 @@ class Front:
             self.refused[call.api] = left - 1, code
             self.scheduler.say("broker", f"refuses {call.api.name} of {host}: {code.name}")
             return code
-        poor = call.api is Api.PRODUCE and any(self.stingy.get(n, 0.0) > now for n in names(call))
-        return ErrorCode.NOT_ENOUGH_REPLICAS if poor else ErrorCode.NONE
+        return ErrorCode.NONE
+
+    def _poor(self, call: Call) -> ReplyBody | None:
+        """As a broker does it: what it does not take of a Produce keeps nothing of the rest away."""
+        if call.api is not Api.PRODUCE or call.connection.host == self._spared:
+            return None
+        poor = {name for name in names(call) if self.stingy.get(name, 0.0) > self.scheduler.now}
+        if not poor:
+            return None
+        asked = call.body.topic_data
+        call.body.topic_data = [topic for topic in asked if topic.name in poor]
+        told = refusal(call, ErrorCode.NOT_ENOUGH_REPLICAS)
+        call.body.topic_data = [topic for topic in asked if topic.name not in poor]
+        if not call.body.topic_data:
+            return told
+        respond = call.respond
+
+        def both(call: Call, body: ReplyBody | None) -> None:
+            if body is not None:
+                body["responses"] += told["responses"]
+            respond(call, body)
+
+        call.respond = both
+        return None
 
     def _of_group(self, service: Service, call: Call, code: ErrorCode) -> ReplyBody | None:
         if (machine := service.groups.machine) is None:

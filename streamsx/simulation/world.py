@@ -80,6 +80,8 @@ class World:
         self.offsets: dict[TopicPartition, int] = {}
         """Committed, as the broker has said so."""
         self.cancelled: set[str] = set()
+        self._taken_back: list[tuple[set[str], list[Tool]]] = []
+        """Whose leave was, and tools that may have led them out behind that."""
         self.tools: list[Tool] = []
         self.dies_at, self.healed, self.surplus = "", False, 0
         self.front = Front(self, CLIENT)
@@ -113,15 +115,23 @@ class World:
         )  # fmt: skip
         self.tools.append(tool)
         if not cancel:
-            self.cancelled.difference_update(instances)
+            for names in (self.cancelled, *(names for names, _ in self._taken_back)):
+                names.difference_update(instances)
         return tool
 
     def _told(self, tool: Tool) -> None:
-        """One that leads out and still runs, or has begun since, may have the last word."""
-        later = self.tools[self.tools.index(tool) + 1 :]
+        """One that leads out and still runs, or has begun since, may have the last word. "It ends
+        behind the one that takes it back, because of that": then it had not.
+        """
         if tool.cancel and tool.code == 0:
+            later = self.tools[self.tools.index(tool) + 1 :]
             others = [t for t in self.tools if not t.cancel and (t in later or t.process.alive)]
-            self.cancelled.update(set(tool.instances).difference(*(t.instances for t in others)))
+            self._taken_back.append((set(tool.instances), others))
+        for names, others in self._taken_back:
+            if tool in others:
+                others.remove(tool)
+                names.difference_update(tool.instances if tool.code == 0 else ())
+            self.cancelled |= names.difference(*(t.instances for t in others))
 
     def point(self, name: str) -> None:
         """A worker has reached one of `streamsx.engine.faults`."""
