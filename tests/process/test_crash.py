@@ -22,7 +22,7 @@ del TABLE[Role.ACTIVE][Event.START, TaskState.CREATED]  # what an assignment ask
 CONTROL_THREAD = """
 from streamsx.membership import events, member
 
-member.TABLE[events.Tick] = ("",) * 5  # no state knows a timer
+member.TABLE[events.Timer.HEARTBEAT] = (*[member.Unmoved.IMPOSSIBLE] * 5, "")  # no state knows it
 """
 
 
