@@ -109,7 +109,7 @@ class Front:
         return ErrorCode.NONE
 
     def _poor(self, call: Call) -> ReplyBody | None:
-        """As a broker does it: what it does not take of a Produce keeps nothing of the rest away."""
+        """As a broker does it: what it refuses of a Produce keeps nothing of the rest away."""
         if call.api is not Api.PRODUCE or call.connection.host == self._spared:
             return None
         poor = {name for name in names(call) if self.stingy.get(name, 0.0) > self.scheduler.now}

@@ -112,6 +112,9 @@ class Task:
         self.skipped: Counter[str] = Counter()
         """Failed records by operator."""
         self._ended: StreamsxError | None = None
+        self._stood: tuple[dict[str, int], int] | None = None
+        """Positions and stream time when it was stopped: a body that catches what ended its task
+        goes on behind the record, and counts for nothing."""
         self._closed = False
         self.committed_at = metadata
         self.records = 0
@@ -188,6 +191,8 @@ class Task:
     @property
     def positions(self) -> dict[str, int]:
         """Topic -> next offset that is safe to commit: that of its slowest reader."""
+        if self._stood is not None:
+            return dict(self._stood[0])
         return {
             topic: min([taken, *(reader.position for reader in self._readers(topic))])
             for topic, taken in self.taken.items()
@@ -224,6 +229,8 @@ class Task:
         """Where a task that goes on from `positions` has to begin: what is read again must not find
         it ahead, in whatever order topics were read.
         """
+        if self._stood is not None:
+            return self._stood[1]
         found = [self.stream_time]
         for topic, position in positions.items():
             if position < self.taken[topic]:
@@ -236,6 +243,8 @@ class Task:
 
         Raises what ends the task.
         """
+        if self._ended is not None:
+            raise self._ended
         error = no_records_fault(failure.error) or failure.error
         if isinstance(error, WIRING_FAULTS):
             kind = UsageError if isinstance(error, NotFound) else type(error)
@@ -249,6 +258,8 @@ class Task:
             self.policy.report(failure)
             before = self._newest[failure.topic].below(failure.offset)
             if streak.failed(ordinal, failure.offset, before):
+                positions = self.positions
+                self._stood = positions, self._stream_time(positions)
                 self._ended = self._stopped(failure, streak.first)
         if self._ended is not None:
             raise self._ended from (None if self._ended is error else error)

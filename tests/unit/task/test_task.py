@@ -233,6 +233,32 @@ def test_what_a_stopped_task_did_before_is_committed(bench: Benches) -> None:
     assert made.counts() == {"a": 1}
 
 
+def test_a_body_that_catches_what_stopped_its_task_moves_no_position(bench: Benches) -> None:
+    """Nothing from 1 on is committed, its last words were; and then 5 was."""
+    seen: list[str] = []
+
+    async def catches(stream: AsyncIterator[str]) -> None:
+        while True:
+            try:
+                async for word in stream:
+                    seen.append(word)
+            except Exception:  # as a body of a user's may
+                seen.append("caught")
+
+    def refuses(raw: bytes | None) -> str:
+        if raw == b"boom":
+            raise ValueError(raw)
+        return (raw or b"").decode()
+
+    source = Source("words", refuses, refuses, agents=(AgentNode("count", catches),))
+    made = bench(source, consecutive_failures_max=1)
+    with pytest.raises(TaskStopped, match="nothing from 1 on is committed"):
+        made.task.process(batch("words", ["a", "boom", "b", "boom", "c"]))
+    made.task.close()
+    assert seen == ["a", "caught", "b", "caught", "c"]
+    assert made.commit().positions == {"words": 1}
+
+
 def test_without_a_limit_nothing_is_held_and_nothing_stops(bench: Benches) -> None:
     made = bench(COUNT, consecutive_failures_max=None)
     made.task.process(batch("words", ["boom"] * 2000))
