@@ -9,6 +9,8 @@ from streamsx.simulation.world import play
 
 SEEDS, CHUNK = 104, 8
 SLOW, SLOW_CHUNK = 3_104, 60
+FOUND = [7352]
+"""Each has broken an invariant once, and was mended."""
 
 
 def failures(seeds: range) -> list[str]:
@@ -19,6 +21,12 @@ def failures(seeds: range) -> list[str]:
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_a_group_survives_what_its_seed_draws(first: int) -> None:
     assert failures(range(first, first + CHUNK)) == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", FOUND)
+def test_what_a_seed_has_found_is_mended(seed: int) -> None:
+    assert failures(range(seed, seed + 1)) == []
 
 
 @pytest.mark.slow
