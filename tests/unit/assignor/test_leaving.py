@@ -28,6 +28,11 @@ def leaves(member: MemberAtJoin, mark: Mark) -> WayOut | None:
     return leavers([member], Memory(marks={"a": mark})).get(member.id)
 
 
+def test_a_deadline_is_over_from_its_own_millisecond_on() -> None:
+    assert [WayOut(10).overdue(now) for now in (9, 10, 11, 1000)] == [False, True, True, True]
+    assert not WayOut().overdue(1 << 60)
+
+
 def test_a_marked_instance_leaves_until_the_mark_s_deadline() -> None:
     mark = asked(MarkState.LEAVING, 1000)
 

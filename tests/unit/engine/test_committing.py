@@ -117,6 +117,21 @@ def test_the_interval_begins_when_the_commit_before_has_ended(bench: Bench) -> N
     assert len(station.told("commit")) == 2
 
 
+def test_the_interval_counts_from_the_last_row_that_was_written(bench: Bench) -> None:
+    """A disk that takes 2 s of 3 would leave 1 s to do anything else."""
+    station = begun(bench, app_of(put, broker_commit_interval=3.0), T0)
+    station.write_s = 2.0
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 1, 4)
+    bench.until(lambda: store(station), 4)
+    station.write_s, ended = 0.0, bench.scheduler.now
+    feed(bench, "b")
+    bench.run(2.5)
+    assert committed(bench) == 1
+    bench.until(lambda: committed(bench) == 2, 1)
+    assert bench.scheduler.now - ended == pytest.approx(3.0, abs=0.3)
+
+
 def test_records_of_many_rows_each_are_committed_before_their_rows_are_too_many(
     bench: Bench,
 ) -> None:

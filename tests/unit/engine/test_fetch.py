@@ -318,6 +318,19 @@ class HandClock:
         return self.time
 
 
+def test_before_the_first_assignment_polls_are_long() -> None:
+    """Also where the clock has just begun."""
+    clock = HandClock()
+    clock.time = 0.0
+
+    async def story(lane: Lane) -> None:
+        lane.logs = {A: [], B: []}
+        lane.fetcher.add(A, 0)
+        assert (await lane.request()).max_wait == 100
+
+    play(story, FetchLimits(wait_ms=100), clock=clock)
+
+
 def test_after_an_assignment_polls_are_short_for_a_while() -> None:
     """What is added while a poll waits, waits for its end."""
     clock = HandClock()

@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from streamsx.broker.server import answered
-from streamsx.kafka.batch import scan
+from streamsx.kafka.batch import Header, scan
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TaskId, TopicPartition
@@ -42,11 +42,14 @@ def ticked(bench: Bench) -> list[int]:
     return [int(value or b"") for _, value in bench.read(TICKS)]
 
 
+def headers(bench: Bench, tp: TopicPartition) -> list[Header]:
+    log = bench.log(tp)
+    return [header for _, _, header in scan(bytes(log.read(log.start, 1 << 20)), check=True)]
+
+
 def epochs(bench: Bench, tp: TopicPartition) -> list[int]:
     """Of the producers of its batches."""
-    log = bench.log(tp)
-    batches = scan(bytes(log.read(log.start, 1 << 20)), check=True)
-    return [header.producer_epoch for _, _, header in batches]
+    return [header.producer_epoch for header in headers(bench, tp)]
 
 
 def refusing_rows(service: Service, call: Call) -> ReplyBody | None:
@@ -84,6 +87,21 @@ def test_what_a_timer_sends_shares_no_fate_with_a_task_that_is_lost(bench: Bench
     assert len(ticks) >= before + 20
     assert set(epochs(bench, TICKS)) == {0}
     assert set(epochs(bench, changelog(0))) == {1}
+
+
+def test_what_a_timer_sends_bears_a_producer_of_its_own_and_numbers(bench: Bench) -> None:
+    """Without them what is sent again is there twice."""
+    station = bench.begun(ticking())
+    station.hand.plan(T0)
+    bench.feed(0, "a")
+    bench.until(lambda: len(ticked(bench)) > 2 and bench.counted() == {"a": 1})
+    (timers,) = {header.producer_id for header in headers(bench, TICKS)}
+    (tasks,) = {header.producer_id for header in headers(bench, changelog(0))}
+    assert timers >= 0
+    assert timers != tasks
+    numbers = [header.base_sequence for header in headers(bench, TICKS)]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == 0
 
 
 def test_a_topic_that_takes_nothing_of_a_timer_holds_up_no_commit(bench: Bench) -> None:

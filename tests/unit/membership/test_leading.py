@@ -148,3 +148,33 @@ def test_what_cannot_be_asked_stays_as_it_was() -> None:
         assert await group.given() == {"a-0", "a-1", "b-0"}
 
     run(story, a=2, b=1)
+
+
+def test_a_plan_looks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody watches yet: what has grown since the last look is planned."""
+    monkeypatch.setattr(leading, "TOPICS_EVERY_S", 60.0)
+
+    async def story(group: Group) -> None:
+        assert await group.given() == {"a-0", "b-0"}
+        group.broker.topics["b"] = 2
+        assert await group.given() == {"a-0", "b-0", "b-1"}
+
+    run(story, a=1, b=1)
+
+
+def test_a_plan_looks_again_for_a_topic_that_was_just_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is there behind the first look."""
+    monkeypatch.setattr(leading, "TOPICS_EVERY_S", 60.0)
+
+    async def story(group: Group) -> None:
+        async def make() -> None:
+            assert await group.changes.get() == {"a": 1}
+            group.broker.topics["b"] = 1
+
+        making = asyncio.create_task(make())
+        assert await group.given() == {"a-0", "b-0"}
+        await making
+
+    run(story, a=1)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from streamsx.assignor.model import Rules
+from streamsx.assignor.model import Mark, MarkState, Memory, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.wire import AssignmentView, write_assignment
 from streamsx.clock import SystemClock
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.consumer_protocol import Assignment
@@ -76,7 +77,7 @@ class Group:
         told = [{"member_id": "m", "group_instance_id": None, "error_code": c} for c in members]
         return {"error_code": top, "members": told}
 
-    async def next(self, kind: type[Any]) -> Any:
+    async def next(self, kind: type[Any] | tuple[type[Any], ...]) -> Any:
         while not isinstance(message := await self.heard.get(), kind):
             pass
         return message
@@ -164,3 +165,24 @@ def test_who_is_removed_is_told_as_the_coordinator_says_it(
     with caplog.at_level(logging.INFO, "streamsx"):
         play(group, story())
     assert [line.getMessage() for line in caplog.records if "evicted" in line.getMessage()] == says
+
+
+def marked(state: MarkState, epoch_ms: int) -> bytes:
+    """All of it is given, and the only member is marked so."""
+    view = AssignmentView(Memory(1, marks={"m": Mark(state, epoch_ms=epoch_ms)}))
+    return Assignment((TopicPartition("in", 0),), write_assignment(view)).write()
+
+
+def test_who_is_to_leave_and_stays_after_all_is_told_both_once() -> None:
+    """A data loop that hears only the first lets its tasks wait no longer than a leaver may."""
+    group = Group()
+    group.assignments = [marked(MarkState.LEAVING, 1), marked(MarkState.CANCELLED, 2)]
+    told: list[e.ControlMessage] = []
+
+    async def story() -> None:
+        while not told or told[-1] != e.Stays():
+            message = await group.next((e.IsLeaving, e.Stays))
+            told.append(message)
+
+    play(group, story())
+    assert told == [e.IsLeaving(None), e.Stays()]

@@ -46,6 +46,11 @@ def step(stream: AsyncIterator[Any]) -> object:
     return None
 
 
+def test_an_inbox_that_has_handed_out_nothing_has_not_ended() -> None:
+    inbox, _ = inbox_of(Chunk(batch(0, b"a"), 0, 1))
+    assert inbox.ended is False
+
+
 def test_a_record_is_done_when_the_next_one_is_asked_for() -> None:
     inbox, stream = inbox_of(Chunk(batch(5, b"a", b"b", b"c"), 1, 3))
     seen = [(step(stream), inbox.position, inbox.ordinal) for _ in range(3)]
