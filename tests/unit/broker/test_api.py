@@ -2,76 +2,27 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import ClientRequest, Effect, Event
+from streamsx.broker.log import Log
 from streamsx.broker.meta import Meta
 from streamsx.broker.segment import DESCRIPTORS_MAX
 from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Options
 from streamsx.kafka import wire
-from streamsx.kafka.batch import Builder, scan
+from streamsx.kafka.batch import scan
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
-
-Story = Callable[["Client", "Client"], Coroutine[Any, Any, None]]
-Run = Callable[..., None]
-
-
-class Client:
-    """One connection; `broker` for a look inside."""
-
-    def __init__(self, broker: BrokerServer) -> None:
-        self.broker = broker
-
-    async def __aenter__(self) -> Self:
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.broker.port)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.writer.close()
-        with suppress(ConnectionError):
-            await self.writer.wait_closed()
-
-    def send(self, api: Api, version: int, **body: Any) -> None:
-        self.writer.write(wire.request_encoder(api, version)(1, "test", body))
-
-    async def told(self, api: Api, version: int) -> Any:
-        async with asyncio.timeout(10):
-            size = int.from_bytes(await self.reader.readexactly(4))
-            return wire.response_decoder(api, version)(await self.reader.readexactly(size))
-
-    async def ask(self, api: Api, version: int, **body: Any) -> Any:
-        self.send(api, version, **body)
-        return await self.told(api, version)
-
-    async def produce(self, *values: bytes, partition: int = 0, acks: int = 1) -> Any:
-        self.send(Api.PRODUCE, 9, **produced(*values, partition=partition, acks=acks))
-        told = await self.told(Api.PRODUCE, 9)
-        return told.responses[0].partition_responses[0]
-
-
-def batch(*values: bytes) -> bytes:
-    builder = Builder(1 << 20)
-    for value in values:
-        builder.append(1, None, value)
-    return bytes(builder.close())
-
+from tests.unit.broker.conftest import Client, Run, batch, produced, until
 
 SIZE = len(batch(b"x" * 100))
-
-
-def produced(*values: bytes, partition: int = 0, acks: int = 1, topic: str = "t") -> dict[str, Any]:
-    data = [{"index": partition, "records": batch(*values)}]
-    topics = [{"name": topic, "partition_data": data}]
-    return {"acks": acks, "timeout": 1000, "topic_data": topics}
 
 
 def fetched(
@@ -102,19 +53,6 @@ def whole(data: bytes) -> Any:
     while len(data) >= 12 and len(data) >= (size := int.from_bytes(data[8:12]) + 12):
         yield from scan(memoryview(data[:size]), check=True)
         data = data[size:]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    async def whole(story: Story, about: dict[str, Any]) -> None:
-        topics = about.pop("topics", {"t": 2})
-        async with (
-            BrokerServer(tmp_path / "data", topics=topics, **about) as broker,
-            Client(broker) as client, Client(broker) as other,
-        ):  # fmt: skip
-            await story(client, other)
-
-    return lambda story, **about: asyncio.run(whole(story, about))
 
 
 # Fetch.
@@ -182,6 +120,32 @@ def test_what_is_wrong_with_a_fetch_is_said_at_once(run: Run) -> None:
     run(story)
 
 
+def test_who_waits_for_records_of_a_topic_that_is_deleted_is_told_at_once(run: Run) -> None:
+    async def story(client: Client, other: Client) -> None:
+        client.send(Api.FETCH, 11, **fetched(0, 1, wait_ms=60_000))
+        log = client.broker.service.topics.by_name["t"].logs[1]
+        await until(lambda: log.waiters)
+        await other.ask(Api.DELETE_TOPICS, 5, topic_names=["t"], timeout=1000)
+        told = (await client.told(Api.FETCH, 11)).responses[0].partitions
+        assert {p.error_code for p in told} == {E.UNKNOWN_TOPIC_OR_PARTITION}
+
+    run(story)
+
+
+def test_nothing_is_left_of_a_fetch_that_is_over_or_whose_client_is_gone(run: Run) -> None:
+    async def story(client: Client, other: Client) -> None:
+        logs = client.broker.service.topics.by_name["t"].logs
+        for end in (lambda: other.produce(b"x"), client.writer.close):
+            client.send(Api.FETCH, 11, **fetched(0, offset=logs[0].end, wait_ms=60_000))
+            await until(lambda: logs[0].waiters)
+            if (ended := end()) is not None:
+                await ended
+                assert counts(await client.told(Api.FETCH, 11)) == [1]
+            await until(lambda: not logs[0].waiters)
+
+    run(story)
+
+
 # Produce.
 
 
@@ -210,6 +174,54 @@ def test_nothing_is_appended_for_what_is_wrong_with_a_produce(run: Run) -> None:
             (partition,) = told.responses[0].partition_responses
             assert (partition.error_code, partition.base_offset) == (code, -1)
         assert [log.end for log in client.broker.service.topics.by_name["t"].logs] == [0, 0]
+
+    run(story)
+
+
+def test_a_record_that_nobody_wants_to_hear_of_is_appended_without_an_answer(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        client.send(Api.PRODUCE, 9, **produced(b"x", acks=0))
+        told = await client.produce(b"x")
+        assert (told.error_code, told.base_offset) == (E.NONE, 1)
+
+    run(story)
+
+
+def test_a_record_that_did_not_reach_the_disk_is_not_acknowledged(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither if it could not be written nor if it could not be flushed; then it is sent again."""
+
+    def failing(*_: object) -> None:
+        raise OSError("planted")
+
+    async def story(client: Client, _: Client) -> None:
+        for method in ("append", "flush"):
+            with monkeypatch.context() as broken:
+                broken.setattr(Log, method, failing)
+                told = await client.produce(b"x")
+            assert (told.error_code, told.base_offset) == (E.KAFKA_STORAGE_ERROR, -1), method
+        assert (await client.produce(b"y")).base_offset == 1
+
+    run(story, options=Options(sync=True))
+
+
+def test_topics_are_found_by_their_ids_and_wrong_ids_are_named_as_such(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        known, wrong = client.broker.service.topics.by_name["t"].id, b"no topic of ours"
+        for topic_id, code, count in ((known, E.NONE, 1), (wrong, E.UNKNOWN_TOPIC_ID, 0)):
+            body = produced(b"x")
+            body["topic_data"][0]["topic_id"] = topic_id
+            told = (await client.ask(Api.PRODUCE, 13, **body)).responses[0]
+            assert (told.topic_id, told.partition_responses[0].error_code) == (topic_id, code)
+            body = fetched(0)
+            body["topics"][0]["topic_id"] = topic_id
+            told = await client.ask(Api.FETCH, 13, **body)
+            assert (told.responses[0].partitions[0].error_code, counts(told)) == (code, [count])
+            asked = [{"topic_id": topic_id, "name": None}]
+            told = (await client.ask(Api.METADATA, 12, topics=asked)).topics[0]
+            name = "t" if count else None
+            assert (told.topic_id, told.error_code, told.name) == (topic_id, code, name)
 
     run(story)
 
@@ -272,7 +284,14 @@ def test_records_are_deleted_up_to_the_end_and_not_beyond(run: Run) -> None:
             answer = await client.ask(Api.DELETE_RECORDS, 2, topics=asked, timeout=1000)
             partition = answer.topics[0].partitions[0]
             assert (partition.error_code, partition.low_watermark) == told
-        for timestamp, offset in ((-1, 3), (-2, 3), (-3, -1), (0, -1)):
+        for timestamp, offset in (
+            (-1, 3),
+            (-2, 3),
+            (-4, 3),
+            (-3, -1),
+            (-5, -1),
+            (0, -1),
+        ):
             asked = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]
             answer = await client.ask(Api.LIST_OFFSETS, 5, topics=asked)
             assert answer.topics[0].partitions[0].offset == offset
@@ -387,6 +406,40 @@ def test_who_asks_while_no_group_can_be_loaded_is_told_to_come_again(
                 assert told.error_code == E.COORDINATOR_NOT_AVAILABLE
         async with Client(client.broker) as later:
             assert (await later.ask(Api.JOIN_GROUP, 3, **JOIN | {"group_id": "g"})).member_id
+
+    run(story)
+
+
+def test_who_hangs_up_while_it_waits_holds_up_no_round(run: Run) -> None:
+    """It still counts as joined, but nobody is there to be answered."""
+
+    async def story(client: Client, _: Client) -> None:
+        async with Client(client.broker) as asker:
+            await parked(client, asker, "g")
+            group = client.broker.service.groups.machine.groups["g"]  # type: ignore[union-attr]
+            (promised,) = group.round.pending
+            client.writer.close()
+            await until(lambda: len(client.broker._traffic.connections) == 2)
+            body = JOIN | {"group_id": "g", "member_id": promised}
+            told = await asker.ask(Api.JOIN_GROUP, 5, **body)
+            assert (told.error_code, told.generation_id) == (E.NONE, 2)
+
+    run(story)
+
+
+def test_after_a_move_the_sessions_of_members_end_though_nobody_asks(run: Run) -> None:
+    """What is on disk is loaded at once and not by the first that asks."""
+
+    async def story(client: Client, other: Client) -> None:
+        groups = client.broker.service.groups
+        await other.ask(Api.JOIN_GROUP, 3, **JOIN | {"group_id": "g", "session_timeout": 20})
+        await parked(client, other, "h")
+        groups.move()
+        assert (await client.told(Api.JOIN_GROUP, 3)).error_code == E.NOT_COORDINATOR
+        assert groups.machine is not None
+        group = groups.machine.groups["g"]
+        assert len(group.round.members) == 1
+        await until(lambda: not group.round.members)
 
     run(story)
 
