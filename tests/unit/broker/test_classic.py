@@ -433,6 +433,11 @@ def test_a_join_is_refused_for(desk: Desk, why: str) -> None:
     assert set(desk.machine.groups) == {"g"}
 
 
+@pytest.mark.parametrize("session_ms", [1, 1_800_000])
+def test_the_shortest_and_the_longest_session_are_taken(desk: Desk, session_ms: int) -> None:
+    assert error(desk, desk.join(version=3, session_ms=session_ms)) == NONE
+
+
 def test_a_full_group_takes_nobody_but_static_members_that_return() -> None:
     desk = Desk(GroupConfig(members_max=1))
     stable_static(desk, "one")

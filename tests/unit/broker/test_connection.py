@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -261,3 +262,18 @@ async def test_it_is_active_when_something_comes_and_when_something_goes() -> No
     peers.now = 9
     reply(peers.parked[0], b"late")
     assert connection.active_at == 9
+
+
+def test_what_piles_up_has_the_limits_that_were_chosen() -> None:
+    """A request may be as large as all that wait, and several of them are in flight."""
+    mib = 1024 * 1024
+    assert asdict(ConnectionLimits()) == {
+        "connections_max": 512,
+        "connections_max_idle_s": 600,
+        "frame_bytes_max": 64 * mib,
+        "queued_requests_max": 64,
+        "queued_bytes_max": 64 * mib,
+        "in_flight_bytes_max": 512 * mib,
+        "unsent_bytes_max": 8 * mib,
+        "partitions_max": 10_000,
+    }

@@ -1,8 +1,10 @@
 """The broker's database: rows in their order, ids that are never given twice, a format."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rocksdict import WriteOptions
 
 from streamsx.broker.meta import PRODUCER_IDS_AT_ONCE, Meta
 from streamsx.broker.records import (
@@ -70,8 +72,32 @@ def test_a_directory_of_a_newer_format_is_left_alone(
     with monkeypatch.context() as later:
         later.setattr("streamsx.broker.meta.FORMAT", 2)
         Meta(tmp_path / "meta", sync=False).close()
-    with pytest.raises(IncompatibleStore, match="format 2, this broker knows 1"):
+    with pytest.raises(IncompatibleStore, match="format 2, this broker knows 1") as refused:
         Meta(tmp_path / "meta", sync=False)
+    with monkeypatch.context() as later:  # it was let go of, though the story is still told
+        later.setattr("streamsx.broker.meta.FORMAT", 2)
+        Meta(tmp_path / "meta", sync=False).close()
+    assert "use a newer streamsx" in str(refused.value)
+
+
+def test_what_is_to_outlive_a_power_failure_is_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An id that is given twice would make records of two producers one."""
+    written = list[WriteOptions]()
+
+    def noted(*about: Any) -> WriteOptions:
+        written.append(WriteOptions(*about))
+        return written[-1]
+
+    monkeypatch.setattr("streamsx.broker.meta.WriteOptions", noted)
+    for sync in (False, True):
+        meta = Meta(tmp_path / "meta", sync=sync)
+        written.clear()
+        meta.write([GROUP])
+        meta.next_producer_id()
+        meta.close()
+        assert [options.sync for options in written] == [sync, True]
 
 
 def test_what_is_no_database_is_corrupt(tmp_path: Path) -> None:

@@ -1,0 +1,133 @@
+"""Logs are brought to the disk in a thread, one flush after the other."""
+
+import asyncio
+import threading
+from typing import cast
+
+import pytest
+
+from streamsx.broker import flusher
+from streamsx.broker.flusher import Flusher
+from streamsx.broker.log import DurableEnd, Log
+from tests.unit.broker.conftest import until
+
+
+class FakeLog:
+    """Counts; a flush waits at `gate`, and fails with the first of `errors`."""
+
+    def __init__(self, *errors: OSError) -> None:
+        self.errors = list(errors)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = self.flushes = self.marked = 0
+
+    def mark(self) -> DurableEnd:
+        return cast("DurableEnd", None)
+
+    def flush(self) -> None:
+        self.begun += 1
+        self.gate.wait(5)
+        self.flushes += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def flushed_to(self, _: DurableEnd) -> None:
+        self.marked += 1
+
+
+def appended(flushes: Flusher, *logs: FakeLog) -> None:
+    for log in logs:
+        flushes.appended(cast("Log", log))
+
+
+async def until_flushed(flushes: Flusher) -> bool:
+    done = asyncio.get_running_loop().create_future()
+    flushes.when_flushed(done.set_result)
+    return bool(await asyncio.wait_for(done, 10))
+
+
+def test_what_was_appended_is_flushed_once_within_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
+
+    async def story() -> None:
+        flushes, log, other = Flusher(), FakeLog(), FakeLog()
+        appended(flushes, log, other, log)
+        await until(lambda: log.marked and other.marked)
+        await asyncio.sleep(0.05)
+        assert (log.flushes, log.marked, other.flushes) == (1, 1, 1)
+        appended(flushes, log)
+        await until(lambda: log.marked == 2)
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
+    """The one under way may have begun before its records were there."""
+
+    async def story() -> None:
+        flushes, log, told = Flusher(), FakeLog(), list[str]()
+        log.gate.clear()
+        appended(flushes, log)
+        flushes.when_flushed(lambda _: told.append(f"first {log.flushes}"))
+        appended(flushes, log)
+        flushes.when_flushed(lambda _: told.append(f"second {log.flushes}"))
+        await asyncio.sleep(0.02)
+        assert log.begun == 1
+        log.gate.set()
+        await until(lambda: len(told) == 2)
+        assert told == ["first 1", "second 2"]
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_a_flush_that_failed_is_told_and_done_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        flushes, log = Flusher(), FakeLog(OSError("planted"))
+        appended(flushes, log)
+        assert not await until_flushed(flushes)
+        assert log.marked == 0
+        assert await until_flushed(flushes)
+        assert (log.flushes, log.marked) == (2, 1)
+        await flushes.close()
+
+    asyncio.run(story())
+    assert "flush_failed error='planted'" in caplog.text
+
+
+def test_a_log_that_was_deleted_meanwhile_keeps_no_other_from_the_disk() -> None:
+    async def story() -> None:
+        flushes, gone, log = Flusher(), FakeLog(FileNotFoundError()), FakeLog()
+        appended(flushes, gone, log)
+        for _ in range(2):  # the second time there is nothing to do
+            assert await until_flushed(flushes)
+            assert log.flushes == 1
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_the_end_waits_for_the_flush_under_way_and_begins_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
+
+    async def story() -> None:
+        flushes, log = Flusher(), FakeLog()
+        log.gate.clear()
+        appended(flushes, log)
+        flushes.when_flushed(lambda _: None)
+        appended(flushes, log)
+        end = asyncio.ensure_future(flushes.close())
+        await asyncio.sleep(0)
+        assert not end.done()
+        log.gate.set()
+        await end
+        assert log.flushes == 1
+        await asyncio.sleep(0.05)
+        assert log.flushes == 1
+
+    asyncio.run(story())
