@@ -86,7 +86,7 @@ def test_a_fetch_waits_for_as_much_as_it_wants_of_all_its_partitions(run: Run) -
         assert not waiting.done()
         await other.produce(b"x", partition=1)
         assert counts(await waiting) == [1, 2]
-        at_once = fetched(0, 1, min_bytes=2 * SIZE, wait_ms=60_000)
+        at_once = fetched(0, 1, min_bytes=2 * SIZE + len(batch(b"x")), wait_ms=60_000)
         assert counts(await client.ask(Api.FETCH, 11, **at_once)) == [1, 2]
 
     run(story)
