@@ -58,7 +58,7 @@ class Outbox(Protocol):
 
 
 class Host(Protocol):
-    """What user code reaches outside of tasks: in timers, commands and pages. Given by the driver.
+    """What timers and the app's own tasks reach, outside of tasks of ours. Given by the driver.
 
     Everything here is called on the thread that owns the stores.
     """
