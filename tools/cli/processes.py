@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Thread
@@ -93,7 +94,8 @@ class Child:
     def send(self, number: signal.Signals) -> None:
         """Nothing, if it has ended."""
         if self.code is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it ended: wait4 has returned, its code is not set
+                os.kill(self.pid, number)
 
     def stop(self, timeout_s: float | None = None) -> int:
         """SIGTERM, and SIGKILL to one that takes longer; its exit code."""

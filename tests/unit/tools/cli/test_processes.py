@@ -5,6 +5,8 @@ import select
 import signal
 import sys
 from pathlib import Path
+from resource import struct_rusage
+from threading import Event
 
 import pytest
 
@@ -49,6 +51,26 @@ def test_one_that_does_not_get_ready_is_killed_and_told_of(code: str, tmp_path: 
     with pytest.raises(Died, match=r"c ended unexpectedly, .*c\.log"):
         odd.ready()
     assert odd.code is not None
+
+
+def test_one_that_ends_while_it_is_killed_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that waits has the status from the kernel, and has not told it yet."""
+    reaped, go_on, wait4 = Event(), Event(), os.wait4
+
+    def slow(pid: int, options: int) -> tuple[int, int, struct_rusage]:
+        told = wait4(pid, options)
+        reaped.set()
+        go_on.wait(30)
+        return told
+
+    monkeypatch.setattr(os, "wait4", slow)
+    ends = child(tmp_path, "")
+    assert reaped.wait(30)
+    ends.send(signal.SIGKILL)
+    go_on.set()
+    assert ends.kill() == 0
 
 
 def test_one_that_takes_no_sigterm_is_killed_after_a_while(tmp_path: Path) -> None:
