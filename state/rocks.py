@@ -12,7 +12,7 @@ Not here: which directory (`directory`), what a position means (`streamsx.lifecy
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rocksdict import (
@@ -34,6 +34,8 @@ WRITE_BUFFERS_MAX = 3
 ARENA_BLOCK_BYTES = 64 << 10
 """The buffer manager counts whole arena blocks: 100 stores used 207 MiB with the default, 52 so."""
 BLOCK_BYTES = 4 << 10
+DAMAGED = "DAMAGED"
+"""A file in the folder of a store of which something could not be read."""
 BLOOM_BITS_PER_KEY = 10
 MEMTABLE_BLOOM_RATIO = 0.02
 BACKGROUND_JOBS = 2
@@ -84,6 +86,9 @@ class RocksRows(Rows):
     def _open(self) -> None:
         with disk.told(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+            damaged = (self.path / DAMAGED).exists()
+        if damaged:
+            raise corrupt(self.path, "something in it could not be read")
         with told(self.path):
             self._db = Rdict(str(self.path), options(self._memory))
             self._check_layout()
@@ -180,7 +185,16 @@ def refused(path: Path, error: Exception) -> Exception:
     if "lock hold" in text or "Resource temporarily unavailable" in text:
         return StoreLocked(f"store in use: {path}: stop the process that has it open")
     if "Corruption" in text:
-        return StoreCorrupt(f"store damaged: {path}: {text}")
+        return corrupt(path, text)
     if text.startswith("IO error"):
         return disk.failed(path, text.rpartition(": ")[2])
     return error
+
+
+def corrupt(path: Path, why: str) -> StoreCorrupt:
+    """Marks the store, so that it is not opened again. "A block is broken; the store opens, a read
+    of that block ends the worker; it is started again": it would end there again and again.
+    """
+    with suppress(OSError):  # a disk that takes nothing: the next read finds it again
+        (path / DAMAGED).touch()
+    return StoreCorrupt(f"store damaged: {path}: {why}: it is restored when it is opened again")

@@ -61,8 +61,10 @@ def test_a_damaged_store_says_so(opened: Opener, tmp_path: Path) -> None:
         opened()
 
 
-def test_a_row_that_can_no_longer_be_read_says_so(opened: Opener, tmp_path: Path) -> None:
-    """The file was sound when it was opened."""
+def test_a_row_that_can_no_longer_be_read_says_so_and_the_store_is_not_opened_again(
+    opened: Opener, tmp_path: Path
+) -> None:
+    """The file was sound when it was opened. Opened again it would fail at the same row."""
     rows = opened()
     rows.write({ROW + b"%04d" % n: b"%d" % n * 50 for n in range(1000)}, 7)
     rows.close()
@@ -77,6 +79,8 @@ def test_a_row_that_can_no_longer_be_read_says_so(opened: Opener, tmp_path: Path
         found.extend(rows.scan(ROW, None))
     assert 0 < len(found) < 1000, "up to there"
     rows.close()
+    with pytest.raises(StoreCorrupt, match="something in it could not be read"):
+        opened()
 
 
 WRITER = """
