@@ -21,10 +21,7 @@ LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "queued_requests_max": ("requests of a connection that wait to be served", positive),
     "queued_bytes_max": ("size of those", size),
     "in_flight_bytes_max": ("size of all requests that are not answered yet", size),
-    "unsent_bytes_max": (
-        "answers that a client does not take; then it is served no more",
-        size,
-    ),
+    "unsent_bytes_max": ("answers that a client does not take; then it is served no more", size),
     "partitions_max": ("partitions of all topics together", positive),
 }
 
@@ -41,11 +38,9 @@ def main() -> None:
         help="make this topic if it is not there; may be repeated",
     )  # fmt: skip
     add(
-        "--partitions",
-        type=positive,
-        default=1,
+        "--partitions", type=positive, default=1,
         help="of a topic for which nobody says how many (1)",
-    )
+    )  # fmt: skip
     add(
         "--no-auto-create", action="store_true",
         help="do not make topics because a client asks for them",
@@ -91,18 +86,11 @@ def serve(options: argparse.Namespace) -> int:
     )
 
     async def until_told() -> int:
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
-        codes: list[int] = []
-
-        def end(code: int) -> None:
-            codes.append(code)
-            told.set()
-
-        loop.add_signal_handler(signal.SIGTERM, end, 0)
-        loop.add_signal_handler(signal.SIGINT, end, INTERRUPTED)
+        loop, codes = asyncio.get_running_loop(), asyncio.Queue[int]()
+        loop.add_signal_handler(signal.SIGTERM, codes.put_nowait, 0)
+        loop.add_signal_handler(signal.SIGINT, codes.put_nowait, INTERRUPTED)
         async with broker:
             print(f"ready {broker.bootstrap}", flush=True)
-            await told.wait()
-        return codes[0]
+            return await codes.get()
 
     return run(until_told(), serves=True)

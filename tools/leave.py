@@ -5,13 +5,12 @@ It needs the broker and no way to the workers. Interrupted, it takes nothing bac
 
 import argparse
 import asyncio
-import json
 import sys
 from typing import TYPE_CHECKING
 
 from streamsx.config import seconds
 from streamsx.tools.cli.cluster import ClusterCommand, connected
-from streamsx.tools.cli.command import value
+from streamsx.tools.cli.command import tell, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +41,7 @@ def main() -> None:
     )  # fmt: skip
     add("--no-wait", action="store_true", help="end as soon as the group knows")
     add("--cancel", action="store_true", help="they stay after all")
-    command.run(work)
+    command.ask(ask)
 
 
 def names(text: str) -> list[str]:
@@ -60,24 +59,16 @@ def limit(text: object) -> float:
     return found
 
 
-def work(options: argparse.Namespace) -> int:
-    """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
-    from streamsx.clock import SystemClock
-    from streamsx.loops import run
-
-    return run(ask(options, SystemClock()))
-
-
 async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" = None) -> int:
+    """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
     from streamsx.group_tool.departures import DepartureState
     from streamsx.group_tool.marking import leave
     from streamsx.tools.cli.progress import progress
 
-    people = sys.stderr if options.json else sys.stdout
     first: list[Progress] = []
     async with (
-        connected(options, rng) as cluster,
-        progress(people, f"looking at the group of {options.app}") as say,
+        connected(options.bootstrap, options.security, rng) as cluster,
+        progress(options.people, f"looking at the group of {options.app}") as say,
     ):
 
         def told(seen: "Progress") -> None:
@@ -112,11 +103,10 @@ async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" 
                 file=sys.stderr,
             )
         elif options.cancel and first[0].departures[name].ended:
-            print(f"{name}: nothing to cancel: it was not told to leave", file=people)
+            print(f"{name}: nothing to cancel: it was not told to leave", file=options.people)
         else:
-            print(result_of(name, departure), file=people)
-    if options.json:
-        print(json.dumps(as_data(options.app, departures)))
+            print(result_of(name, departure), file=options.people)
+    tell(options, as_data(options.app, departures))
     return exit_code(departures, cancel=options.cancel)
 
 

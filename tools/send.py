@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import os
 import stat
 import sys
@@ -11,10 +10,12 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from streamsx.tools.cli.cluster import ClusterCommand, connected
+from streamsx.tools.cli.command import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from streamsx.clock import Clock
     from streamsx.engine.produce import Producer
 
     Record = tuple[bytes | None, bytes]
@@ -37,45 +38,45 @@ def main() -> None:
         "does has no key",
     )  # fmt: skip
     add("--partition", type=int, metavar="N", help="for all of them (chosen by the key)")
-    command.run(lambda options: asyncio.run(send(options)))
+    command.ask(send)
 
 
-async def send(options: argparse.Namespace) -> None:
+async def send(options: argparse.Namespace, clock: "Clock") -> None:
     """Raises NotFound, UsageError, BrokerUnreachable and others."""
-    from streamsx.clock import SystemClock
     from streamsx.errors import NotFound
     from streamsx.tools.cli.progress import progress
     from streamsx.tools.cli.records import writing
 
     topic, room = options.topic, asyncio.Event()
-    async with connected(options) as cluster, progress(sys.stderr, f"writing to {topic}") as say:
+    async with (
+        connected(options.bootstrap, options.security) as cluster,
+        progress(sys.stderr, f"writing to {topic}") as say,
+    ):
         await cluster.follow([topic])
         if not cluster.partitions(topic):
             raise NotFound(f"unknown topic: {topic}: make it, or start the app that makes it")
-        async with writing(cluster, SystemClock(), room.set) as producer:
-            sent = await written(options, producer, cluster.partitions(topic), room, say)
-    people = sys.stderr if options.json else sys.stdout
-    print(f"{topic}: {sent.total()} records, acknowledged", file=people)
-    if options.json:
-        partitions = {str(number): sent[number] for number in sorted(sent)}
-        print(json.dumps({"topic": topic, "records": sent.total(), "partitions": partitions}))
+        async with writing(cluster, clock, room.set) as producer:
+            sent = await written(options, clock, producer, cluster.partitions(topic), room, say)
+    print(f"{topic}: {sent.total()} records, acknowledged", file=options.people)
+    partitions = {str(number): sent[number] for number in sorted(sent)}
+    tell(options, {"topic": topic, "records": sent.total(), "partitions": partitions})
 
 
 async def written(
     options: argparse.Namespace,
+    clock: "Clock",
     producer: "Producer",
     partitions: int,
     room: asyncio.Event,
     say: "Callable[[str], None]",
 ) -> Counter[int]:
     """How many in each partition; all are acknowledged. Raises BrokerUnreachable, UsageError."""
-    from streamsx.clock import SystemClock
     from streamsx.errors import BrokerUnreachable
     from streamsx.kafka.partitioner import check_place, partition_of
 
     check_place(options.topic, options.partition, partitions)
     senders = [producer.to(options.topic, number) for number in range(partitions)]
-    sent, turns, wall = Counter[int](), cycle(range(partitions)), SystemClock().wall
+    sent, turns = Counter[int](), cycle(range(partitions))
 
     async def in_time(work: "Awaitable[object]") -> None:
         """What waits for brokers; who waits for the next line has all the time there is."""
@@ -93,7 +94,7 @@ async def written(
         place = options.partition
         if place is None:
             place = next(turns) if key is None else partition_of(key, partitions)
-        senders[place](key, value, int(wall() * 1000), None)
+        senders[place](key, value, int(clock.wall() * 1000), None)
         sent[place] += 1
         while producer.full():
             say(f"{sent.total()} records")

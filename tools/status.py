@@ -6,12 +6,12 @@ those of tasks what their group has not committed by now.
 
 import argparse
 import asyncio
-import json
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from streamsx.tools.cli.cluster import ClusterCommand, connected
+from streamsx.tools.cli.command import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from streamsx.assignor.observer import GroupReport, Instance
     from streamsx.clock import Clock
     from streamsx.group_tool.look import Look
-    from streamsx.kafka.cluster import Cluster
     from streamsx.model import TaskId
 
 SETTLE_S = 10.0
@@ -31,7 +30,6 @@ WORST_MAX = 3
 """Tasks that are shown with their lag; `--json` has all."""
 FILE_COLUMNS = 10_000
 """A row or note in a file, or in a pipe, is one line: for who searches it."""
-NO_LAGS: "Mapping[TaskId, int | None]" = {}
 STOPPED = "task stopped: {}: the log of this worker says why, and what to do"
 STALLED = "learner {} has not come nearer for a minute: its worker or the broker may be too busy"
 NOBODY = "no worker runs, and the app's tasks stand still: streamsx worker MODULE starts one"
@@ -43,54 +41,37 @@ def main() -> None:
     command = ClusterCommand("status", purpose)
     command.add_app(required=True)
     command.add_argument("--watch", action="store_true", help="show it again when it changes")
-    command.run(work)
-
-
-def work(options: argparse.Namespace) -> None:
-    """Raises NotFound for an unknown app, BrokerUnreachable and others."""
-    from streamsx.clock import SystemClock
-    from streamsx.loops import run
-
-    run(show(options, SystemClock()))
+    command.ask(show)
 
 
 async def show(options: argparse.Namespace, clock: "Clock") -> None:
     """Once, or each time that something has changed. A group that rebalances shows no more than
-    that: with `--watch` what was known before stays."""
-    from streamsx.group_tool.look import look
+    that: with `--watch` what was known before stays. Raises NotFound for an unknown app and others.
+    """
+    from streamsx.group_tool.look import look, settled
     from streamsx.tools.cli.lags import lags
-
-    people = sys.stderr if options.json else sys.stdout
+    from streamsx.tools.cli.progress import progress
 
     async def known(seen: "Look") -> dict[str, Any]:
         return as_data(options.app, seen, await lags(cluster, options.app, seen.report))
 
-    async with connected(options) as cluster:
-        data = await known(await settled_look(cluster, clock, options.app))
-        with painter(people, live=options.watch) as paint:
+    async with connected(options.bootstrap, options.security) as cluster:
+        async with progress(sys.stderr, f"looking at the group of {options.app}") as say:
+            again = f"the group of {options.app} is rebalancing: asking again"
+            seen = await settled(cluster, clock, options.app, SETTLE_S, lambda _: say(again))
+            data = await known(seen)
+        with painter(options.people, live=options.watch) as paint:
             shown = None
             while True:
                 if data != shown:
                     paint(drawn(data))
-                if data != shown and options.json:
-                    print(json.dumps(data), flush=True)
+                    tell(options, data)
                 if not options.watch:
                     return
                 shown = data
                 await asyncio.sleep(WATCH_EVERY_S)
                 seen = await look(cluster, options.app)
-                settled = seen.report.settled
-                data = await known(seen) if settled else {**data, "state": seen.state}
-
-
-async def settled_look(cluster: "Cluster", clock: "Clock", app: str) -> "Look":
-    """As soon as the group says who runs what, or what is known after 10 s."""
-    from streamsx.group_tool.look import settled
-    from streamsx.tools.cli.progress import progress
-
-    again = f"the group of {app} is rebalancing: asking again"
-    async with progress(sys.stderr, f"looking at the group of {app}") as say:
-        return await settled(cluster, clock, app, SETTLE_S, lambda _: say(again))
+                data = await known(seen) if seen.report.settled else {**data, "state": seen.state}
 
 
 @contextmanager
@@ -111,9 +92,7 @@ def painter(stream: TextIO, *, live: bool) -> "Iterator[Callable[[Group], None]]
         yield lambda what: screen.update(what, refresh=True)
 
 
-def as_data(
-    app: str, seen: "Look", lags: "Mapping[TaskId, int | None]" = NO_LAGS
-) -> dict[str, Any]:
+def as_data(app: str, seen: "Look", lags: "Mapping[TaskId, int | None]") -> dict[str, Any]:
     """What `--json` prints. While it is not known who is who, instances have their member ids."""
     report = seen.report
     named = report.labels

@@ -4,24 +4,18 @@ It needs the broker and no way to the workers; what they have not committed yet 
 """
 
 import argparse
-import asyncio
 import json
 import sys
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from streamsx.config import whole
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import value
 
+if TYPE_CHECKING:
+    from streamsx.clock import Clock
+
 UNDECODABLE = "backslashreplace"
-
-
-class Entry(NamedTuple):
-    """Of a table; keys and values as text."""
-
-    partition: int
-    key: str
-    value: str
 
 
 def main() -> None:
@@ -35,53 +29,46 @@ def main() -> None:
         help="the id of the app, unless an option names it; the table; the only key to show",
     )  # fmt: skip
     add("--limit", type=value(whole(1)), metavar="N", help="show so many at most (all)")
-    command.run(show)
+    command.ask(show)
 
 
-def show(options: argparse.Namespace) -> int:
-    """1 for a key that is not there. Raises NotFound, BrokerUnreachable and others."""
-    from streamsx.errors import UsageError
+async def show(options: argparse.Namespace, clock: "Clock") -> int:
+    """By key; 1 for a key that is not there. Raises NotFound, BrokerUnreachable and others."""
+    from streamsx.errors import NotFound, UsageError
+    from streamsx.tools.cli.progress import progress
+    from streamsx.tools.cli.records import newest
+    from streamsx.topology.internal_topics import changelog_name
 
     app, *rest = [options.app, *options.words] if options.app else options.words
     if len(rest) not in (1, 2):
         words, form = " ".join(options.words), "NAME [KEY]" if options.app else "APP NAME [KEY]"
         raise UsageError(f"cannot tell app, table and key: {words}: say {form}")
     name, *wanted = rest
-    found = asyncio.run(entries(options, app, name))
-    if wanted:
-        found = [each for each in found if wanted[0] in (each.key, plain(each.key))]
-    if wanted and not found:
-        print(f"error: no such key: {wanted[0]}: table {name}: nothing is there", file=sys.stderr)
-        return 1
-    for each in found[: options.limit]:
-        told = {"key": parsed(each.key), "value": parsed(each.value)}
-        row = json.dumps({"partition": each.partition, **told})
-        print(row if options.json else f"{plain(each.key)}\t{each.value}")
-    return 0
-
-
-async def entries(options: argparse.Namespace, app: str, name: str) -> list[Entry]:
-    """By key."""
-    from streamsx.clock import SystemClock
-    from streamsx.errors import NotFound
-    from streamsx.tools.cli.progress import progress
-    from streamsx.tools.cli.records import newest
-    from streamsx.topology.internal_topics import changelog_name
-
     topic = changelog_name(app, name)
-    async with connected(options) as cluster, progress(sys.stderr, f"reading {topic}"):
+    async with (
+        connected(options.bootstrap, options.security) as cluster,
+        progress(sys.stderr, f"reading {topic}"),
+    ):
         await cluster.follow([topic])
         if not cluster.partitions(topic):
             raise NotFound(
                 f"no such table: {name}: app {app}: there is no topic {topic}: "
                 "an app with a version is called ID-v2"
             )
-        rows = await newest(cluster, SystemClock(), topic)
-    found = (
-        Entry(partition, key.decode(errors=UNDECODABLE), value.decode(errors=UNDECODABLE))
-        for (partition, key), value in rows.items()
+        rows = await newest(cluster, clock, topic)
+    found = sorted(
+        (key.decode(errors=UNDECODABLE), partition, entry.decode(errors=UNDECODABLE))
+        for (partition, key), entry in rows.items()
     )
-    return sorted(found, key=lambda entry: (entry.key, entry.partition))
+    if wanted:
+        found = [row for row in found if wanted[0] in (row[0], plain(row[0]))]
+    if wanted and not found:
+        print(f"error: no such key: {wanted[0]}: table {name}: nothing is there", file=sys.stderr)
+        return 1
+    for key, partition, entry in found[: options.limit]:
+        row = {"partition": partition, "key": parsed(key), "value": parsed(entry)}
+        print(json.dumps(row) if options.json else f"{plain(key)}\t{entry}")
+    return 0
 
 
 def parsed(text: str) -> Any:

@@ -14,22 +14,23 @@ The machine is noisy: the ratio of a pair that ran one after the other is what c
 
 import argparse
 import asyncio
-import json
 import os
 import shlex
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
+from itertools import islice, product
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamsx.clock import SystemClock
 from streamsx.config import whole
 from streamsx.errors import TaskFailed, UsageError
-from streamsx.tools.cli.command import Command, value
+from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.processes import OURS, Child
+
+if TYPE_CHECKING:
+    from streamsx.kafka.cluster import Cluster
 
 CLOCK = SystemClock()
 TOPIC = "throughput"
@@ -78,36 +79,17 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """Raises UsageError and others."""
-    people = sys.stderr if options.json else sys.stdout
-    case = options.case
-    programs = {"streamsx": WORKER.format(case)} | ({"peer": options.peer} if options.peer else {})
-    rates: dict[str, list[float]] = {name: [] for name in programs}
-    with tempfile.TemporaryDirectory(prefix="streamsx-throughput-") as place:
-        root = Path(place)
-        with broker(options.bootstrap) as bootstrap:
-            lines = {"start": options.records // START, "all": options.records}
-            for name, records in lines.items():
-                fill(bootstrap, topic_of(name), records, case)
-            for number in range(options.repeat):
-                for name, program in programs.items():
-                    start, run = (
-                        one(program, bootstrap, case, part, f"{name}-{part}-{number}", root, n)
-                        for part, n in lines.items()
-                    )
-                    rates[name].append(rate(run, start))
-                    told = f"{rates[name][-1]:10,.0f} records per CPU-second, {run.wall_s:.1f} s"
-                    print(f"{name:>9} {told}", file=people, flush=True)
-    result = summary(rates)
+    from streamsx.loops import run
+    from streamsx.testing import Broker
+
+    with ExitStack() as stack:
+        bootstrap = options.bootstrap or stack.enter_context(Broker()).bootstrap
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamsx-throughput-"))
+        result = summary(run(rounds(options, bootstrap, Path(folder))))
     if ratios := result.get("ratios"):
         pairs = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"    ratio {median(ratios):.2f} (each pair: {pairs})", file=people)
-    if options.json:
-        print(json.dumps(result))
-
-
-def topic_of(part: str) -> str:
-    """One of this process: the broker may have others."""
-    return f"{TOPIC}-{os.getpid()}-{part}"
+        print(f"    ratio {median(ratios):.2f} (each pair: {pairs})", file=options.people)
+    tell(options, result)
 
 
 def summary(rates: dict[str, list[float]]) -> dict[str, Any]:
@@ -119,64 +101,61 @@ def summary(rates: dict[str, list[float]]) -> dict[str, Any]:
     return found
 
 
-@contextmanager
-def broker(bootstrap: str | None) -> Iterator[str]:
-    """The address of one that is there, or of an embedded one that ends with this."""
-    from streamsx.testing import Broker
+async def rounds(options: argparse.Namespace, bootstrap: str, root: Path) -> dict[str, list[float]]:
+    """The rates of each program, over topics of this process: the broker may have others."""
+    from streamsx.tools.cli.cluster import connected
+    from streamsx.tools.peers.corpora import fill, orders, text
 
-    if bootstrap is not None:
-        yield bootstrap
-        return
-    with Broker() as embedded:
-        yield embedded.bootstrap
+    programs = {"streamsx": WORKER.format(options.case)}
+    programs |= {"peer": options.peer} if options.peer else {}
+    rates: dict[str, list[float]] = {name: [] for name in programs}
+    topics = {f"{TOPIC}-{os.getpid()}-start": options.records // START}
+    topics[f"{TOPIC}-{os.getpid()}-all"] = options.records
+    async with connected(bootstrap) as cluster:
+        for topic, records in topics.items():
+            rows = text() if options.case == "wordcount" else orders()
+            await fill(cluster, CLOCK, topic, PARTITIONS, islice(rows, records))
+        for number, (name, program) in product(range(options.repeat), programs.items()):
+            runs = []
+            for topic, records in topics.items():
+                group = f"{name}-{number}-{topic}"
+                environment = {
+                    "BOOTSTRAP": bootstrap, "TOPIC": topic, "GROUP": group,
+                    "STATE_DIR": str(root / group), "PARTITIONS": str(PARTITIONS),
+                    "WORKLOAD": CASES[options.case], "STYLE": "agent",
+                    "STREAMSX_BOOTSTRAP": bootstrap,
+                }  # fmt: skip
+                command = shlex.split(program)
+                child = Child(group, root / f"{group}.log", command, env=os.environ | environment)
+                runs.append(await measured(child, cluster, topic, records))
+            rates[name].append(rate(runs[1], runs[0]))
+            told = f"{rates[name][-1]:10,.0f} records per CPU-second, {runs[1].wall_s:.1f} s"
+            print(f"{name:>9} {told}", file=options.people, flush=True)
+    return rates
 
 
-def fill(bootstrap: str, topic: str, records: int, case: str) -> None:
-    """The same for all."""
-    from streamsx.tools.peers.corpora import filled, orders, text
+async def measured(process: Child, cluster: "Cluster", topic: str, records: int) -> MeasuredRun:
+    """Until the commit that leaves nothing: no line, and no word of a line. Then it is stopped."""
+    from streamsx.tools.peers.corpora import progress
 
-    rows = text() if case == "wordcount" else orders()
-    asyncio.run(filled(bootstrap, topic, PARTITIONS, records, rows))
-
-
-def one(
-    program: str, bootstrap: str, case: str, part: str, name: str, root: Path, records: int
-) -> MeasuredRun:
-    """Start a program, wait until it has committed all records, stop it."""
-    topic, group, state = topic_of(part), f"{name}-{os.getpid()}", root / name
-    environment = os.environ | {
-        "BOOTSTRAP": bootstrap, "TOPIC": topic, "GROUP": group, "STATE_DIR": str(state),
-        "PARTITIONS": str(PARTITIONS), "WORKLOAD": CASES[case], "STYLE": "agent",
-        "STREAMSX_BOOTSTRAP": bootstrap,
-    }  # fmt: skip
-    process = Child(name, state.with_suffix(".log"), shlex.split(program), env=environment)
+    began = moved_at = CLOCK.now()
+    last = None
     try:
-        return watched(process, bootstrap, topic, group, records)
-    except TaskFailed as error:
-        tail = " | ".join(process.tail(LOG_LINES))
-        raise TaskFailed(f"{error}: its log ends: {tail}") from error
-    finally:
-        process.stop(STOP_S)
-
-
-def watched(process: Child, bootstrap: str, topic: str, group: str, records: int) -> MeasuredRun:
-    """Until the commit that leaves nothing: no line, and no word of a line."""
-    from streamsx.tools.peers.corpora import GroupProgress, progress
-
-    async def watch() -> MeasuredRun:
-        began = moved_at = CLOCK.now()
-        last = GroupProgress(0, 0)
-        async for made in progress(bootstrap, topic, group, POLL_S):
-            now = CLOCK.now()
+        while True:
+            made, now = await progress(cluster, topic, process.name), CLOCK.now()
             if made != last:
                 moved_at, last = now, made
             if process.code is not None or now - moved_at > STALL_S:
-                raise TaskFailed(f"no progress: {group}: at {made.records} of {records}")
+                tail = " | ".join(process.tail(LOG_LINES))
+                raise TaskFailed(
+                    f"no progress: {process.name}: at {made.records} of {records}: "
+                    f"its log ends: {tail}"
+                )
             if made.records >= records and not made.left:
                 return MeasuredRun(made.records, cpu_s(process.pid), now - began)
-        raise AssertionError("there is always more progress to ask for")
-
-    return asyncio.run(watch())
+            await asyncio.sleep(POLL_S)
+    finally:
+        await asyncio.to_thread(process.stop, STOP_S)
 
 
 def cpu_s(pid: int) -> float:

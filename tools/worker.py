@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from streamsx.tools.cli.command import Command
 
 if TYPE_CHECKING:
-    from streamsx.app.app import App
     from streamsx.config import Config
     from streamsx.state.directory import StateDirectory
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 FAUST_LEVELS = {"warn": "warning", "crit": "critical"}
+SETTINGS = ("bootstrap", "state_dir", "instance_id", "events_file", "log_level")
+"""Options that are settings of the app."""
 NAME_DIGITS = 4
 GC_THRESHOLDS = (100_000, 50, 100)
 
@@ -36,8 +37,11 @@ def main() -> None:
         help="stores and names of this worker (the first free slot of ./ID-data/)",
     )  # fmt: skip
     add("--instance-id", metavar="ID", help="its name for leave, status and events (kept there)")
-    add("--events", metavar="FILE", help="write what happens as JSON Lines")
-    add("-l", "--loglevel", type=level, choices=LEVELS, help="of the log on stderr (info)")
+    add("--events", dest="events_file", metavar="FILE", help="write what happens as JSON Lines")
+    add(
+        "-l", "--loglevel", dest="log_level", type=level, choices=LEVELS,
+        help="of the log on stderr (info)",
+    )  # fmt: skip
     add("--web", metavar="HOST:PORT|off", default="off", help="only off in this version")
     add(
         "--without-web", action="store_const", const="off", dest="web", help="the same as --web off"
@@ -64,7 +68,9 @@ def work(options: argparse.Namespace) -> int:
     from streamsx.tools.cli.logs import set_up
 
     refuse_what_is_not_there(options)
-    app = configured(app_named(options.app), options)
+    app = app_named(options.app)
+    given = ((name, getattr(options, name)) for name in SETTINGS)
+    app.override(**{name: value for name, value in given if value is not None})
     config, topology = app.conf, app.topology()
     set_up(config.log_level, config.log_format)
     for note in (*app.settled.notes, *topology.notes):
@@ -110,18 +116,6 @@ def refuse_what_is_not_there(options: argparse.Namespace) -> None:
             f"one process per worker in this version: --processes {options.processes}: "
             "start more workers"
         )
-
-
-def configured(app: "App", options: argparse.Namespace) -> "App":
-    given = {
-        "bootstrap": options.bootstrap,
-        "state_dir": options.state_dir,
-        "instance_id": options.instance_id,
-        "events_file": options.events,
-        "log_level": options.loglevel,
-    }
-    app.override(**{name: value for name, value in given.items() if value is not None})
-    return app
 
 
 def directory_of(config: "Config") -> "StateDirectory":

@@ -6,6 +6,7 @@ comes out can be compared.
 
 import argparse
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -144,8 +145,8 @@ class Tool:
             timeout=self.timeout_s,
             no_wait=False,
             cancel=self.cancel,
+            people=sys.stdout,
             json=False,
-            debug=False,
         )
         rng = self.scheduler.stream(self.name)
         try:

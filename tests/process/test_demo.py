@@ -173,7 +173,7 @@ def test_a_cluster_that_does_not_answer_ends_it_in_less_than_30_s(
         monkeypatch.setenv(name, "put back behind the test")
     options = argparse.Namespace(
         records=1, workers=1, bootstrap="127.0.0.1:1", dir=str(tmp_path), keep=False,
-        seconds_limit=10.0, json=True,
+        seconds_limit=10.0, json=True, people=sys.stderr,
     )  # fmt: skip
     with pytest.raises(BrokerUnreachable, match=r"no Kafka broker in 0.3 s: 127.0.0.1:1"):
         demo.show(options)

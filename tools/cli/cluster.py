@@ -6,7 +6,6 @@ the code says `-A MODULE`, and what the app sets counts as it does for a worker.
 
 import argparse
 import os
-from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -14,14 +13,18 @@ from typing import TYPE_CHECKING, NoReturn
 from streamsx.tools.cli.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from random import Random
 
+    from streamsx.clock import Clock
     from streamsx.kafka.cluster import Cluster
+    from streamsx.kafka.security import Security
+
+    AskWork = Callable[[argparse.Namespace, Clock], Coroutine[None, None, int | None]]
 
 
 class ClusterCommand(Command):
-    """Its work is handed `app`, `bootstrap` and `security` as they count."""
+    """One that asks a cluster; most do so for an app."""
 
     def __init__(self, name: str, purpose: str) -> None:
         super().__init__(name, purpose)
@@ -46,8 +49,16 @@ class ClusterCommand(Command):
         self._app.add_argument("--app", metavar="ID", help="the id of the app, as in App('ID')")
         self._app.required = required
 
-    def run(self, work: Callable[[argparse.Namespace], int | None]) -> NoReturn:
-        super().run(lambda options: work(settle(options)))
+    def ask(self, work: "AskWork") -> NoReturn:
+        """As `run`, on an event loop; `app`, `bootstrap` and `security` as they count."""
+
+        def asked(options: argparse.Namespace) -> int | None:
+            from streamsx.clock import SystemClock
+            from streamsx.loops import run
+
+            return run(work(settle(options), SystemClock()))
+
+        self.run(asked)
 
 
 def settle(options: argparse.Namespace) -> argparse.Namespace:
@@ -78,12 +89,13 @@ def settle(options: argparse.Namespace) -> argparse.Namespace:
 
 @asynccontextmanager
 async def connected(
-    options: argparse.Namespace, rng: "Random | None" = None
+    bootstrap: str, security: "Security | None" = None, rng: "Random | None" = None
 ) -> "AsyncIterator[Cluster]":
     """Raises BrokerUnreachable after 10 s, SettingError. `rng`: which broker is asked first."""
     from streamsx.kafka.cluster import Cluster
+    from streamsx.kafka.security import PLAINTEXT
 
-    cluster = Cluster(options.bootstrap, options.security, rng=rng)
+    cluster = Cluster(bootstrap, security or PLAINTEXT, rng=rng)
     await cluster.start()
     try:
         yield cluster

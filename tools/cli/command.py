@@ -5,6 +5,7 @@ nobody reads on. What a command prints when it succeeds is its own affair.
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -37,8 +38,11 @@ class Command(argparse.ArgumentParser):
         )
 
     def run(self, work: Callable[[argparse.Namespace], int | None]) -> NoReturn:
-        """Does the work and ends the process with its exit code, or with that of what it raised."""
+        """Does the work and ends the process with its exit code, or with that of what it raised.
+        What is for people alone goes to `people`.
+        """
         options = self.parse_args()
+        options.people = sys.stderr if vars(options).get("json") else sys.stdout
         try:
             code = work(options) or 0
             print(end="", flush=True)
@@ -53,6 +57,12 @@ class Command(argparse.ArgumentParser):
             print(f"error: {line_of(error)}", file=sys.stderr)
             code = error.exit_code if isinstance(error, StreamsxError) else 1
         sys.exit(code)
+
+
+def tell(options: argparse.Namespace, result: object) -> None:
+    """Programs, which asked for it with --json."""
+    if options.json:
+        print(json.dumps(result), flush=True)
 
 
 def line_of(error: Exception) -> str:

@@ -61,20 +61,20 @@ class DemoStage(Enum):
         return self.name.lower()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DemoView:
     """All there is to see. `result`: as far as it is known; `left`: records not committed yet;
     `feeds_s`: for how long; `stateful`: numbers of sub-topologies.
     """
 
-    stage: DemoStage
-    seconds: float
-    feeds_s: float
-    sent: int
-    left: int
     group: DemoGroup
     result: DemoResult
     stateful: frozenset[int]
+    stage: DemoStage = DemoStage.START
+    seconds: float = 0.0
+    feeds_s: float = 0.0
+    sent: int = 0
+    left: int = 0
 
 
 class Screen:

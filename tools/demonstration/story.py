@@ -72,13 +72,11 @@ class DemoStory:
         self._bootstrap: str = options.bootstrap or ""
         self._cluster: Cluster
         self._connected = self._drained = False
-        self._left = 0
         self._ending: set[str] = set()
         """Who may end."""
         self._files = {name: EventsFile(self._told(name)) for name in self._facts.workers}
         self._events: list[SeenEvent] = []
-        self._group, self._result = group_of(()), verdict((), self._facts)
-        self._stage = DemoStage.START
+        self._view = DemoView(group_of(()), verdict((), self._facts), self._facts.stateful)
         self._looked = asyncio.Event()
         self.notes: list[str] = []
         """What else there is to say at the end."""
@@ -120,9 +118,9 @@ class DemoStory:
         except TimeoutError:
             raise StreamsxError(
                 f"not done in {limit_s:g} s: {self._feed.sent:,} of {records:,} lines were sent, "
-                f"and it was at {self._stage.title!r}: allow more with --seconds-limit"
+                f"and it was at {self._view.stage.title!r}: allow more with --seconds-limit"
             ) from None
-        self._stage = DemoStage.COMPARE
+        self._view.stage = DemoStage.COMPARE
         await self._stop(self._workers())
         for worker in self._workers():
             if worker.code:
@@ -141,7 +139,7 @@ class DemoStory:
                 beside = [tasks.create_task(self._look_on(), name="look on")]
                 for name in self._facts.workers[:-1]:
                     self._work(name)
-                await self._until(lambda: self._group.moved_at > 0)  # the topics are there
+                await self._until(lambda: self._view.group.moved_at > 0)  # the topics are there
                 await self._cluster.follow(self._sources)
                 beside.append(tasks.create_task(self._feed.run(self._cluster), name="feed"))
                 beside.append(tasks.create_task(self._ask_on(), name="offsets"))
@@ -152,18 +150,18 @@ class DemoStory:
             raise first_of(group) from None
 
     async def _acts(self) -> None:
-        facts, clock = self._facts, self._clock
+        facts, clock, view = self._facts, self._clock, self._view
         first, added, leaver = facts.workers[:-1], facts.workers[-1], facts.leaver
         await self._at_rest(first, 0.0)
 
-        self._stage, facts.fed_at = DemoStage.CALM, self._feed.begun_at
+        view.stage, facts.fed_at = DemoStage.CALM, self._feed.begun_at
         await self._at_rest(first, CALM_S + CALM_MORE_S)
 
-        self._stage, facts.added_at = DemoStage.JOIN, clock.now()
+        view.stage, facts.added_at = DemoStage.JOIN, clock.now()
         self._work(added)
         await self._at_rest(facts.workers, SETTLE_S)
 
-        self._stage, facts.marked_at = DemoStage.LEAVE, clock.now()
+        view.stage, facts.marked_at = DemoStage.LEAVE, clock.now()
         self._ending.add(leaver)
         gone = await leave(self._cluster, clock, self._app, [leaver])
         facts.forced = gone[leaver].state is not DepartureState.LEFT
@@ -171,7 +169,7 @@ class DemoStory:
         facts.exit_code = self._processes[leaver].code
         await self._at_rest(facts.workers[1:], SETTLE_S)
 
-        self._stage, facts.shown_at = DemoStage.DRAIN, clock.now()
+        view.stage, facts.shown_at = DemoStage.DRAIN, clock.now()
         self._feed.shown = True
         await self._until(lambda: self._drained)
         facts.drained_at = clock.now()
@@ -180,8 +178,9 @@ class DemoStory:
         """These share the tasks, and have done so for a while, with lines coming."""
 
         def rests() -> bool:
-            since = max(self._group.moved_at, self._feed.begun_at)
-            return self._clock.now() - since >= seconds and self._group.at_rest(names, self._tasks)
+            group = self._view.group
+            since = max(group.moved_at, self._feed.begun_at)
+            return self._clock.now() - since >= seconds and group.at_rest(names, self._tasks)
 
         await self._until(rests)
 
@@ -202,36 +201,24 @@ class DemoStory:
 
     def _look(self) -> None:
         """At what the workers have written since the last look."""
-        before = len(self._events)
-        for file in self._files.values():
-            self._events += file.more()
-        if len(self._events) > before:
-            self._events.sort(key=lambda event: event["mono"])
-            self._group, self._result = group_of(self._events), verdict(self._events, self._facts)
+        view, now = self._view, self._clock.now()
+        if more := [event for file in self._files.values() for event in file.more()]:
+            self._events = sorted(self._events + more, key=lambda event: event["mono"])
+            view.group, view.result = group_of(self._events), verdict(self._events, self._facts)
         for worker in self._workers():
-            self._group.workers.setdefault(worker.name, SeenWorker())
+            view.group.workers.setdefault(worker.name, SeenWorker())
+        view.seconds, view.feeds_s = now - self._began, now - self._feed.begun_at
+        view.sent = self._feed.sent
         self._looked.set()
-        now = self._clock.now()
-        self._show(
-            DemoView(
-                stage=self._stage,
-                seconds=now - self._began,
-                feeds_s=now - self._feed.begun_at,
-                sent=self._feed.sent,
-                left=self._left,
-                group=self._group,
-                result=self._result,
-                stateful=self._facts.stateful,
-            )
-        )
+        self._show(view)
 
     async def _ask_on(self) -> None:
         """How much is left. What cannot be asked now is asked again."""
         while True:
             fed = self._feed.done
             with suppress(WorldError):
-                self._left = await left_of(self._cluster, self._app, self._sources)
-                self._drained = fed and not self._left
+                self._view.left = await left_of(self._cluster, self._app, self._sources)
+                self._drained = fed and not self._view.left
             await asyncio.sleep(ASK_EVERY_S)
 
     # -- processes

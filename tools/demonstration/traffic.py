@@ -12,7 +12,6 @@ from itertools import cycle, islice
 from math import inf
 
 from streamsx.clock import Clock
-from streamsx.engine.produce import Producer
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.model import TopicPartition
@@ -52,26 +51,24 @@ class Feed:
     async def run(self, cluster: Cluster) -> None:
         """Until it is done. Raises what the broker refuses for good."""
         async with writing(cluster, self._clock) as producer:
-            await self._send(producer, cluster.partitions(self._topic))
-
-    async def _send(self, producer: Producer, partitions: int) -> None:
-        await producer.start()
-        sends = [producer.to(self._topic, partition) for partition in range(partitions)]
-        self.begun_at = then = self._clock.now()
-        due = 1.0
-        while self.sent < self._records:
-            await asyncio.sleep(TICK_S)
-            now, left = self._clock.now(), self._records - self.sent
-            if not producer.full():
-                due += pace(self._records, left, shown=self.shown) * min(now - then, TICK_MAX_S)
-                stamp = int(self._clock.wall() * 1000)
-                for line in islice(self._lines, min(int(due), left)):
-                    sends[self.sent % len(sends)](None, line.encode(), stamp, None)
-                    self.words.update(line.split())
-                    self.sent += 1
-                due %= 1
-            then = now
-        await producer.flush()
+            await producer.start()
+            places = range(cluster.partitions(self._topic))
+            turns = cycle([producer.to(self._topic, place) for place in places])
+            self.begun_at = then = self._clock.now()
+            due = 1.0
+            while self.sent < self._records:
+                await asyncio.sleep(TICK_S)
+                now, left = self._clock.now(), self._records - self.sent
+                if not producer.full():
+                    due += pace(self._records, left, shown=self.shown) * min(now - then, TICK_MAX_S)
+                    stamp = int(self._clock.wall() * 1000)
+                    for line in islice(self._lines, min(int(due), left)):
+                        next(turns)(None, line.encode(), stamp, None)
+                        self.words.update(line.split())
+                        self.sent += 1
+                    due %= 1
+                then = now
+            await producer.flush()
         self.done = True
 
 

@@ -5,11 +5,11 @@ The same for everybody and in every run, in the demo too: orders are drawn from 
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
-from itertools import count, cycle, islice
+from collections.abc import Iterable, Iterator
+from itertools import count, cycle
 from typing import NamedTuple
 
-from streamsx.clock import SystemClock
+from streamsx.clock import Clock
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.batch import NO_TIMESTAMP
@@ -51,25 +51,23 @@ def orders() -> Iterator[CorpusRow]:
         )  # fmt: skip
 
 
-async def filled(
-    bootstrap: str, topic: str, partitions: int, records: int, rows: Iterator[CorpusRow]
+async def fill(
+    cluster: Cluster, clock: Clock, topic: str, partitions: int, rows: Iterable[CorpusRow]
 ) -> None:
-    """Write so many rows: by their keys, without keys in turn. Raises StreamsxError."""
-    cluster, room = Cluster(bootstrap), asyncio.Event()
-    await cluster.start()
+    """Make a topic of these rows: by their keys, without keys in turn. Raises StreamsxError."""
+    room = asyncio.Event()
     await admin.create_topics(cluster, [NewTopic(topic, partitions, 1)])
     await cluster.follow([topic])
-    async with writing(cluster, SystemClock(), room.set) as producer:
+    async with writing(cluster, clock, room.set) as producer:
         await producer.start()
         sends = [producer.to(topic, number) for number in range(partitions)]
-        for turn, (key, value) in enumerate(islice(rows, records)):
+        for turn, (key, value) in enumerate(rows):
             place = turn % partitions if key is None else partition_of(key, partitions)
             sends[place](key, value, NO_TIMESTAMP, None)
             while producer.full():
                 room.clear()
                 await room.wait()
         await producer.flush()
-    await cluster.stop()
 
 
 class GroupProgress(NamedTuple):
@@ -79,19 +77,9 @@ class GroupProgress(NamedTuple):
     left: int
 
 
-async def progress(
-    bootstrap: str, topic: str, group: str, every_s: float
-) -> AsyncIterator[GroupProgress]:
-    """How far a group has come, again and again: with the lines, and with what it made of them."""
-    cluster = Cluster(bootstrap)
-    await cluster.start()
-    try:
-        while True:
-            done = await admin.committed(cluster, group)
-            ends = await admin.bounds(cluster, done) if done else {}
-            left = sum(ends[tp].high_watermark - offset for tp, offset in done.items())
-            records = sum(offset for tp, offset in done.items() if tp.topic == topic)
-            yield GroupProgress(records, left)
-            await asyncio.sleep(every_s)
-    finally:
-        await cluster.stop()
+async def progress(cluster: Cluster, topic: str, group: str) -> GroupProgress:
+    """How far a group has come: with the lines, and with what it made of them."""
+    done = await admin.committed(cluster, group)
+    ends = await admin.bounds(cluster, done) if done else {}
+    left = sum(ends[tp].high_watermark - offset for tp, offset in done.items())
+    return GroupProgress(sum(done[tp] for tp in done if tp.topic == topic), left)

@@ -117,7 +117,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
 def test_the_object_has_the_form_that_programs_rely_on() -> None:
     lags = {T(0, 0): 0, T(0, 1): 7}
     assert json.loads(json.dumps(status.as_data("shop", SEEN, lags))) == DATA
-    assert list(status.as_data("shop", SEEN)["instances"]) == ["a", "b", "m3"]
+    assert list(status.as_data("shop", SEEN, {})["instances"]) == ["a", "b", "m3"]
 
 
 def settled(*instances: Instance) -> Look:
@@ -135,7 +135,7 @@ def test_two_workers_of_one_name_have_a_row_each_and_are_told_apart() -> None:
         runs("m3", "b", "0c", T(0, 2)),
     )  # fmt: skip
 
-    data = status.as_data("shop", seen)
+    data = status.as_data("shop", seen, {})
 
     rows = {name: (it["active"], it.get("ambiguous")) for name, it in data["instances"].items()}
     assert rows == {
@@ -151,7 +151,7 @@ def test_a_row_that_is_empty_says_why() -> None:
         runs("m3", "c", "p3"),
     )  # fmt: skip
 
-    data = status.as_data("shop", seen)
+    data = status.as_data("shop", seen, {})
 
     assert [it["note"] for it in data["instances"].values()] == [
         "", "its code is not the leader's: it gets tasks when nobody with that code stays",
@@ -167,7 +167,7 @@ def test_a_group_that_rebalances_shows_its_state_and_member_ids() -> None:
     blank = Instance("m1", None, "", False, None, (), (), {})
     seen = Look("PreparingRebalance", GroupReport(-1, None, (blank,), (), {}))
 
-    data = status.as_data("shop", seen)
+    data = status.as_data("shop", seen, {})
 
     assert (data["state"], data["generation"], data["leader"]) == ("PreparingRebalance", -1, None)
     assert data["instances"]["m1"]["state"] == "unknown"
@@ -194,7 +194,7 @@ def test_people_get_a_table_without_control_characters() -> None:
 
 def test_an_app_that_nobody_runs_is_said_to_stand_still() -> None:
     """`Empty, generation -1, leader not known, 0 tasks` looked as if all was well."""
-    data = status.as_data("shop", Look("Empty", GroupReport(-1, None, (), (), {})))
+    data = status.as_data("shop", Look("Empty", GroupReport(-1, None, (), (), {})), {})
 
     assert data["note"] == status.NOBODY
     out = io.StringIO()

@@ -1,9 +1,11 @@
 """What `streamsx table` is told."""
 
 import argparse
+import asyncio
 
 import pytest
 
+from streamsx.clock import SystemClock
 from streamsx.errors import UsageError
 from streamsx.tools.table import show
 
@@ -16,4 +18,4 @@ def test_words_that_cannot_be_told_apart_get_the_form(
     app: str | None, words: list[str], form: str
 ) -> None:
     with pytest.raises(UsageError, match=rf"{' '.join(words)}: say {form} \[KEY\]"):
-        show(argparse.Namespace(app=app, words=words))
+        asyncio.run(show(argparse.Namespace(app=app, words=words), SystemClock()))

@@ -56,7 +56,7 @@ def view(stage: DemoStage = DemoStage.JOIN) -> DemoView:
     tasks |= {f"1_{n}": SeenTask("learner", "tailing", 10**6, 10**6) for n in (4, 5, 6, 7)}
     tasks |= {"0_7": SeenTask("active", "opening")}
     group = DemoGroup({name: SeenWorker("has left", tasks, commits=10**6) for name in WORKERS})
-    return DemoView(stage, 12345.6, 12345.6, 10**9, 10**9, group, RESULT, frozenset({1}))
+    return DemoView(group, RESULT, frozenset({1}), stage, 12345.6, 12345.6, 10**9, 10**9)
 
 
 @pytest.mark.parametrize("stage", DemoStage)
