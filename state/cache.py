@@ -23,18 +23,15 @@ another type that reads back as one of the pinned type has that one's.
 Not here: RocksDB (rows are handed in), topics, when a commit is due.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.state.api import INDEX, ROW, Rows, holds_rows
-from streamsx.state.layout import changelog_key
-
-K = TypeVar("K")
-V = TypeVar("V")
+from streamsx.state.layout import StoreNode, changelog_key
 
 ENTRY_BYTES = 180
 """What a decoded entry costs beside its key and value: two objects and a slot in a dict."""
@@ -120,20 +117,15 @@ class Checked(dict[Any, Any]):
     over; the next record of that key finds the set in it": it would be refused too, and so on.
     """
 
-    def __init__(
-        self,
-        check: Callable[[Any, Any], bytes],
-        decode: Callable[[bytes], Any],
-        forget: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, store: "CachedStore") -> None:
         super().__init__()
-        self._check, self._decode, self._forget = check, decode, forget
+        self._store = store
         self._encoded: dict[Any, bytes] = {}
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if value is not GONE:
             try:
-                self._encoded[key] = self._check(key, value)
+                self._encoded[key] = self._store.check(key, value)
             except ValueRefused:
                 self._back(key)
                 raise
@@ -141,45 +133,23 @@ class Checked(dict[Any, Any]):
 
     def _back(self, key: Any) -> None:
         if key not in self:
-            self._forget(key)
+            self._store.forget(key)
         elif self[key] is not GONE:
-            super().__setitem__(key, self._decode(self._encoded[key]))
+            super().__setitem__(key, self._store.decode(self._encoded[key]))
 
 
-def refusal(store: str, key: Any, value: object, size: int, why: str = "") -> ValueRefused:
-    """Of what no seal can take: it has a `size`, with its key, or `why` it has none."""
-    what, advice = "cannot be encoded", "put what its codec knows"
-    if not why:
-        what, advice = "too large", "split it"
-        why = f"{size} bytes with its key, the limit is {RECORD_BYTES_MAX}"
-    shown = repr(key[0] if type(key) is tuple else key)[:KEY_SHOWN]
-    where = f"store {store}, key {shown}, type {type(value).__name__}"
-    return ValueRefused(f"value {what}: {where}: {why}: {advice}")
-
-
-class CachedStore(Generic[K, V]):
+class CachedStore:
     """A key-value store of one task, over its committed rows. One owner: the data loop.
 
-    `encode_key` and the codecs are called once per key and commit; `budget` in bytes bounds the
-    decoded objects that are kept.
+    The node's codecs are called once per key and commit; `budget_bytes` bounds the decoded objects
+    that are kept.
     """
 
-    def __init__(
-        self,
-        name: str,
-        rows: Rows,
-        *,
-        encode_key: Callable[[K], bytes],
-        decode_key: Callable[[bytes], K],
-        encode: Callable[[V], bytes],
-        decode: Callable[[bytes], V],
-        budget_bytes: int,
-        key_type: type | None = None,
-    ) -> None:
-        self.name, self.rows, self.budget_bytes = name, rows, budget_bytes
-        self.encode_key, self.decode_key = encode_key, decode_key
-        self.encode, self.decode = encode, decode
-        self.key_type = key_type if key_type in PINNED else None
+    def __init__(self, node: StoreNode, rows: Rows, budget_bytes: int) -> None:
+        self.name, self.rows, self.budget_bytes = node.name, rows, budget_bytes
+        self.encode_key, self.decode_key = node.encode_key, node.decode_key
+        self.encode, self.decode = node.encode, node.decode
+        self.key_type = node.key_type if node.key_type in PINNED else None
         self.hot: dict[Any, Any] = {}
         self.sealing: dict[Any, Any] = {}
         self.young: dict[Any, Any] = {}
@@ -203,7 +173,7 @@ class CachedStore(Generic[K, V]):
 
     # -- what operators and tables call
 
-    def cache_key(self, key: K) -> Any:
+    def cache_key(self, key: Any) -> Any:
         """The key of `hot`: the key itself, unless its type is not the pinned one."""
         kind = type(key)
         if self.key_type is None:
@@ -216,15 +186,15 @@ class CachedStore(Generic[K, V]):
         pinned = self.decode_key(row)
         return pinned if type(pinned) is self.key_type else (row,)
 
-    def get(self, key: K) -> V | None:
+    def get(self, key: Any) -> Any:
         cached = self.cache_key(key)
         value = self.hot.get(cached)
         return self.load(cached) if value is None else None if value is GONE else value
 
-    def put(self, key: K, value: V) -> None:
+    def put(self, key: Any, value: Any) -> None:
         self.hot[self.cache_key(key)] = value
 
-    def delete(self, key: K) -> None:
+    def delete(self, key: Any) -> None:
         self.hot[self.cache_key(key)] = GONE
 
     def load(self, key: Any) -> Any:
@@ -238,21 +208,17 @@ class CachedStore(Generic[K, V]):
                     value = self._load_row(key)
         return None if value is GONE else value
 
-    def _load_row(self, key: Any) -> V | None:
+    def _load_row(self, key: Any) -> Any:
         row = self._row_key(key)
-        for rows in (self.sealed, self.pending):
-            if row in rows:
-                raw = rows[row]
-                break
-        else:
-            raw = self.rows.get(row)
+        committed = self.pending if row in self.pending else self.rows
+        raw = (self.sealed if row in self.sealed else committed).get(row)
         if raw is None:
             return None
         value = self.young[key] = self._decoded(row, raw)
         self._turn()
         return value
 
-    def _decoded(self, row: bytes, raw: bytes) -> V:
+    def _decoded(self, row: bytes, raw: bytes) -> Any:
         """Raises DecodeFailed, which names it, for a row that its codec refuses."""
         try:
             return self.decode(raw)
@@ -262,7 +228,7 @@ class CachedStore(Generic[K, V]):
                 f": {type(error).__name__}: {error}: has the type of its values changed?"
             ) from error
 
-    def items(self) -> Iterator[tuple[K, V]]:
+    def items(self) -> Iterator[tuple[Any, Any]]:
         """All entries as of the first step, in the order of their encoded keys; values are shared
         objects. It holds what has changed since the last commit, and a few rows.
         """
@@ -271,7 +237,7 @@ class CachedStore(Generic[K, V]):
             key = self.decode_key(changelog_key(row))
             yield key, objects[row] if raw is None else self._decoded(row, raw)
 
-    def keys(self) -> Iterator[K]:
+    def keys(self) -> Iterator[Any]:
         """Those of `items`; no value is decoded."""
         for row, _ in self._merged(self._objects()):
             yield self.decode_key(changelog_key(row))
@@ -315,7 +281,7 @@ class CachedStore(Generic[K, V]):
             self.hot = self._new_hot()
 
     def _new_hot(self) -> dict[Any, Any]:
-        return Checked(self._check, self.decode, self._forget) if self._checking else {}
+        return Checked(self) if self._checking else {}
 
     def seal(self, limit: int) -> Changes:
         """Encode up to `limit` dirty values, for the changelog; none means all is done.
@@ -352,24 +318,32 @@ class CachedStore(Generic[K, V]):
     def _check_each(self, part: list[tuple[Any, Any]]) -> None:
         """One by one, so that it is known which."""
         for key, value in (entry for entry in part if entry[1] is not GONE):
-            self._check(key, value)
+            self.check(key, value)
 
-    def _forget(self, key: Any) -> None:
+    def forget(self, key: Any) -> None:
         """Its warm object may have been changed in place."""
         self.young.pop(key, None)
         self.old.pop(key, None)
         self.complete, self._lacks = False, True
 
-    def _check(self, key: Any, value: V) -> bytes:
+    def check(self, key: Any, value: Any) -> bytes:
         """The encoded value. Raises ValueRefused for what a seal could not take."""
         try:
             encoded = self.encode(value)
             size = len(self._key_bytes(key)) + len(encoded)
         except Exception as error:  # any codec's
-            raise refusal(self.name, key, value, 0, f"{type(error).__name__}: {error}") from error
+            why = f"{type(error).__name__}: {error}: put what its codec knows"
+            raise self._refusal("cannot be encoded", key, value, why) from error
         if size > RECORD_BYTES_MAX:
-            raise refusal(self.name, key, value, size)
+            why = f"{size} bytes with its key, the limit is {RECORD_BYTES_MAX}: split it"
+            raise self._refusal("too large", key, value, why)
         return encoded
+
+    def _refusal(self, what: str, key: Any, value: Any, why: str) -> ValueRefused:
+        """Of what no seal can take."""
+        shown = repr(key[0] if type(key) is tuple else key)[:KEY_SHOWN]
+        where = f"store {self.name}, key {shown}, type {type(value).__name__}"
+        return ValueRefused(f"value {what}: {where}: {why}")
 
     def _cool(self, part: list[tuple[Any, Any]]) -> None:
         """These are encoded: their objects are clean now."""

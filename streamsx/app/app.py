@@ -225,7 +225,7 @@ class App(FaustNames):
         """The driver's time; 0 without one."""
         return 0 if self.host is None else self.host.now_ms()
 
-    def stores(self, table: str) -> Mapping[int, CachedStore[Any, Any]]:
+    def stores(self, table: str) -> Mapping[int, CachedStore]:
         """Of the tasks that run here, by partition."""
         return {} if self.host is None else self.host.stores(table)
 

@@ -28,10 +28,11 @@ from streamsx.app.stream import Derived, Stream
 from streamsx.app.table import Table
 from streamsx.errors import NotSupported, TopologyError
 from streamsx.model import Headers, TaskId
+from streamsx.state.cache import CachedStore
+from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
-from streamsx.task.stores import cached
 from streamsx.task.stream import RUNNING, Inbox, Outbox, Running, Send, SendRows, Values, returned
-from streamsx.topology.nodes import Source, StoreNode
+from streamsx.topology.nodes import Source
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -57,11 +58,14 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> Reache
         raise TopologyError(
             f"no such table: {', '.join(unknown)}: agent {agent.name}: make it with app.Table"
         )
-    topics = _topics(found)
-    try:
-        return Reached(tables, topics, _derived(agent, stores))
-    except _Waits as waits:
-        return Reached(tables, topics, note=str(waits))
+    derived = _derived(agent, stores)
+    if derived is not None:
+        return Reached(tables, _topics(found), tuple(derived))
+    note = (
+        f"body not looked into: agent {agent.name}: it waits for something before its first "
+        "record: call group_by before that"
+    )
+    return Reached(tables, _topics(found), note=note)
 
 
 def sends_to(app: "App", function: Callable[..., Any]) -> tuple[Topic, ...]:
@@ -91,10 +95,11 @@ class _Nowhere(Outbox):
         raise AssertionError(f"a changelog before the first record: {topic}")
 
 
-def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> tuple[Derived, ...]:
+def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | None:
+    """None: the agent waits for what only the loop of a worker can give."""
     derived: list[Derived] = []
     errors: list[Exception] = []
-    stores = {name: cached(node, MemoryRows(), THROWN_AWAY_BYTES) for name, node in nodes.items()}
+    stores = {n: CachedStore(node, MemoryRows(), THROWN_AWAY_BYTES) for n, node in nodes.items()}
     inbox = Inbox(0, errors.append)
     inbox.gate = _Empty()
     codecs = agent.channel.key_codec, agent.channel.value_codec
@@ -110,7 +115,7 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> tuple[Derived, ...
     except Exception as raised:
         error = returned(agent.name) if isinstance(raised, StopIteration) else raised
         if isinstance(error, RuntimeError) and "event loop" in str(error):
-            raise _Waits(agent.name) from error
+            return None
         raise TopologyError(
             f"agent fails before its first record: {agent.name}: {type(error).__name__}: {error}: "
             "mend it, or move it behind the first record"
@@ -118,9 +123,7 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> tuple[Derived, ...
     finally:
         context.run(_end, body)
         sys.set_asyncgen_hooks(*hooks)
-    if asked is not inbox.gate:
-        raise _Waits(agent.name)
-    return tuple(derived)
+    return derived if asked is inbox.gate else None
 
 
 def _end(body: Coroutine[Any, Any, None]) -> None:
@@ -136,16 +139,6 @@ class _Empty:
 
     def __await__(self) -> Generator[Any, None, None]:
         yield self
-
-
-class _Waits(Exception):
-    """args: the agent, which waits for what only the loop of a worker can give."""
-
-    def __str__(self) -> str:
-        return (
-            f"body not looked into: agent {self.args[0]}: it waits for something before its first "
-            "record: call group_by before that"
-        )
 
 
 # -- tables and topics
@@ -207,10 +200,9 @@ def _refuse(thing: Any, name: str) -> None:
     """Raises NotSupported for what a line takes of ours that only Faust has: it might be reached
     with the first record, or the thousandth.
     """
-    if isinstance(thing, FaustNames) or thing is sys.modules["streamsx"]:
-        error = refusal(thing, name)
-        if error is not None:
-            raise error
+    ours = isinstance(thing, FaustNames) or thing is sys.modules["streamsx"]
+    if ours and (error := refusal(thing, name)):
+        raise error
 
 
 def _of_module(module: ModuleType, names: Collection[str], package: str) -> Iterable[Any]:
@@ -241,10 +233,7 @@ def _codes(code: CodeType) -> list[CodeType]:
 
 
 def _is_filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:  # not assigned yet
-        return False
+    return cell != CellType()  # one that is not assigned yet
 
 
 def _is_of(module: str | None, package: str) -> bool:

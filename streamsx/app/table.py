@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from streamsx.app.compat import FaustNames
 from streamsx.errors import SettingError, TableNotInTask, TopologyError
 from streamsx.serde.codec import table_codec
-from streamsx.state.cache import GONE, PINNED, CachedStore
+from streamsx.state.cache import GONE, CachedStore
+from streamsx.state.layout import StoreNode
 from streamsx.task.stream import RUNNING
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
-from streamsx.topology.nodes import StoreNode
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -59,7 +59,7 @@ class Table(FaustNames, MutableMapping[K, V]):
 
     # -- the record path
 
-    _store: CachedStore[Any, Any] | None = None
+    _store: CachedStore | None = None
     """Of the task whose body is at work."""
 
     def __getitem__(self, key: K) -> V:
@@ -92,12 +92,12 @@ class Table(FaustNames, MutableMapping[K, V]):
         cached = key if type(key) is store.key_type else store.cache_key(key)
         store.hot[cached] = GONE if value is None else value
 
-    def _here(self) -> CachedStore[Any, Any] | None:
+    def _here(self) -> CachedStore | None:
         """Of the task that runs, remembered while it does; None elsewhere."""
         task = RUNNING.get(None)
         if task is None or self.name not in task.stores:
             return None
-        store: CachedStore[Any, Any] = task.stores[self.name]
+        store: CachedStore = task.stores[self.name]
         if task.at_work:
             task.bind(self, "_store", store)
         return store
@@ -168,7 +168,7 @@ class Table(FaustNames, MutableMapping[K, V]):
 
     # -- which stores
 
-    def _stores(self) -> Iterator[CachedStore[Any, Any]]:
+    def _stores(self) -> Iterator[CachedStore]:
         """This task's, or those of all that run here. Raises TableNotInTask."""
         if RUNNING.get(None) is None:
             return iter(self._app.stores(self.name).values())
@@ -182,7 +182,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         for store in self._stores():
             yield from store.items()
 
-    def _writable(self) -> CachedStore[Any, Any]:
+    def _writable(self) -> CachedStore:
         return self._store or self._here() or self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -228,7 +228,7 @@ class Table(FaustNames, MutableMapping[K, V]):
             decode_key,
             values.encode,  # type: ignore[arg-type]  # nor is a value
             values.decode,
-            self.key_type if self.key_type in PINNED else None,
+            self.key_type,
             STORES[scheme],
             keys.name,
             values.name,

@@ -1,7 +1,6 @@
 """What user code outside of tasks reaches of a worker: timers and the app's own tasks."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from streamsx.clock import Clock
 from streamsx.engine.produce import Producer
@@ -41,7 +40,7 @@ class WorkerHost:
         """Unix time."""
         return int(self._clock.wall() * 1000)
 
-    def stores(self, name: str) -> Mapping[int, CachedStore[Any, Any]]:
+    def stores(self, name: str) -> Mapping[int, CachedStore]:
         """By partition: those of the tasks that run here."""
         return {
             task.partition: active.task.stores[name]

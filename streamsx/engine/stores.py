@@ -18,8 +18,9 @@ from streamsx.errors import DiskFailed, StoreCorrupt, StoreLocked
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
+from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
-from streamsx.topology.nodes import StoreNode, SubTopology
+from streamsx.topology.nodes import SubTopology
 
 LOCKED_RETRY_S = 0.25
 LOCKED_MAX_S = 5.0

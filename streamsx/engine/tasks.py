@@ -33,8 +33,8 @@ from streamsx.lifecycle.reconcile import Holdings
 from streamsx.lifecycle.task import TaskState
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows
+from streamsx.state.cache import CachedStore
 from streamsx.task.policy import Policy
-from streamsx.task.stores import cached
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
@@ -301,7 +301,7 @@ class Tasks:
         found = self._positions.pop(task)
         plan = part_of(self._plans[task.subtopology], found.keys())
         rows = self._rows[task]
-        stores = {node.name: cached(node, rows[node.name], 0) for node in plan.stores}
+        stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
         times = [commit.stream_time(text) for _, text in found.values()]
         metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
         start = partial(GatedActor, self._arrived.set)

@@ -17,9 +17,9 @@ from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import Cluster
 from streamsx.state.directory import StateDirectory
+from streamsx.state.layout import StoreNode
 from streamsx.topology.build import Topology, check_names
 from streamsx.topology.internal_topics import TopicKind
-from streamsx.topology.nodes import StoreNode
 from streamsx.topology.partitions import Layout, partitioned
 from streamsx.topology.presence import (
     GONE_AFTER_S,

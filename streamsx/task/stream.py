@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamsx.errors import TaskFailed
 from streamsx.model import Headers, TaskId
-from streamsx.serde.codec import BLESSED, Decode, Encoders
+from streamsx.serde.codec import Decode, Encoders
+from streamsx.serde.record import BLESSED
 from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
 from streamsx.topology.nodes import AgentNode, Source
@@ -69,7 +70,7 @@ class Host(Protocol):
     def now_ms(self) -> int:
         """Since 1970."""
 
-    def stores(self, name: str) -> Mapping[int, CachedStore[Any, Any]]:
+    def stores(self, name: str) -> Mapping[int, CachedStore]:
         """Of the tasks that run here, by partition."""
 
     def is_leader(self) -> bool:
@@ -133,11 +134,6 @@ class Inbox:
     def position(self) -> int:
         """The record at hand is not done until the body asks for the next one."""
         return self._done if self.batch is None else self.batch.offsets[self.index]
-
-    @property
-    def timestamp(self) -> int:
-        """Of the record at hand, in ms; -1 without one."""
-        return -1 if self.batch is None else self.batch.timestamps[self.index]
 
     @property
     def stream_time(self) -> int:

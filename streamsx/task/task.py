@@ -97,7 +97,7 @@ class Task:
         self,
         plan: SubTopology,
         partition: int,
-        stores: Mapping[str, CachedStore[Any, Any]],
+        stores: Mapping[str, CachedStore],
         outbox: Outbox,
         start: StartActor,
         policy: Policy,

@@ -49,7 +49,6 @@ from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Policy, Word
-from streamsx.task.stores import cached
 from streamsx.task.stream import Outbox, Send, SendRows
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing.driver_loop import INSTANT_S, DriverLoop
@@ -242,7 +241,7 @@ class TestDriver:
             )
         return merged
 
-    def store(self, name: str, partition: int) -> CachedStore[Any, Any]:
+    def store(self, name: str, partition: int) -> CachedStore:
         """One partition of a table. Raises NotFound."""
         found = self.stores(name).get(partition)
         if found is None:
@@ -319,7 +318,7 @@ class TestDriver:
     def now_ms(self) -> int:
         return self._start_ms + round(self._loop.now_s * 1000)
 
-    def stores(self, name: str) -> Mapping[int, CachedStore[Any, Any]]:
+    def stores(self, name: str) -> Mapping[int, CachedStore]:
         return {
             id_.partition: task.stores[name]
             for id_, task in self._tasks.items()
@@ -354,11 +353,10 @@ class TestDriver:
     def _task(
         self, id_: TaskId, plan: SubTopology, checked: Mapping[str, int] | None = None
     ) -> Task:
-        stores: dict[str, CachedStore[Any, Any]] = {}
+        stores: dict[str, CachedStore] = {}
         for node in plan.stores:
             rows = self._rows[node.name, id_.partition]
-            stores[node.name] = made = cached(node, rows, CACHE_BYTES, WatchedStore)
-            assert isinstance(made, WatchedStore)
+            stores[node.name] = made = WatchedStore(node, rows, CACHE_BYTES)
             made.watch(self._handed[node.name], id_.partition)
         start, metadata = partial(GatedActor, _nothing), self._metadata[id_]
         return Task(plan, id_.partition, stores, self._logs, start, self._policy, metadata, checked)

@@ -61,7 +61,7 @@ class Handed:
             yield from (store.error(key) for key, value in handed.items() if store.lost(key, value))
 
 
-class WatchedStore(CachedStore[Any, Any]):
+class WatchedStore(CachedStore):
     """One partition of a table; `watch` is called once, before anything else."""
 
     def watch(self, handed: Handed, partition: int) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from streamsx.errors import NameClash, TopologyError
+from streamsx.state.layout import StoreNode
 from streamsx.topology.internal_topics import TopicKind, TopicSpec
-from streamsx.topology.nodes import Source, StoreNode, SubTopology
+from streamsx.topology.nodes import Source, SubTopology
 from streamsx.topology.subtopologies import Stage, subtopologies
 
 

@@ -6,7 +6,8 @@ or joins, or waits for stream time, is an inner one.
 
 Codecs are functions, chosen once per topic when the app is compiled; user code comes as functions.
 
-Not here: how the graph is cut (`subtopologies`), what an operator does (`streamsx.operators`).
+Not here: how the graph is cut (`subtopologies`), what an operator does (`streamsx.operators`), what
+a store is (`streamsx.state.layout`).
 """
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamsx.serde.codec import Decode, Quick
-from streamsx.state.layout import described
+from streamsx.state.layout import StoreNode
 
 AgentBody = Callable[[Any], Coroutine[Any, Any, None]]
 """Of what it reads."""
@@ -82,30 +83,6 @@ class Source:
     def operators(self) -> tuple[Operator, ...]:
         """Of all branches, one after the other."""
         return tuple(operator for branch in self.branches for operator in branch.first.walk())
-
-
-@dataclass(frozen=True, slots=True)
-class StoreNode:
-    """A key-value store and the topic that its changes go to.
-
-    `key_type`: str, bytes or int when the table has one; `persistent`: on disk; `key_codec`,
-    `value_codec`: names of their serializers.
-    """
-
-    name: str
-    changelog: str
-    encode_key: Callable[[Any], bytes]
-    decode_key: Callable[[bytes], Any]
-    encode: Callable[[Any], bytes]
-    decode: Callable[[bytes], Any]
-    key_type: type | None = None
-    persistent: bool = True
-    key_codec: str = "json"
-    value_codec: str = "json"
-
-    def layout(self, partitions: int) -> str:
-        """What its rows are, as a database says it of itself; another text is another format."""
-        return described(self.key_codec, self.value_codec, self.changelog, partitions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from streamsx.errors import TopologyError
-from streamsx.topology.nodes import Source, StoreNode, SubTopology
+from streamsx.state.layout import StoreNode
+from streamsx.topology.nodes import Source, SubTopology
 
 
 @dataclass(frozen=True, slots=True)

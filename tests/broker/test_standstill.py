@@ -22,14 +22,15 @@ from streamsx.engine.journal import Journal
 from streamsx.engine.produce import Producer
 from streamsx.kafka.cluster import Cluster
 from streamsx.model import TaskId, TopicPartition
+from streamsx.state.cache import CachedStore
+from streamsx.state.layout import StoreNode
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Policy
-from streamsx.task.stores import cached
 from streamsx.task.stream import RUNNING
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing import Broker
-from streamsx.topology.nodes import AgentNode, Source, StoreNode, SubTopology
+from streamsx.topology.nodes import AgentNode, Source, SubTopology
 
 ROWS, COMMITS, BATCH = 50_000, 3, 5000
 STANDSTILL_MS = 20.0
@@ -97,7 +98,7 @@ async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tupl
         )  # fmt: skip
         await producer.start()
         start = partial(GatedActor, lambda: None)
-        stores = {"words": cached(NODE, rows, 200 * MB)}
+        stores = {"words": CachedStore(NODE, rows, 200 * MB)}
         task = Task(PLAN, 0, stores, producer, start, Policy(), TaskMetadata({"src": 0}))
         active = Active(task, Gap())
         for commit in range(COMMITS):

@@ -1,13 +1,13 @@
 """state/cache.py against a model: whatever the order of commits and aborts, it is a dict."""
 
 from copy import deepcopy
-from typing import Any
 
 import orjson
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from streamsx.state.cache import CachedStore
+from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 
 KEYS = st.sampled_from([f"k{n}" for n in range(8)])
@@ -24,15 +24,8 @@ class CacheIsADict(RuleBasedStateMachine):
         below = MemoryRows()
         if rows:
             below.write({b"\x01" + orjson.dumps(f"k{n}"): b"[%d]" % n for n in range(6)}, 6)
-        self.cached: CachedStore[Any, Any] = CachedStore(
-            "s",
-            below,
-            encode_key=orjson.dumps,
-            decode_key=orjson.loads,
-            encode=orjson.dumps,
-            decode=orjson.loads,
-            budget_bytes=budget,
-        )
+        node = StoreNode("s", "log", orjson.dumps, orjson.loads, orjson.dumps, orjson.loads)
+        self.cached: CachedStore = CachedStore(node, below, budget)
         self.now: dict[str, list[int]] = {f"k{n}": [n] for n in range(6)} if rows else {}
         self.committed, self.sealed = deepcopy(self.now), deepcopy(self.now)
 

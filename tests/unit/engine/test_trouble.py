@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from streamsx.errors import DiskFailed, PartitionCountChanged, StoreCorrupt
 from streamsx.model import TaskId, TopicPartition
@@ -125,7 +125,7 @@ def test_a_worker_whose_disk_is_full_leaves_and_what_was_committed_is_safe(bench
 def test_a_worker_that_cannot_read_a_store_ahead_leaves(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(store: CachedStore[Any, Any], limit: int) -> bool:
+    def damaged(store: CachedStore, limit: int) -> bool:
         raise StoreCorrupt(f"store damaged: {store.name}")
 
     station = start(bench, counting())

@@ -1,6 +1,7 @@
 """state/cache.py: against a plain dict, and the corners that a dict does not have."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -18,24 +19,16 @@ from streamsx.state.cache import (
     SORTED_ROWS,
     CachedStore,
 )
+from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 
 
-def store(rows: MemoryRows, budget_bytes: int = 1 << 20) -> CachedStore[Any, Any]:
-    return CachedStore(
-        "s",
-        rows,
-        encode_key=orjson.dumps,
-        decode_key=orjson.loads,
-        encode=orjson.dumps,
-        decode=orjson.loads,
-        budget_bytes=budget_bytes,
-    )
+def store(rows: MemoryRows, budget_bytes: int = 1 << 20) -> CachedStore:
+    node = StoreNode("s", "log", orjson.dumps, orjson.loads, orjson.dumps, orjson.loads)
+    return CachedStore(node, rows, budget_bytes)
 
 
-def commit(
-    cached: CachedStore[Any, Any], end: int, slice_rows: int = 3
-) -> dict[bytes, bytes | None]:
+def commit(cached: CachedStore, end: int, slice_rows: int = 3) -> dict[bytes, bytes | None]:
     """A whole cycle; the changelog rows of it."""
     sent: dict[bytes, bytes | None] = {}
     while (part := cached.seal(slice_rows)).keys:
@@ -189,15 +182,8 @@ def test_a_row_has_one_place_however_its_key_is_written(first: object) -> None:
 
     rows = MemoryRows()
     rows.write({ROW + b"1": b"7", ROW + b"x": b"8"}, 1)
-    cached = CachedStore(
-        "s",
-        rows,
-        encode_key=as_bytes_or_json,
-        decode_key=json_or_bytes,
-        encode=orjson.dumps,
-        decode=orjson.loads,
-        budget_bytes=1 << 20,
-    )
+    node = StoreNode("s", "log", as_bytes_or_json, json_or_bytes, orjson.dumps, orjson.loads)
+    cached: CachedStore = CachedStore(node, rows, 1 << 20)
     cached.get(first)
     while not cached.preload_some(1):
         pass
@@ -268,14 +254,10 @@ def filled(count: int) -> Counted:
     return rows
 
 
-def numbered(rows: MemoryRows, **codecs: Any) -> CachedStore[Any, Any]:
+def numbered(rows: MemoryRows, budget_bytes: int = 1 << 20, **codecs: Any) -> CachedStore:
     """Keys of five digits."""
-    given: dict[str, Any] = {
-        "encode": orjson.dumps,
-        "decode": orjson.loads,
-        "budget_bytes": 1 << 20,
-    }
-    return CachedStore("s", rows, encode_key=str.encode, decode_key=bytes.decode, **given | codecs)
+    node = StoreNode("s", "log", str.encode, bytes.decode, orjson.dumps, orjson.loads)
+    return CachedStore(replace(node, **codecs), rows, budget_bytes)
 
 
 def test_who_looks_at_the_first_entries_does_not_hold_all_of_them() -> None:

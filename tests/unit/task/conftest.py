@@ -11,12 +11,13 @@ import pytest
 from streamsx.engine.actor import GatedActor
 from streamsx.model import Headers
 from streamsx.state.cache import CachedStore
+from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 from streamsx.task.policy import Policy
 from streamsx.task.stream import Actor, Outbox, Send, SendRows
 from streamsx.task.task import Sealed, Task, TaskMetadata
 from streamsx.testing.driver_loop import DriverLoop
-from streamsx.topology.nodes import StoreNode, SubTopology
+from streamsx.topology.nodes import SubTopology
 
 Row = tuple[bytes | None, bytes | None]
 
@@ -74,17 +75,8 @@ class Bench:
         return GatedActor(lambda: self.asked.append(self.task.busy), *about)
 
     def again(self, checked: Mapping[str, int] | None = None) -> Task:
-        stores: dict[str, CachedStore[Any, Any]] = {
-            node.name: CachedStore(
-                node.name,
-                self.rows[node.name],
-                encode_key=node.encode_key,
-                decode_key=node.decode_key,
-                encode=node.encode,
-                decode=node.decode,
-                budget_bytes=1 << 20,
-            )
-            for node in self.plan.stores
+        stores: dict[str, CachedStore] = {
+            node.name: CachedStore(node, self.rows[node.name], 1 << 20) for node in self.plan.stores
         }
         self.task = Task(
             self.plan, 0, stores, self.sent, self.start, self.policy, self.metadata, checked

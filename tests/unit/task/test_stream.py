@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from streamsx.errors import DecodeFailed
-from streamsx.serde.codec import BLESSED, Quick
+from streamsx.serde.codec import Quick
+from streamsx.serde.record import BLESSED
 from streamsx.task.batch import Batch, Chunk
 from streamsx.task.stream import Inbox, Values
 from streamsx.topology.nodes import Source

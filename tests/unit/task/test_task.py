@@ -45,8 +45,11 @@ async def count(stream: AsyncIterator[Any]) -> None:
 async def split(stream: AsyncIterator[Any]) -> None:
     async for line in stream:
         running = RUNNING.get()
+        inbox = running.inbox
+        assert inbox.batch is not None
         for word in line.split():
-            running.to("words")(word.encode(), word.encode(), running.inbox.timestamp, None)
+            at_ms = inbox.batch.timestamps[inbox.index]
+            running.to("words")(word.encode(), word.encode(), at_ms, None)
 
 
 def keyed(agent: str, key_of: Callable[[Any], Any], topic: str) -> Branch:

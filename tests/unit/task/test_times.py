@@ -13,9 +13,10 @@ from typing import Any
 import orjson
 import pytest
 
+from streamsx.state.layout import StoreNode
 from streamsx.task.batch import Batch, Times
 from streamsx.task.stream import RUNNING
-from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, StoreNode
+from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
 
 Benches = Callable[..., Any]
 Log = list[tuple[bytes, int]]
@@ -50,7 +51,7 @@ def agent(name: str) -> AgentNode:
                 raise ValueError(word)
             kept = running.stores[name]
             kept.put(word, [*(kept.get(word) or []), inbox.stream_time])
-            running.to(f"of-{name}")(word.encode(), b"", inbox.timestamp, None)
+            running.to(f"of-{name}")(word.encode(), b"", inbox.batch.timestamps[inbox.index], None)
 
     return AgentNode(name, body)
 

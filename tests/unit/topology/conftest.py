@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from streamsx.state.layout import StoreNode
 from streamsx.topology.build import Topology, build
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec
-from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, StoreNode
+from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
 from streamsx.topology.subtopologies import Stage
 
 

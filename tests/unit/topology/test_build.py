@@ -12,9 +12,10 @@ import pytest
 from streamsx import App, Stream
 from streamsx.errors import NameClash, TopologyError
 from streamsx.examples.wordcount import app
+from streamsx.state.layout import StoreNode
 from streamsx.topology.build import Topology, check_names
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
-from streamsx.topology.nodes import Branch, Operator, Source, StoreNode, SubTopology
+from streamsx.topology.nodes import Branch, Operator, Source, SubTopology
 
 Make = Callable[..., Any]
 
