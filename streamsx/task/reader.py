@@ -6,8 +6,9 @@ branches. It goes on behind a record that failed, unless its task has ended over
 Not here: which records come next, whether a failure ends the task (`task`).
 """
 
+from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.task.batch import Batch, Chunk
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from streamsx.task.task import Task
 
 
+class Place(NamedTuple):
+    """How far a reader is: next offset that is safe to commit, and the stream time before it."""
+
+    position: int
+    stream_time: int
+
+
 class Scope:
     """What fails under one agent's name, in its body or ahead of it."""
 
@@ -28,13 +36,12 @@ class Scope:
         self._streak = Streak(task.policy.consecutive_failures_max)
         self.reset = self._streak.reset
 
-    def position(self, ordinal: int, reached: int) -> int:
-        """Next offset that is safe to commit; `ordinal`: of the record at hand, or the next one."""
-        return self._streak.first if self._streak.lasts(ordinal) else reached
-
-    def stream_time(self, ordinal: int) -> int:
-        """Of the task, unless a streak holds the position: then before that."""
-        return self._streak.since if self._streak.lasts(ordinal) else self._task.stream_time
+    def place(self, ordinal: int, reached: int) -> Place:
+        """`ordinal`: of the record at hand, or the next one; a streak that lasts holds both."""
+        streak = self._streak
+        if streak.lasts(ordinal):
+            return Place(streak.first, streak.since)
+        return Place(reached, self._task.stream_time)
 
     def failed(
         self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
@@ -50,20 +57,16 @@ class AgentRun:
 
     def __init__(self, agent: AgentNode, source: Source, task: "Task") -> None:
         self._agent, self._task = agent, task
-        self._inbox = Inbox(task.taken[source.topic], self._undecodable)
+        self._inbox = Inbox(task.taken[source.topic], partial(self._tell, decode=True))
         self._scope = Scope(agent.name, task)
-        self._running = Running(task.id, task.stores, task.outbox, self._inbox)
-        self.actor = task.start(agent, Values(self._inbox, source), self._running, self._failed)
+        running = Running(task.id, task.stores, task.outbox, self._inbox)
+        self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
+        self.cut = self._inbox.cut
 
     @property
-    def position(self) -> int:
-        """Next offset that is safe to commit."""
-        return self._scope.position(self._inbox.ordinal, self._inbox.position)
-
-    @property
-    def stream_time(self) -> int:
-        """Of the task, as far as no streak holds it back."""
-        return self._scope.stream_time(self._inbox.ordinal)
+    def place(self) -> Place:
+        """Of its body."""
+        return self._scope.place(self._inbox.ordinal, self._inbox.position)
 
     def run(self, chunk: Chunk) -> None:
         self._inbox.chunks.append(chunk)
@@ -73,13 +76,6 @@ class AgentRun:
         """Go on there; what is queued is dropped."""
         self._inbox.reset(position)
         self._scope.reset()
-
-    def cut(self) -> None:
-        """Nothing behind the record at hand."""
-        self._inbox.cut()
-
-    def _undecodable(self, error: Exception) -> None:
-        self._tell(error, decode=True)
 
     def _failed(self, error: Exception) -> bool:
         """The body is over: its record counts as failed, the rest goes to the next one, if any."""
@@ -110,14 +106,10 @@ class LoopRun:
         self._passed, self._reached = 0, task.taken[source.topic]
 
     @property
-    def position(self) -> int:
-        """Next offset that is safe to commit: that of the slowest branch."""
-        return min(scope.position(self._passed, self._reached) for scope in self._scopes)
-
-    @property
-    def stream_time(self) -> int:
-        """Of the task, as far as no streak holds it back."""
-        return min(scope.stream_time(self._passed) for scope in self._scopes)
+    def place(self) -> Place:
+        """Of the slowest branch, and of the one that holds the time back most."""
+        places = [scope.place(self._passed, self._reached) for scope in self._scopes]
+        return Place(*map(min, zip(*places, strict=True)))
 
     def run(self, chunk: Chunk) -> None:
         batch, start, stop = chunk.batch, chunk.start, chunk.stop

@@ -8,7 +8,7 @@ Not here: fetching, when to commit, what a role means.
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -127,8 +127,15 @@ class Task:
         self._merge = Merge(self._queues)
         self._newest: dict[str, Times] = {}
         """Of the chunk that was taken last, per topic."""
-        self._loops = {s.topic: [LoopRun(s, self)] if s.branches else [] for s in plan.sources}
-        self._agents = {s.topic: [AgentRun(a, s, self) for a in s.agents] for s in plan.sources}
+        self._readers: dict[str, list[LoopRun | AgentRun]] = {
+            source.topic: [LoopRun(source, self)] if source.branches else []
+            for source in plan.sources
+        }
+        self._bodies: list[AgentRun] = []
+        for source in plan.sources:
+            bodies = [AgentRun(agent, source, self) for agent in source.agents]
+            self._readers[source.topic] += bodies
+            self._bodies += bodies
         self._changelogs = {
             node.name: outbox.rows(node.changelog, partition) for node in plan.stores
         }
@@ -149,7 +156,7 @@ class Task:
         """Go on at another offset: the log does not have the one that was next."""
         self._queues[topic].clear()
         self.taken[topic] = offset
-        for reader in self._readers(topic):
+        for reader in self._readers[topic]:
             reader.reset(offset)
 
     def waiting(self, topic: str) -> int:
@@ -181,7 +188,7 @@ class Task:
         """An agent has not used up its input: it is given no more."""
         if self._closed or self._ended is not None:
             return False  # nobody is at work any more
-        return not all(run.actor.idle for runs in self._agents.values() for run in runs)
+        return not all(body.actor.idle for body in self._bodies)
 
     @property
     def ended(self) -> bool:
@@ -194,7 +201,7 @@ class Task:
         if self._stood is not None:
             return dict(self._stood[0])
         return {
-            topic: min([taken, *(reader.position for reader in self._readers(topic))])
+            topic: min([taken, *(reader.place.position for reader in self._readers[topic])])
             for topic, taken in self.taken.items()
         }
 
@@ -206,13 +213,8 @@ class Task:
 
     def cut(self) -> None:
         """No body gets to see more than the record that it has at hand."""
-        for runs in self._agents.values():
-            for run in runs:
-                run.cut()
-
-    def _readers(self, topic: str) -> Iterator[LoopRun | AgentRun]:
-        yield from self._loops[topic]
-        yield from self._agents[topic]
+        for body in self._bodies:
+            body.cut()
 
     def _run(self, chunk: Chunk) -> None:
         batch, start, stop, _ = chunk
@@ -222,7 +224,7 @@ class Task:
         self.records += stop - start
         self.taken[topic] = batch.following(stop)
         chunk = chunk._replace(times=times)
-        for reader in self._readers(topic):
+        for reader in self._readers[topic]:
             reader.run(chunk)
 
     def _stream_time(self, positions: Mapping[str, int]) -> int:
@@ -235,7 +237,7 @@ class Task:
         for topic, position in positions.items():
             if position < self.taken[topic]:
                 found.append(self._newest[topic].below(position))
-                found += (reader.stream_time for reader in self._readers(topic))
+                found += (reader.place.stream_time for reader in self._readers[topic])
         return min(found)
 
     def failed(self, failure: Failure, streak: Streak, ordinal: int) -> None:
@@ -368,9 +370,8 @@ class Task:
     def close(self) -> None:
         """Ends the agents' bodies; the stores stay their owner's."""
         self._closed = True
-        for runs in self._agents.values():
-            for run in runs:
-                run.actor.close()
+        for body in self._bodies:
+            body.actor.close()
 
 
 def no_records_fault(error: Exception) -> Exception | None:
