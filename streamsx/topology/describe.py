@@ -84,42 +84,31 @@ def as_mermaid(topology: Topology) -> Iterator[str]:
         if spec.name not in changelogs:
             yield f'  {names[spec.name]}[/"{spec.name}"/]'
     for each in topology.subtopologies:
+        boxes, arrows = _drawn(each, names)
         yield f'  subgraph s{each.number}["sub-topology {each.number}"]'
-        yield from (f"    {line}" for line in _boxes(each))
+        yield from (f"    {line}" for line in boxes)
         yield "  end"
-        yield from (f"  {line}" for line in _arrows(each, names))
+        yield from (f"  {line}" for line in arrows)
 
 
-def _boxes(each: SubTopology) -> Iterator[str]:
+def _drawn(each: SubTopology, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """What is in its box, and the arrows into it, within it and out of it."""
+    boxes, arrows, here = list[str](), list[str](), f"s{each.number}"
+    found = dict.fromkeys(agent.name for source in each.sources for agent in source.agents)
+    agents = {name: f"{here}a{n}" for n, name in enumerate(found)}
+    tables = {store.name: f"{here}d{n}" for n, store in enumerate(each.stores)}
     for n, source in enumerate(each.sources):
+        topic = names[source.topic]
+        arrows += [f"{topic} --> {agents[agent.name]}" for agent in source.agents]
         for m, branch in enumerate(source.branches):
-            steps = " ".join(step.kind for step in branch.first.walk())
-            yield f's{each.number}o{n}_{m}["{branch.agent}: {steps}"]'
-    yield from (f'{box}["{name}"]' for name, box in _agents(each).items())
-    yield from (f'{box}[("{name}")]' for name, box in _tables(each).items())
-
-
-def _arrows(each: SubTopology, names: Mapping[str, str]) -> Iterator[str]:
-    agents = _agents(each)
-    for n, source in enumerate(each.sources):
-        yield from (f"{names[source.topic]} --> {agents[agent.name]}" for agent in source.agents)
-        for m, branch in enumerate(source.branches):
-            box = f"s{each.number}o{n}_{m}"
-            yield f"{names[source.topic]} --> {box}"
-            sends = (step.topic for step in branch.first.walk() if step.topic)
-            yield from (f"{box} --> {names[topic]}" for topic in sends)
-    for box in agents.values():
-        yield from (f"{box} <--> {table}" for table in _tables(each).values())
+            box, steps = f"{here}o{n}_{m}", list(branch.first.walk())
+            boxes.append(f'{box}["{branch.agent}: {" ".join(step.kind for step in steps)}"]')
+            arrows.append(f"{topic} --> {box}")
+            arrows += [f"{box} --> {names[step.topic]}" for step in steps if step.topic]
+    boxes += [f'{box}["{name}"]' for name, box in agents.items()]
+    boxes += [f'{box}[("{name}")]' for name, box in tables.items()]
+    arrows += [f"{box} <--> {table}" for box in agents.values() for table in tables.values()]
     if agents:
         ahead = {step.topic for source in each.sources for step in source.operators}
-        outputs = sorted(each.outputs - ahead)
-        yield from (f"s{each.number} --> {names[topic]}" for topic in outputs)
-
-
-def _agents(each: SubTopology) -> dict[str, str]:
-    found = dict.fromkeys(agent.name for source in each.sources for agent in source.agents)
-    return {name: f"s{each.number}a{n}" for n, name in enumerate(found)}
-
-
-def _tables(each: SubTopology) -> dict[str, str]:
-    return {store.name: f"s{each.number}d{n}" for n, store in enumerate(each.stores)}
+        arrows += [f"{here} --> {names[topic]}" for topic in sorted(each.outputs - ahead)]
+    return boxes, arrows

@@ -13,7 +13,6 @@ Not here: asking, partition counts.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from streamsx.errors import ChangelogLost
@@ -71,15 +70,13 @@ def made_anew(topic: str, table: str, folder: str) -> ChangelogLost:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Vanished:
+class Vanished(NamedTuple):
     """It is not there any more: told once, and then now and again."""
 
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class Anew:
+class Anew(NamedTuple):
     """Another topic has its name."""
 
     topic: str
@@ -90,27 +87,20 @@ class Presence:
 
     def __init__(self, found: TopicIds) -> None:
         self._ids = {topic: topic_id or NO_ID for topic, topic_id in found.items()}
-        self._since: dict[str, float] = {}
-        self._told_at: dict[str, float] = {}
+        self._tell_at: dict[str, float] = {}
+        """Of topics that are missed."""
 
     def heard(self, now: float, found: TopicIds) -> list[Vanished | Anew]:
         """What the newest answer of brokers means."""
         effects = list[Vanished | Anew]()
         for topic, topic_id in found.items():
             if topic_id is None:
-                effects += self._missed(now, topic)
+                if now >= self._tell_at.setdefault(topic, now + GONE_AFTER_S):
+                    self._tell_at[topic] = now + TELL_EVERY_S
+                    effects.append(Vanished(topic))
                 continue
-            self._since.pop(topic, None)
-            self._told_at.pop(topic, None)
+            self._tell_at.pop(topic, None)
             if anew(self._ids.get(topic, NO_ID), topic_id):
                 effects.append(Anew(topic))
             self._ids[topic] = topic_id
         return effects
-
-    def _missed(self, now: float, topic: str) -> list[Vanished | Anew]:
-        if now - self._since.setdefault(topic, now) < GONE_AFTER_S:
-            return []
-        if now - self._told_at.get(topic, -TELL_EVERY_S) < TELL_EVERY_S:
-            return []
-        self._told_at[topic] = now
-        return [Vanished(topic)]

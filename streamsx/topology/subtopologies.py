@@ -12,7 +12,7 @@ Not here: how many tasks (`partitions`), how stages are found (`streamsx.app`).
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from streamsx.errors import TopologyError
 from streamsx.state.layout import StoreNode
@@ -28,22 +28,13 @@ class Stage:
     tables: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
 
+    @property
+    def topics(self) -> set[str]:
+        return {source.topic for source in self.sources}
 
-@dataclass(slots=True)
-class _Group:
-    topics: set[str] = field(default_factory=set)
-    tables: set[str] = field(default_factory=set)
-    outputs: set[str] = field(default_factory=set)
-    stages: list[Stage] = field(default_factory=list)
-
-    def meets(self, other: "_Group") -> bool:
+    def meets(self, other: "Stage") -> bool:
+        """They have to run in one place."""
         return bool(self.topics & other.topics or self.tables & other.tables)
-
-    def take(self, other: "_Group") -> None:
-        self.topics |= other.topics
-        self.tables |= other.tables
-        self.outputs |= other.outputs
-        self.stages += other.stages
 
 
 def subtopologies(
@@ -53,41 +44,38 @@ def subtopologies(
 
     Raises TopologyError when two agents read one topic with different codecs.
     """
-    groups = _ordered(_joined(stages))
-    return tuple(
-        SubTopology(
-            number,
-            _merged(group.stages),
-            tuple(stores[name] for name in sorted(group.tables)),
-            frozenset(group.outputs),
-        )
-        for number, group in enumerate(groups)
-    )
+    made = _ordered([_made(group, stores) for group in _joined(stages)])
+    return tuple(replace(each, number=number) for number, each in enumerate(made))
 
 
-def _joined(stages: Iterable[Stage]) -> list[_Group]:
-    groups: list[_Group] = []
+def _joined(stages: Iterable[Stage]) -> list[list[Stage]]:
+    groups: list[list[Stage]] = []
     for stage in stages:
-        topics = {source.topic for source in stage.sources}
-        group = _Group(topics, set(stage.tables), set(stage.outputs), [stage])
-        for other in [other for other in groups if other.meets(group)]:
+        group = [stage]
+        for other in [other for other in groups if any(map(stage.meets, other))]:
             groups.remove(other)
-            group.take(other)
+            group += other
         groups.append(group)
     return groups
 
 
-def _ordered(groups: list[_Group]) -> list[_Group]:
-    left, ordered = sorted(groups, key=lambda group: min(group.topics)), []
+def _made(group: Iterable[Stage], stores: Mapping[str, StoreNode]) -> SubTopology:
+    tables = {name for stage in group for name in stage.tables}
+    outputs = frozenset(name for stage in group for name in stage.outputs)
+    return SubTopology(0, _merged(group), tuple(stores[name] for name in sorted(tables)), outputs)
+
+
+def _ordered(made: Iterable[SubTopology]) -> list[SubTopology]:
+    left, ordered = sorted(made, key=lambda each: each.topics), []
     while left:
-        first = next((group for group in left if not _waits(group, left)), left[0])
+        first = next((each for each in left if not _waits(each, left)), left[0])
         left.remove(first)
         ordered.append(first)
     return ordered
 
 
-def _waits(group: _Group, left: list[_Group]) -> bool:
-    return any(other is not group and other.outputs & group.topics for other in left)
+def _waits(each: SubTopology, left: Iterable[SubTopology]) -> bool:
+    return any(other is not each and other.outputs.intersection(each.topics) for other in left)
 
 
 def _merged(stages: Iterable[Stage]) -> tuple[Source, ...]:
