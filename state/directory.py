@@ -63,20 +63,14 @@ class StateDirectory:
     def name_instance(self, instance_id: str) -> None:
         """Keep the name for the next start."""
         self.instance_id = instance_id
-        _write(
-            self.path / "process.json",
-            {
-                "format": FORMAT_VERSION,
-                "process_id": str(self.process_id),
-                "instance_id": instance_id,
-            },
-        )
+        process_id = str(self.process_id)
+        _write(self.path / "process.json", process_id=process_id, instance_id=instance_id)
 
     # -- the member of the group
 
     def remember_member(self, group: str, member_id: str, host: str) -> None:
         """Before anything is sent with that id."""
-        _write(self.path / "member.json", {"group": group, "member_id": member_id, "host": host})
+        _write(self.path / "member.json", group=group, member_id=member_id, host=host)
 
     def forget_member(self) -> None:
         path = self.path / "member.json"
@@ -113,13 +107,8 @@ class StateDirectory:
         return bytes.fromhex(known["id"]) if known else None
 
     def remember_changelog(self, name: str, topic: str, topic_id: bytes) -> None:
-        folder = self.path / "stores" / name
-        with told(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        _write(
-            folder / CHANGELOG_FILE,
-            {"format": FORMAT_VERSION, "topic": topic, "id": topic_id.hex()},
-        )
+        path = self.path / "stores" / name / CHANGELOG_FILE
+        _write(path, topic=topic, id=topic_id.hex())
 
     def kept(self, name: str, partition: int) -> str:
         """A new folder for a store that may be the last copy: nothing of ours deletes it."""
@@ -173,8 +162,9 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(path: Path, **content: str) -> None:
     new = path.with_suffix(".new")
     with told(path):
-        new.write_text(json.dumps(content))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(json.dumps({"format": FORMAT_VERSION, **content}))
         new.replace(path)

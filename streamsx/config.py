@@ -167,9 +167,14 @@ def _server(text: str) -> str:
 # -- the table
 
 
-def setting(default: object, parse: Callable[[object], T], *names: str, env: str = "") -> T:
-    """A field of Config. `names`: others for it; `env`: Faust's environment variable."""
-    metadata = {"parse": parse, "names": names, "env": env}
+def setting(
+    default: object, parse: Callable[[object], T], *names: str, faust: str = "", env: str = ""
+) -> T:
+    """A field of Config. `names`: others for it; `faust`: Faust's, which is that of its environment
+    variable too; `env`: Faust's variable where it has another name.
+    """
+    known = (*names, faust) if faust else names
+    metadata = {"parse": parse, "names": known, "env": env or faust.upper()}
     return field(default=default, metadata=metadata)  # type: ignore[return-value]  # a test has it
 
 
@@ -196,25 +201,17 @@ class Config:
     processing_guarantee: str = setting(
         "at_least_once",
         one_of("at_least_once", later=("exactly_once", "exactly_once_v2")),
-        env="PROCESSING_GUARANTEE",
+        faust="processing_guarantee",
     )
-    commit_interval_s: float = setting(
-        1.0, seconds, "broker_commit_interval", env="BROKER_COMMIT_INTERVAL"
-    )
+    commit_interval_s: float = setting(1.0, seconds, faust="broker_commit_interval")
     on_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
     on_decode_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
     consecutive_failures_max: int | None = setting(10, or_none(whole(1)))
 
     protocol_type: str = setting("consumer", one_of("consumer", "stream"))
-    session_timeout_s: float = setting(
-        45.0, broker_seconds, "broker_session_timeout", env="BROKER_SESSION_TIMEOUT"
-    )
-    heartbeat_interval_s: float = setting(
-        3.0, broker_seconds, "broker_heartbeat_interval", env="BROKER_HEARTBEAT_INTERVAL"
-    )
-    rebalance_timeout_s: float = setting(
-        60.0, broker_seconds, "broker_rebalance_timeout", env="BROKER_REBALANCE_TIMEOUT"
-    )
+    session_timeout_s: float = setting(45.0, broker_seconds, faust="broker_session_timeout")
+    heartbeat_interval_s: float = setting(3.0, broker_seconds, faust="broker_heartbeat_interval")
+    rebalance_timeout_s: float = setting(60.0, broker_seconds, faust="broker_rebalance_timeout")
     revoke_timeout_s: float = setting(60.0, seconds)  # that of the rebalance unless it is set
     scale_down_timeout_s: float = setting(math.inf, seconds)
     shutdown_timeout_s: float = setting(25.0, seconds)
@@ -240,7 +237,7 @@ class Config:
         "earliest",
         one_of("earliest", "latest"),
         "auto_offset_reset",
-        env="CONSUMER_AUTO_OFFSET_RESET",
+        faust="consumer_auto_offset_reset",
     )
     broker_check_crcs: bool = setting(True, flag, "check_crcs", env="BROKER_CHECK_CRCS")
 

@@ -16,7 +16,7 @@ from streamsx.app.compat import FaustNames
 from streamsx.config import seconds
 from streamsx.errors import TopologyError
 from streamsx.model import Headers
-from streamsx.serde.codec import Codec, Encode, Encoders, topic_codec
+from streamsx.serde.codec import Codec, Encoders, topic_codec
 from streamsx.task.stream import DONE, RUNNING, Done
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
 
@@ -93,20 +93,13 @@ class Topic(FaustNames):
         except TopologyError as error:
             raise TopologyError(f"topic {self}: {error}") from error
 
-    @cached_property
-    def encode_key(self) -> Encode:
-        """A key as it is sent; a record without one has none, whatever the serializer."""
-        return self.key_codec.encoders.or_none().encode
-
-    @cached_property
-    def encode_value(self) -> Encode:
-        return self.value_codec.encode
-
     # -- sending
 
     @cached_property
     def _outgoing(self) -> tuple[str, Encoders, Encoders]:
-        """What each record that is sent needs, in one look."""
+        """What each record that is sent needs, in one look; one without a key has none, whatever
+        the serializer.
+        """
         return self.name, self.key_codec.encoders.or_none(), self.value_codec.encoders
 
     def send(

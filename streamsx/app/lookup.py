@@ -33,7 +33,8 @@ def app_named(name: str) -> App:
     if not apps:
         raise UsageError(f"no app in the module: {name}: make one, app = streamsx.App(...)")
     if len({id(app) for app in apps.values()}) > 1:
-        raise UsageError(f"several apps: {name}: name one of {_choices(module_name, apps)}")
+        choices = ", ".join(f"{module_name}:{key}" for key in sorted(apps))
+        raise UsageError(f"several apps: {name}: name one of {choices}")
     return next(iter(apps.values()))
 
 
@@ -61,7 +62,3 @@ def _imported(name: str) -> ModuleType:
 def _failed(name: str, error: BaseException) -> UsageError:
     what = f"{type(error).__name__}: {error}"
     return UsageError(f"module cannot be imported: {name}: {what}: mend it (--debug shows where)")
-
-
-def _choices(module: str, apps: dict[str, App]) -> str:
-    return ", ".join(f"{module}:{name}" for name in sorted(apps))

@@ -27,9 +27,6 @@ class Job(NamedTuple):
     may_run: Callable[[], bool]
     interval_s: float | None
 
-    def call(self) -> Coroutine[Any, Any, Any]:
-        return self.fun(*self.arguments)
-
     async def run(self) -> None:
         """As long as the worker, or until it is done."""
         await (self._once() if self.interval_s is None else self._ticking())
@@ -38,7 +35,7 @@ class Job(NamedTuple):
         if not self.may_run():
             return
         try:
-            await self.call()
+            await self.fun(*self.arguments)
         except Exception:
             log.exception("service_failed name=%s", self.name)
 

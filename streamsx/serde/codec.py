@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from streamsx.errors import TopologyError
-from streamsx.serde.record import is_model, record_of
+from streamsx.serde.record import BLESSED, is_model, record_of
 
 Encode = Callable[[Any], bytes | None]
 Decode = Callable[[bytes | None], Any]
@@ -32,7 +32,6 @@ Loads = Callable[[bytes], Any]
 
 RAW: Final = "raw"
 JSON: Final = "json"
-BLESSED: Final = "__faust"
 JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
 """Faust's, and a newline to cut off: a result of orjson's that is kept holds a block of 1 KiB or
 more, a slice of it has its exact size."""
@@ -206,9 +205,6 @@ def _decoders(kind: Any, loads: Loads, *, raw: bool, required: bool) -> tuple[De
     """Records without a value are None, unless one is required."""
     convert = (RAW_CONVERSIONS if raw else CONVERSIONS).get(kind) or _conversion(kind)
 
-    def plain(data: bytes | None) -> Any:
-        return None if data is None else loads(data)
-
     def converted(data: bytes | None) -> Any:
         if data is None and not required:
             return None
@@ -216,19 +212,21 @@ def _decoders(kind: Any, loads: Loads, *, raw: bool, required: bool) -> tuple[De
             raise ValueError(f"no value: a {kind.__name__} was expected")
         return convert(loads(data))
 
-    def bare(data: bytes | None) -> Any:
-        return None if data is None else convert(data)
-
     if raw and convert is _as_it_is:
         return _as_it_is, Quick(None)
     if raw and convert is bytes.decode:
-        return bare, Quick(convert)
-    if convert is _as_it_is:
-        return plain, Quick(loads)
+        return _or_none(convert), Quick(convert)
     if convert is _reconstructed:
         return converted, Quick(loads, blessed=True)
-    decode = bare if raw and not required else converted
+    decode = _or_none(convert) if raw and not required else converted
     return decode, Quick(decode)
+
+
+def _or_none(decode: Loads) -> Decode:
+    def read(data: bytes | None) -> Any:
+        return None if data is None else decode(data)
+
+    return read
 
 
 def _conversion(kind: Any) -> Callable[[Any], Any]:
@@ -287,11 +285,7 @@ def _struct_codec(kind: Any, serializer: Any) -> Codec:
     import msgspec.json
 
     decode = msgspec.json.Decoder(kind).decode
-
-    def or_none(data: bytes | None) -> Any:
-        return None if data is None else decode(data)
-
-    return Codec(JSON, Encoders(JSON, to_json), or_none, Quick(decode))
+    return Codec(JSON, Encoders(JSON, to_json), _or_none(decode), Quick(decode))
 
 
 def _struct_encoder() -> Encode:

@@ -207,11 +207,11 @@ class TestDriver:
         if isinstance(values, str | bytes | Mapping):
             raise TypeError(f"not a list of values: {values!r}: write pipe(topic, [value])")
         name, known = _known(self._app, topic)
-        send = self.to(name, partition)
+        send, encode_key = self.to(name, partition), known.key_codec.encoders.or_none().encode
         for each in values:
             key, value, at = _piped(each)
             at_ms = self.now_ms() if at is None else round(at * 1000)
-            send(known.encode_key(key), known.encode_value(value), at_ms, None)
+            send(encode_key(key), known.value_codec.encode(value), at_ms, None)
         self._settle()
 
     def read(self, topic: Topic | str) -> list[Record]:
