@@ -22,22 +22,18 @@ def assign(group: Group, rules: Rules) -> Plan:
     """Who runs and who learns each task. Raises IllegalPlan (a bug: leave all claims in place)."""
     # 1. Who is here, who leaves, who claims, owns and could take what.
     view = look(group, rules)
-    # 2. Nobody can take over: owners go on, leavers are told not to wait.
-    if not view.stay:
-        held = withhold(view, nobody_stays(view))
-        plan = _plan(view, {}, held, Learning({}, {}), ())
-    else:
-        # 3. Where every task shall end.
-        target = place(view)
-        # 4. Who runs it in this round.
-        choices = refine(view, target)
-        # 5. What its holder must release first.
-        held = withhold(view, {choice.task.id: choice.runner for choice in choices})
-        # 6. Who learns what, within the limits.
-        learning = fund(view, choices, held.heirs)
-        # 7. Why.
-        plan = _plan(view, target, held, learning, explain(view, choices, held, learning))
-    # 8. What must hold of every plan.
+    # 2. Where every task shall end; nowhere, if nobody can take over.
+    target = place(view) if view.stay else {}
+    # 3. Who runs it in this round; owners go on, and leavers are told not to wait.
+    choices = refine(view, target) if view.stay else []
+    runs = {c.task.id: c.runner for c in choices} if view.stay else nobody_stays(view)
+    # 4. What its holder must release first.
+    held = withhold(view, runs)
+    # 5. Who learns what, within the limits.
+    learning = fund(view, choices, held.heirs)
+    # 6. Why.
+    plan = _plan(view, target, held, learning, explain(view, choices, held, learning))
+    # 7. What must hold of every plan.
     verify(view, plan)
     return plan
 

@@ -8,7 +8,7 @@ both have let go. A fenced member claims nothing, so an old claim is never a zom
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from streamsx.assignor.model import CopyRole, MemberAtJoin, Memory
@@ -25,16 +25,11 @@ SILENT = Subscription(())
 OPAQUE = MemberAtJoin("", opaque=True)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedClaims:
-    """`notes`: a sentence per member that could not be read."""
-
-    members: tuple[MemberAtJoin, ...]
-    notes: tuple[str, ...]
-
-
-def read_members(metadata: Metadata, signatures: Sequence[int] = ()) -> JoinedClaims:
-    """`signatures`: of the leader's sub-topologies, in their order.
+def read_members(
+    metadata: Metadata, signatures: Sequence[int] = ()
+) -> tuple[tuple[MemberAtJoin, ...], tuple[str, ...]]:
+    """The members, and a sentence per member that could not be read. `signatures`: of the leader's
+    sub-topologies, in their order.
 
     Damaged bytes never stop a leader: without user data a member is opaque, without a Subscription
     it claims nothing.
@@ -54,7 +49,7 @@ def read_members(metadata: Metadata, signatures: Sequence[int] = ()) -> JoinedCl
         )
         for name, member in told.items()
     )
-    return JoinedClaims(tuple(members), tuple(notes))
+    return tuple(members), tuple(notes)
 
 
 def unchanged(

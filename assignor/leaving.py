@@ -5,7 +5,6 @@ now. Once its deadline has passed the rest goes to whoever is nearest, ready or 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from streamsx.assignor.model import Mark, MarkState, MemberAtJoin, Memory, WayOut
 from streamsx.assignor.view import View
@@ -42,26 +41,17 @@ def nobody_stays(view: View) -> Mapping[TaskId, int | None]:
     return {task.id: task.owner for task in view.tasks}
 
 
-@dataclass(frozen=True, slots=True)
-class DueEviction:
-    """Remove this member from the group at `at_ms` (unix) if it is still in it."""
-
-    member: str
-    at_ms: int
-
-
-def evictions(
-    members: Sequence[MemberAtJoin], memory: Memory, now_ms: int
-) -> tuple[DueEviction, ...]:
-    """One per marked instance with a deadline. It acts on its own clock; this is for the dead.
+def evictions(members: Sequence[MemberAtJoin], memory: Memory, now_ms: int) -> Mapping[str, int]:
+    """Which members to remove, and when (unix ms), if they are still in the group: one per marked
+    instance with a deadline. It acts on its own clock; this is for the dead.
 
     Who has just joined is not dead: however long ago its deadline was, it is to hear of the mark
     first. Removed before it had heard, it would join again, and be removed, for ever.
     """
-    return tuple(
-        DueEviction(member.id, max(mark.deadline_ms, now_ms) + EVICTED_AFTER_MS)
+    return {
+        member.id: max(mark.deadline_ms, now_ms) + EVICTED_AFTER_MS
         for member in members
         if (mark := memory.marks.get(member.instance or ""))
         and mark.state is MarkState.LEAVING
         and mark.deadline_ms is not None
-    )
+    }

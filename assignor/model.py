@@ -184,6 +184,7 @@ class Decision:
 class Plan:
     """Who runs, learns and gives up what after this rebalance, by member id; tasks sorted.
 
+    `withheld`: another rebalance comes as soon as these have been released.
     `learner` includes the promised ones, which `heirs` names. `target`: where each task shall end;
     `parked`: moves that wait for a free learner; `moves`: tasks whose target is not their owner.
     """
@@ -199,8 +200,3 @@ class Plan:
     moves: int
     memory: Memory
     explain: tuple[Decision, ...]
-
-    @property
-    def follow_up(self) -> bool:
-        """Another rebalance comes as soon as what is withheld has been released."""
-        return bool(self.withheld)

@@ -6,14 +6,13 @@ member reads. So `leave` and `status` need the broker alone, no way to the worke
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from streamsx.assignor.claims import Metadata, known, read_members, unchanged
+from streamsx.assignor.claims import Metadata, known, read_members
 from streamsx.assignor.leaving import leavers
-from streamsx.assignor.memory import recall
 from streamsx.assignor.model import Group, Mark, MemberAtJoin, WayOut
 from streamsx.assignor.names import Bearer, labels, shared
-from streamsx.assignor.partition_assignor import Outcome, Report, StreamsPartitionAssignor
+from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssignor, claims_stay
 from streamsx.assignor.wire import AssignmentView, ErrorWord, read_assignment, write_join
 from streamsx.errors import DataError
 from streamsx.kafka.consumer_protocol import Assignment
@@ -30,8 +29,8 @@ class ObserverAssignor:
     def __init__(self, marks: Mapping[str, Mark], nonce: int) -> None:
         self._marks, self._nonce = marks, nonce
 
-    def user_data(self, report: Report) -> bytes:
-        nonce = self._nonce + report.nonce
+    def user_data(self, said: MemberAtJoin) -> bytes:
+        nonce = self._nonce + said.nonce
         return write_join(MemberAtJoin("", observer=True, nonce=nonce, marks=self._marks))
 
     def on_assignment(self, user_data: bytes) -> AssignmentView:
@@ -52,10 +51,9 @@ class ObserverAssignor:
         The marks are in the memory all the same. Which kinds were being balanced is forgotten: the
         next leader may stop inside the tolerance.
         """
-        members = read_members(metadata).members
-        memory = recall(Group((), members, None, now_ms))
-        answers = unchanged(members, replace(memory, round=memory.round + 1), more=True)
-        return Outcome(answers, None, (), ErrorWord.NONE, ())
+        members, _ = read_members(metadata)
+        group = Group((), members, None, now_ms)
+        return claims_stay(group, ErrorWord.NONE, more=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class GroupReport:
 
 def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
     """What DescribeGroups tells: member ids, their Subscriptions, their Assignments."""
-    joined = read_members([(member, metadata) for member, metadata, _ in members]).members
+    joined, _ = read_members([(member, metadata) for member, metadata, _ in members])
     assigned = {member: _read(data) for member, _, data in members}
     leads = (member for member, (_, word) in assigned.items() if word.leader)
     leader = next(leads, None)

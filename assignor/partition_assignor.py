@@ -2,12 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from streamsx.assignor.assign import assign
 from streamsx.assignor.claims import Metadata, read_members, unchanged
 from streamsx.assignor.codec import Unreadable
-from streamsx.assignor.leaving import DueEviction, evictions
+from streamsx.assignor.leaving import evictions
 from streamsx.assignor.memory import recall
 from streamsx.assignor.model import (
     Copy,
@@ -17,7 +17,6 @@ from streamsx.assignor.model import (
     Plan,
     PlannedTask,
     Rules,
-    WayOut,
 )
 from streamsx.assignor.names import Bearer, labels, shared
 from streamsx.assignor.verify import in_a_line
@@ -47,26 +46,6 @@ class Subtopology:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A member as it is when it builds a join.
-
-    `claims`: partitions it holds, as in its Subscription. `copies`: its newest published view of
-    roles and lags (records). `stalled`: learners whose lag has not fallen for a minute. `stopped`:
-    why, by tasks of its own that process nothing. `leaving`: it is on its way out. `fresh`: this
-    process has had no assignment yet. `nonce`: + 1 at every join, without which a broker would
-    answer some of them with the old assignment.
-    """
-
-    nonce: int
-    claims: frozenset[TopicPartition] = frozenset()
-    copies: Mapping[TaskId, Copy] = field(default_factory=dict)
-    stalled: frozenset[TaskId] = frozenset()
-    leaving: WayOut | None = None
-    fresh: bool = False
-    stopped: Mapping[TaskId, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """A leader's answer. `assignments`: Assignment bytes for every member, observers included.
 
@@ -76,7 +55,7 @@ class Outcome:
 
     assignments: Mapping[str, bytes]
     plan: Plan | None
-    evictions: tuple[DueEviction, ...]
+    evictions: Mapping[str, int]
     error: ErrorWord
     notes: tuple[str, ...]
 
@@ -84,7 +63,7 @@ class Outcome:
 class StreamsPartitionAssignor:
     """One member's assignor. Pure but for the last assignment, which it keeps and repeats.
 
-    A join: `user_data(report)` goes into the Subscription. If this member is elected: `assign()`
+    A join: `user_data(said)` goes into the Subscription. If this member is elected: `assign()`
     answers everybody's, within a second for 10,000 tasks on 200 members; it never raises for what a
     member says. Each assignment: `on_assignment(user_data)`.
 
@@ -145,22 +124,27 @@ class StreamsPartitionAssignor:
             if task.partition < partitions.get(topic, 0)
         )
 
-    def user_data(self, report: Report) -> bytes:
-        """Of this member's Subscription, which carries `report.claims` as owned partitions."""
-        claimed = self.tasks_of(report.claims)
+    def user_data(self, said: MemberAtJoin) -> bytes:
+        """Of this member's Subscription, which carries the claims as owned partitions. Who it is,
+        and what it was told last, is added to what it has to say.
+
+        `nonce`: + 1 at every join, without which a broker would answer some of them with the old
+        assignment.
+        """
+        me, told = self._self, self._last
+        claimed = self.tasks_of(said.claims)
         return write_join(
             replace(
-                self._self,
-                leaving=report.leaving,
-                fresh=report.fresh,
-                nonce=report.nonce,
-                copies=_told(report.copies, claimed),
-                heirs=self._last.promises - claimed,
-                stalled=report.stalled,
-                stopped=frozenset(report.stopped),
-                reasons=report.stopped,
-                marks=self._last.memory.marks,
-                round=self._last.memory.round,
+                said,
+                instance=me.instance,
+                process=me.process,
+                capacity=me.capacity,
+                signatures=me.signatures,
+                version=me.version,
+                copies=_told(said.copies, claimed),
+                heirs=told.promises - claimed,
+                marks=told.memory.marks,
+                round=told.memory.round,
             )
         )
 
@@ -190,21 +174,21 @@ class StreamsPartitionAssignor:
         topic that is not named is unknown, and nothing moves. `leader`: this member's id. `now_ms`:
         unix time.
         """
-        joined = read_members(metadata, self._self.signatures)
-        group = Group(self._tasks(partitions), joined.members, self._last.memory, now_ms)
+        members, unread = read_members(metadata, self._self.signatures)
+        group = Group(self._tasks(partitions), members, self._last.memory, now_ms)
         unknown = sorted(topic for topic in self._number if topic not in partitions)
         if unknown:
             why = f"source topics are missing: {', '.join(unknown)}: claims stay, create them"
-            return _refuse(group, ErrorWord.SOURCE_TOPIC_MISSING, (*joined.notes, why))
+            return claims_stay(group, ErrorWord.SOURCE_TOPIC_MISSING, (*unread, why))
         try:
             plan = assign(group, self._rules)
         except IllegalPlan as error:
-            notes = (*joined.notes, str(error), f"its input: {group!r} {self._rules!r}")
-            return _refuse(group, ErrorWord.ASSIGNMENT_FAILED, notes)
-        strangers = self._strangers(joined.members, partitions)
+            notes = (*unread, str(error), f"its input: {group!r} {self._rules!r}")
+            return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, notes)
+        strangers = self._strangers(members, partitions)
         partitions_of = {task.id: task.partitions for task in group.tasks}
         assignments = {}
-        words = _words(plan, joined.members)
+        words = _words(plan, members)
         words[leader] = replace(
             words[leader],
             leader=True,
@@ -216,14 +200,17 @@ class StreamsPartitionAssignor:
             active = (tp for task in plan.active.get(member, ()) for tp in partitions_of[task])
             given = (*active, *strangers.get(member, ()))
             assignments[member] = Assignment(given, write_assignment(word)).write()
-        bearers = (Bearer(m.id, m.instance, m.process) for m in joined.members if not m.observer)
+        bearers = (Bearer(m.id, m.instance, m.process) for m in members if not m.observer)
         told = f"plan generation={generation} {in_a_line(plan, labels(bearers))}"
         notes = (
             told,
-            *joined.notes,
-            *(_handed_back(member, tps) for member, tps in strangers.items()),
+            *unread,
+            *(
+                f"claims of no task: member {member}: handed back: {', '.join(map(str, tps))}"
+                for member, tps in strangers.items()
+            ),
         )
-        gone = evictions(joined.members, plan.memory, now_ms)
+        gone = evictions(members, plan.memory, now_ms)
         return Outcome(assignments, plan, gone, ErrorWord.NONE, notes)
 
     def _tasks(self, partitions: Mapping[str, int]) -> list[PlannedTask]:
@@ -277,7 +264,7 @@ def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentV
     # for what is released, for learners that are soon ready, and for a tool that leaves at once.
     asks = any(member.observer for member in members)
     twice = shared(Bearer(m.id, m.instance, m.process) for m in members)
-    more = plan.follow_up or any(plan.learner.values()) or asks
+    more = bool(plan.withheld) or any(plan.learner.values()) or asks
     return {
         member.id: AssignmentView(
             memory=plan.memory,
@@ -291,13 +278,11 @@ def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentV
     }
 
 
-def _handed_back(member: str, tps: Iterable[TopicPartition]) -> str:
-    return f"claims of no task: member {member}: handed back: {', '.join(map(str, tps))}"
-
-
-def _refuse(group: Group, error: ErrorWord, notes: tuple[str, ...]) -> Outcome:
+def claims_stay(
+    group: Group, error: ErrorWord, notes: tuple[str, ...] = (), *, more: bool = False
+) -> Outcome:
     """Everybody keeps its claims; marks are handed on all the same."""
     memory = recall(group)
     memory = replace(memory, round=memory.round + 1)
-    answers = unchanged(group.members, memory, error)
+    answers = unchanged(group.members, memory, error, more=more)
     return Outcome(answers, None, evictions(group.members, memory, group.now_ms), error, notes)

@@ -205,30 +205,20 @@ def explain(
     view: View, choices: Sequence[Choice], held: Held, learning: Learning
 ) -> tuple[Decision, ...]:
     """One decision per task that is not simply kept, in task order."""
-    return tuple(
-        _decision(view, choice, name, _words(view, choice, held, learning))
-        for choice in choices
-        if (name := _name(choice, held, learning)) != "keep"
-    )
-
-
-def _name(choice: Choice, held: Held, learning: Learning) -> str:
-    if choice.task.id in held.withheld:
-        return "withheld"
-    return "parked" if choice.task.id in learning.parked else choice.rule
-
-
-def _decision(view: View, choice: Choice, name: str, words: Mapping[str, object]) -> Decision:
-    task = choice.task
-    copy = task.copies.get(choice.target)
-    return Decision(
-        task=task.id,
-        decision=name,
-        why=WHY[name].format_map(words),
-        owner=view.name(task.owner),
-        to=view.name(choice.target),
-        lag=None if copy is None else copy.lag,
-    )
+    decisions = []
+    for choice in choices:
+        task, name = choice.task, choice.rule
+        if task.id in held.withheld:
+            name = "withheld"
+        elif task.id in learning.parked:
+            name = "parked"
+        if name != "keep":
+            why = WHY[name].format_map(_words(view, choice, held, learning))
+            copy = task.copies.get(choice.target)
+            owner, to = view.name(task.owner), view.name(choice.target)
+            lag = None if copy is None else copy.lag
+            decisions.append(Decision(task.id, name, why, owner, to, lag))
+    return tuple(decisions)
 
 
 def _words(view: View, choice: Choice, held: Held, learning: Learning) -> Mapping[str, object]:

@@ -156,12 +156,9 @@ def _able(view: View, subtopology: int) -> tuple[int, ...]:
     and what it runs has to go to members whose code differs.
     """
     stay = sorted(view.stay)
-    able = (seat for seat in stay if _knows(view.members[seat], subtopology))
+    knows = {seat: view.members[seat].knows for seat in stay}
+    able = (seat for seat, some in knows.items() if some is None or subtopology in some)
     return tuple(able) or tuple(stay)
-
-
-def _knows(member: MemberAtJoin, subtopology: int) -> bool:
-    return member.knows is None or subtopology in member.knows
 
 
 def _owner(view: View, claimants: Sequence[int], copies: Mapping[int, Copy]) -> int | None:

@@ -79,10 +79,6 @@ class AssignmentView:
     mark: Mark | None = None
     problem: str = ""
 
-    @property
-    def round(self) -> int:
-        return self.memory.round
-
 
 def _copies(held: Mapping[TaskId, Copy]) -> bytes:
     """Per role: number and tasks. What runs has no lag."""

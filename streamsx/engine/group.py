@@ -9,8 +9,8 @@ Not here: what becomes of a task (`tasks`), what the member does about an answer
 import asyncio
 from functools import singledispatchmethod
 
-from streamsx.assignor.model import Copy, CopyRole
-from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor
+from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.engine.committing import Committing
 from streamsx.engine.door import MemberDoor
 from streamsx.engine.fetch import Fetcher
@@ -88,8 +88,12 @@ class GroupLink:
             self.restored.set()
         stalled = (t for t, (_, since) in self._lags.items() if now - since > STALLED_S)
         stopped = {t: self._tasks.actives[t].why for t in holdings.tasks(TaskState.STOPPED)}
-        self._session.seat.report = Report(
-            0, copies=copies, stalled=frozenset(stalled), stopped=stopped
+        self._session.seat.report = MemberAtJoin(
+            "",
+            copies=copies,
+            stalled=frozenset(stalled),
+            stopped=frozenset(stopped),
+            reasons=stopped,
         )
         while self._door.stopped:  # a round, for what a group shows is what its joins said
             self._session.post(e.Want(f"task {self._door.stopped.pop()} stopped"))

@@ -25,7 +25,7 @@ from streamsx.group_tool.departures import (
     wish,
 )
 from streamsx.group_tool.look import LOOK_EVERY_S, look, settled
-from streamsx.group_tool.observer import Observer, not_taken
+from streamsx.group_tool.observer import not_taken, tell
 from streamsx.kafka.cluster import Cluster
 
 LEAVE_TIMEOUT_S = 60.0
@@ -76,11 +76,9 @@ async def leave(
         name: begun(name, report, cancels=cancel, now_ms=asked_ms, deadline_ms=deadline_ms)
         for name in names
     }
-    observer = Observer(cluster, clock, app)
     while True:
         told(Progress(going, report))
-        taken, asked = await _ask(observer, going, report, _now_ms(clock))
-        going |= asked
+        taken = await _ask(cluster, clock, app, going, report)
         if not wait:
             if not taken:
                 raise not_taken(app, timeout_s)
@@ -96,18 +94,17 @@ async def leave(
 
 
 async def _ask(
-    observer: Observer, going: Mapping[str, Departure], report: GroupReport, now_ms: int
-) -> tuple[bool, dict[str, Departure]]:
-    """Tell the group what it does not know yet. Whether it knows now; those whom that is about."""
+    cluster: Cluster, clock: Clock, app: str, going: dict[str, Departure], report: GroupReport
+) -> bool:
+    """Tell the group what it does not know yet. Whether it knows now."""
+    now_ms = _now_ms(clock)
     wishes = {name: wish(departure, report, now_ms) for name, departure in going.items()}
     marks = {name: mark for name, mark in wishes.items() if mark is not None}
     if not marks:
-        return True, {}
+        return True
     limit_ms = max(going[name].deadline_ms for name in marks) - now_ms
-    taken = await observer.tell(marks, max(limit_ms / 1000, LOOK_EVERY_S))
-    return taken, {
-        name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()
-    }
+    going |= {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
+    return await tell(cluster, clock, app, marks, max(limit_ms / 1000, LOOK_EVERY_S))
 
 
 def _believed(departure: Departure, now_ms: int) -> Departure:

@@ -35,37 +35,33 @@ UNREACHABLE_S = 10.0
 """How long a cluster may be away, or without a coordinator for the group."""
 
 
-class Observer:
-    """Joins one group, as often as there is something to tell."""
+async def tell(
+    cluster: Cluster, clock: Clock, group: str, marks: Mapping[str, Mark], timeout_s: float
+) -> bool:
+    """Until the group has the marks in its memory, or newer ones of the same instances. False when
+    a leader was shown them in time and the group has not said what became of it.
 
-    def __init__(self, cluster: Cluster, clock: Clock, group: str) -> None:
-        self._cluster, self._clock, self._group = cluster, clock, group
-
-    async def tell(self, marks: Mapping[str, Mark], timeout_s: float) -> bool:
-        """Until the group has the marks in its memory, or newer ones of the same instances. False
-        when a leader was shown them in time and the group has not said what became of it.
-
-        Raises GroupError when nobody was, ForeignProtocol for a group of another program,
-        WorldError for a cluster that has not answered for 10 s.
-        """
-        give_up_at = self._clock.now() + timeout_s
-        for session_s in SESSION_TIMEOUTS_S:
-            visit = Visit(self._cluster, self._clock, self._group, marks, session_s)
-            await visit.pay(give_up_at - self._clock.now())
-            if visit.refused != ErrorCode.INVALID_SESSION_TIMEOUT:
-                break
-        else:
-            raise failure(ErrorCode.INVALID_SESSION_TIMEOUT, f"group {self._group}")
-        if visit.refused == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
-            raise ForeignProtocol(
-                f"not a group of streamsx: {self._group}: its members speak another protocol: "
-                "give the id of an app"
-            )
-        if visit.refused:
-            raise failure(visit.refused, f"group {self._group}")
-        if not (visit.taken or visit.shown):
-            raise not_taken(self._group, timeout_s, visit.failed)
-        return visit.taken
+    Raises GroupError when nobody was, ForeignProtocol for a group of another program, WorldError
+    for a cluster that has not answered for 10 s.
+    """
+    give_up_at = clock.now() + timeout_s
+    for session_s in SESSION_TIMEOUTS_S:
+        visit = Visit(clock, group, marks, session_s)
+        await visit.pay(cluster, give_up_at - clock.now())
+        if visit.refused != ErrorCode.INVALID_SESSION_TIMEOUT:
+            break
+    else:
+        raise failure(ErrorCode.INVALID_SESSION_TIMEOUT, f"group {group}")
+    if visit.refused == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+        raise ForeignProtocol(
+            f"not a group of streamsx: {group}: its members speak another protocol: "
+            "give the id of an app"
+        )
+    if visit.refused:
+        raise failure(visit.refused, f"group {group}")
+    if not (visit.taken or visit.shown):
+        raise not_taken(group, timeout_s, visit.session.failed)
+    return visit.taken
 
 
 class Visit:
@@ -77,37 +73,27 @@ class Visit:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        clock: Clock,
-        group: str,
-        marks: Mapping[str, Mark],
-        session_s: float,
+        self, clock: Clock, group: str, marks: Mapping[str, Mark], session_s: float
     ) -> None:
-        self._cluster, self._clock, self._marks, self._session_s = cluster, clock, marks, session_s
+        self._clock, self._marks, self._session_s = clock, marks, session_s
         seat = Seat(ObserverAssignor(marks, nonce=int(clock.wall() * 1000)), ())
         config = MemberConfig(session_timeout_s=session_s)
         outage = Outage(clock.now, session_s, LOG.debug, UNREACHABLE_S)
-        self._session = Session(clock, config, group, seat, self._hear, outage)
+        self.session = Session(clock, config, group, seat, self._hear, outage)
         self.refused, self.shown, self.taken = 0, False, False
 
-    @property
-    def failed(self) -> str:
-        """Why a round that it took part in has failed, if one has."""
-        return self._session.failed
-
-    async def pay(self, limit_s: float) -> None:
+    async def pay(self, cluster: Cluster, limit_s: float) -> None:
         """It has left by then, whatever has happened."""
-        member = asyncio.create_task(self._session.run(self._cluster), name="observer")
+        member = asyncio.create_task(self.session.run(cluster), name="observer")
         try:
             await asyncio.wait([member], timeout=limit_s)
-            self.shown = self._session.member.generation >= 0
+            self.shown = self.session.member.generation >= 0
         finally:
             self._leave()
             await to_its_end(member)
 
     def _leave(self) -> None:
-        self._session.post(e.Stop(self._clock.now() + LEAVE_S))
+        self.session.post(e.Stop(self._clock.now() + LEAVE_S))
 
     def _hear(self, message: e.ControlMessage) -> None:
         match message:
@@ -118,7 +104,7 @@ class Visit:
                     self._leave()
                 else:
                     again = e.Want("the marks are not in")
-                    asyncio.get_running_loop().call_later(AGAIN_S, self._session.post, again)
+                    asyncio.get_running_loop().call_later(AGAIN_S, self.session.post, again)
             case e.Fatal(code=code):
                 self.refused = code
             case e.Left(why) if why:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from streamsx.errors import BrokerUnreachable, SettingError, StreamsxError, WorldError
 from streamsx.kafka.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster
 from streamsx.kafka.connection import Connection
-from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure
+from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure, name_of
 from streamsx.kafka.schema import UUID_ZERO
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
@@ -279,6 +279,34 @@ async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
         }
 
     return await _persist(cluster, attempt)
+
+
+async def committed_now(
+    cluster: Cluster, group: str, tps: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, tuple[int, str]], WorldError | None]:
+    """Offset and metadata that the group has committed, -1 for none, in one attempt: of those that
+    can be told, and why not of the others. What a transaction still holds cannot.
+    """
+    topics = [
+        {"name": topic, "partition_indexes": [tp.partition for tp in some]}
+        for topic, some in groupby(sorted(tps), key=lambda tp: tp.topic)
+    ]
+    body = {"group_id": group, "topics": topics, "require_stable": True}
+    try:
+        connection = await cluster.open(await cluster.coordinator(group), OFFSETS_LANE)
+        told = await connection.ask(Api.OFFSET_FETCH, body, cluster.timeout_s)
+    except WorldError as error:
+        return {}, error
+    parts = {
+        TopicPartition(t.name, p.partition_index): p for t in told.topics for p in t.partitions
+    }
+    code = told.error_code or next((p.error_code for p in parts.values() if p.error_code), 0)
+    found = {
+        tp: (part.committed_offset, part.metadata or "")
+        for tp, part in parts.items()
+        if not (told.error_code or part.error_code)
+    }
+    return found, WorldError(f"offsets refused: {name_of(code)}") if code else None
 
 
 async def _change(connection: Connection, api: Api, **body: Any) -> Any:

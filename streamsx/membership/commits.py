@@ -39,6 +39,7 @@ from streamsx.errors import InvariantBroken
 from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict
 from streamsx.membership.claims import Claims
+from streamsx.membership.effects import Effects
 from streamsx.model import TopicPartition
 
 WAITING_MAX = 100
@@ -73,15 +74,12 @@ class CommitAsked:
             del self.offsets[tp]
             self.dropped.add(tp)
 
-    def keep(self, claims: Claims) -> None:
-        """What is owned without interruption since it was asked for."""
-        self.drop({tp for tp in self.offsets if claims.since.get(tp, self.born + 1) > self.born})
-
 
 class Commits:
     """Of one member, over its whole life."""
 
-    def __init__(self) -> None:
+    def __init__(self, box: Effects, claims: Claims) -> None:
+        self._box, self._claims = box, claims
         self._flying: CommitAsked | None = None
         self._waiting: deque[CommitAsked] = deque()
 
@@ -94,43 +92,38 @@ class Commits:
         """Nothing is committed before there is another generation."""
         return bool(self._waiting) and self._waiting[0].refused
 
-    def ask(self, commit: e.Commit, claims: Claims) -> list[e.Effect]:
-        offsets = dict(sorted(commit.offsets.items()))
-        asked = CommitAsked(commit.id, offsets, commit.generation)
-        asked.keep(claims)
-        if not asked.offsets:
-            return [asked.failed(e.Refusal.NOT_OWNED)]
+    def ask(self, commit: e.Commit) -> None:
+        asked = CommitAsked(commit.id, dict(sorted(commit.offsets.items())), commit.generation)
+        if not self._keeps(asked):
+            return
         if len(self._waiting) == WAITING_MAX:
             raise InvariantBroken(f"{WAITING_MAX} commits wait: wait for each before the next one")
         self._waiting.append(asked)
-        return []
 
-    def next(self, claims: Claims, *, stable: bool) -> tuple[e.Offsets, list[e.Effect]]:
+    def next(self, *, stable: bool) -> e.Offsets:
         """What must be sent now, if anything."""
-        failed: list[e.Effect] = []
         while self._waiting and self._flying is None and (stable or not self.refused):
             asked = self._waiting.popleft()
-            asked.keep(claims)
-            if asked.offsets:
+            if self._keeps(asked):
                 self._flying = asked
-                return dict(asked.offsets), failed
-            failed.append(asked.failed(e.Refusal.NOT_OWNED))
-        return {}, failed
+                return dict(asked.offsets)
+        return {}
 
-    def answered(
-        self, verdict: Verdict, code: int, denied: Mapping[TopicPartition, int]
-    ) -> list[e.Effect]:
-        """`denied`: what is refused for good; `verdict` and `code` are for all else."""
+    def answered(self, verdict: Verdict, reply: e.Reply) -> None:
+        """The verdict, and the error, are of what is not denied for good."""
         asked, self._flying = self._flying, None
         assert asked is not None
-        asked.deny(denied)
+        if isinstance(reply.body, e.Committed):
+            asked.deny(reply.body.denied)
         if verdict is Verdict.REFUSE:
-            asked.deny(dict.fromkeys(asked.offsets, code))
+            asked.deny(dict.fromkeys(asked.offsets, reply.error))
         if verdict is Verdict.GOOD or not asked.offsets:
-            return [asked.done()]
+            self._box.emit(asked.done())
+            return
         self._waiting.appendleft(asked)
         asked.refused = verdict is Verdict.MOVED
-        return [e.Count("commit-resent-total")] if asked.refused else []
+        if asked.refused:
+            self._box.emit(e.Count("commit-resent-total"))
 
     def break_off(self) -> None:
         """Whether the one in flight was taken nobody knows: the same offsets again."""
@@ -138,8 +131,15 @@ class Commits:
             self._waiting.appendleft(self._flying)
             self._flying = None
 
-    def fail(self, why: e.Refusal) -> list[e.Effect]:
+    def fail(self, why: e.Refusal) -> None:
         self.break_off()
-        failed = [asked.failed(why) for asked in self._waiting]
+        self._box.emit(*(asked.failed(why) for asked in self._waiting))
         self._waiting.clear()
-        return failed
+
+    def _keeps(self, asked: CommitAsked) -> bool:
+        """What is owned without interruption since it was asked for; nothing: it has failed."""
+        since = self._claims.since
+        asked.drop({tp for tp in asked.offsets if since.get(tp, asked.born + 1) > asked.born})
+        if not asked.offsets:
+            self._box.emit(asked.failed(e.Refusal.NOT_OWNED))
+        return bool(asked.offsets)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from streamsx.assignor.claims import Metadata
 from streamsx.assignor.wire import AssignmentView
 from streamsx.model import TopicPartition
 
@@ -77,7 +78,7 @@ class SyncGroup:
 
     member_id: str
     generation: int
-    assignments: tuple[tuple[str, bytes], ...]
+    assignments: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,40 +106,23 @@ Request = JoinGroup | SyncGroup | Heartbeat | OffsetCommit | LeaveGroup
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedMember:
-    """`metadata`: its Subscription, as the coordinator keeps it."""
-
-    member_id: str
-    metadata: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Joined:
     """`members`: for the leader alone. With MEMBER_ID_REQUIRED only the member id counts."""
 
     generation: int
     member_id: str
     leader: str
-    members: tuple[JoinedMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveMark:
-    """Somebody wants this member to leave, or to stay after all; the newest epoch counts."""
-
-    leaving: bool
-    deadline: float | None
-    epoch_ms: int
+    members: Metadata = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """An assignment: what the leader says beside the partitions is the `view`, and of that the
-    `mark` again, in the member's time."""
+    """An assignment: what the leader says beside the partitions is the `view`; `deadline` is that
+    of its mark, in the member's time."""
 
     partitions: frozenset[TopicPartition]
     view: AssignmentView = AssignmentView()  # noqa: RUF009  # frozen
-    mark: LeaveMark | None = None
+    deadline: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,21 +179,16 @@ class Disconnected:
     lane: LaneName
 
 
-class Eviction(NamedTuple):
-    """Remove this member at `at`, if the plan that says so is still the newest."""
-
-    member_id: str
-    at: float
-
-
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Answers `Assign`. With an error the assignments return everybody's claims."""
+    """Answers `Assign`. With an error the assignments return everybody's claims. `evictions`: which
+    members to remove and when, if this plan is still the newest.
+    """
 
     request: int
-    assignments: tuple[tuple[str, bytes], ...]
+    assignments: Mapping[str, bytes]
     error: str | None = None
-    evictions: tuple[Eviction, ...] = ()
+    evictions: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +290,7 @@ class Assign:
     request: int
     member_id: str
     generation: int
-    members: tuple[JoinedMember, ...]
+    members: Metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +380,18 @@ class Remember:
 
 
 @dataclass(frozen=True, slots=True)
+class IsLeaving:
+    """The member is on its way out; monotonic second of its deadline, None without one."""
+
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """Whoever wanted it to leave has taken that back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fatal:
     """The process must end, not 0. `code`: Kafka's, if a broker said it."""
 
@@ -415,10 +406,11 @@ class Left:
     why: str = ""
 
 
-Effect = (
-    Find | SendRequest | Close | Arm | Disarm | Assign | Evict | OnAssignment | Assigned | Revoke
-    | Lost | CommitDone | CommitFailed | Count | Remember | Fatal | Left | Joining
+WorkerHears = (
+    Joining | OnAssignment | Assigned | Revoke | Lost | CommitDone | CommitFailed
+    | IsLeaving | Stays | Fatal | Left
 )  # fmt: skip
+Effect = Find | SendRequest | Close | Arm | Disarm | Assign | Evict | Count | Remember | WorkerHears
 
 
 # What else the data loop is told, by the session.
@@ -439,19 +431,4 @@ class Counted:
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class IsLeaving:
-    """The member is on its way out; monotonic second of its deadline, None without one."""
-
-    deadline: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Stays:
-    """Whoever wanted it to leave has taken that back."""
-
-
-ControlMessage = (
-    Joining | PositionsRead | Counted | IsLeaving | Stays | OnAssignment | Assigned | Revoke | Lost
-    | CommitDone | CommitFailed | Fatal | Left
-)  # fmt: skip
+ControlMessage = WorkerHears | PositionsRead | Counted

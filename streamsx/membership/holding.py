@@ -1,4 +1,4 @@
-"""What the worker hears of its partitions: begin, let go, lost; and its commits.
+"""What the worker hears of its partitions: begin, let go, lost.
 
 The other side of a member, which faces the group, is member.py. What returns a Want returns what
 the leader must hear, if anything.
@@ -9,17 +9,17 @@ Not here: the algebra (claims.py), the life of a commit (commits.py), when anyth
 from dataclasses import replace
 
 from streamsx.membership import events as e
-from streamsx.membership.answers import Verdict
 from streamsx.membership.claims import NONE, Claims
 from streamsx.membership.commits import Commits
 from streamsx.membership.effects import Effects
 
 
 class Holding:
-    """`claims` is there to be read."""
+    """`claims` is there to be read; `commits` are of what is held."""
 
     def __init__(self, box: Effects, revoke_timeout_s: float) -> None:
-        self.claims, self.commits = Claims(), Commits()
+        self.claims = Claims()
+        self.commits = Commits(box, self.claims)
         self._box, self._revoke_timeout_s = box, revoke_timeout_s
 
     def apply(self, generation: int, synced: e.Synced, *, leader: bool, halting: bool) -> None:
@@ -40,7 +40,7 @@ class Holding:
     def lose_all(self, why: e.Refusal) -> None:
         self.claims.forget()
         self._drop(self.claims.owned, why.value)
-        self._box.emit(*self.commits.fail(why))
+        self.commits.fail(why)
 
     def released(self, event: e.Released) -> e.Want | None:
         gone, back = self.claims.release(event.tps, event.number)
@@ -68,18 +68,6 @@ class Holding:
             self._box.arm(e.Timer.REVOKE, due)
         else:
             self._box.disarm(e.Timer.REVOKE)
-
-    def commit(self, event: e.Commit) -> None:
-        self._box.emit(*self.commits.ask(event, self.claims))
-
-    def next_commit(self, *, stable: bool) -> e.Offsets:
-        offsets, failed = self.commits.next(self.claims, stable=stable)
-        self._box.emit(*failed)
-        return offsets
-
-    def committed(self, verdict: Verdict, event: e.Reply) -> None:
-        denied = event.body.denied if isinstance(event.body, e.Committed) else {}
-        self._box.emit(*self.commits.answered(verdict, event.error, denied))
 
     def _revoke(self) -> None:
         number = self._box.number()

@@ -6,7 +6,6 @@ JoinGroup.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 
 from streamsx.errors import BrokerUnreachable
@@ -21,39 +20,35 @@ class Lane:
 
     def __init__(self, cluster: Cluster, name: str, lost: Callable[[], None]) -> None:
         self._cluster, self._name, self._lost = cluster, name, lost
-        self._waiting: deque[tuple[int, Ask]] = deque()
-        self._arrived = asyncio.Event()
+        self._asked: asyncio.Queue[tuple[int, int, Ask]] = asyncio.Queue()
         self._connection: Connection | None = None
         self._node = -1
         """The broker at its other end."""
         self._epoch = 0
-        """Of what was asked before the last `close` nothing is told any more."""
+        """Of what was asked before the last `close` nothing is done or told any more."""
 
     def put(self, node: int, ask: Ask) -> None:
         """To this broker, behind what waits already."""
-        self._waiting.append((node, ask))
-        self._arrived.set()
+        self._asked.put_nowait((self._epoch, node, ask))
 
     def close(self) -> None:
         """Abandon what was asked, and what waits to be."""
         self._epoch += 1
-        self._drop()
+        self._abort()
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            while not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
-            node, ask = self._waiting.popleft()
-            epoch = self._epoch
+            epoch, node, ask = await self._asked.get()
+            if epoch != self._epoch:
+                continue
             try:
                 connection = await self._connected(node)
                 if epoch == self._epoch:
                     await ask(connection)
             except BrokerUnreachable:
                 if epoch == self._epoch:
-                    self._drop()
+                    self.close()
                     self._lost()
 
     async def _connected(self, node: int) -> Connection:
@@ -65,10 +60,6 @@ class Lane:
             self._connection = await self._cluster.open(node, f"group {self._name}")
             self._node = node
         return self._connection
-
-    def _drop(self) -> None:
-        self._waiting.clear()
-        self._abort()
 
     def _abort(self) -> None:
         if self._connection is not None:

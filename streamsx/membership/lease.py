@@ -1,23 +1,28 @@
-"""Until when the coordinator's answers allow tasks to run.
+"""Until when the coordinator's answers allow tasks to run, and when the next heartbeat is due.
 
 "m1 sends a heartbeat at 10.0; it arrives at 10.4; the answer arrives at 19.9": the coordinator
 counts a session from 10.4, so we count from 10.0, the time of *sending*. Only what extends a
 session there is a contact: a Heartbeat answered 0 or 27, an OffsetCommit or a JoinGroup answered
 0. The last has usually waited for others, so a heartbeat follows it at once.
 
-Not here: what an answer says of the group, when heartbeats are due (`heartbeats`).
+While tasks are being handed over heartbeats hurry: a round begins when the last member has heard
+of it.
+
+Not here: what an answer says of the group.
 """
 
 from streamsx.membership import events as e
 from streamsx.membership.effects import Effects
 
+HURRY_INTERVAL_S, HURRY_S = 0.1, 10.0
+
 
 class Lease:
     """`until`: nothing of ours runs at or after it. A plain number: any thread may read it."""
 
-    def __init__(self, box: Effects, session_timeout_s: float) -> None:
-        self.until = 0.0
-        self._box, self._session_s = box, session_timeout_s
+    def __init__(self, box: Effects, session_timeout_s: float, interval_s: float) -> None:
+        self.until = self._hurry_until = 0.0
+        self._box, self._session_s, self._interval_s = box, session_timeout_s, interval_s
 
     def contact(self, at: float) -> None:
         """`at`: when the request was sent whose answer shows that we are in the group."""
@@ -27,3 +32,16 @@ class Lease:
     def ended(self) -> None:
         if self._box.now >= self.until:
             self._box.emit(e.Count("self-fence-total"))
+
+    def beat(self) -> None:
+        """The next heartbeat is due after the interval."""
+        hurries = self._box.now < self._hurry_until
+        self._box.after(e.Timer.HEARTBEAT, HURRY_INTERVAL_S if hurries else self._interval_s)
+
+    def hurry(self) -> None:
+        """Until the next round, if that comes soon."""
+        self._hurry_until = self._box.now + HURRY_S
+        self.beat()
+
+    def calm(self) -> None:
+        self._hurry_until = 0.0

@@ -9,6 +9,7 @@ given tasks, and be killed with them.
 Not here: what a leaving member releases, and when it is gone.
 """
 
+from streamsx.assignor.model import Mark, MarkState
 from streamsx.membership import events as e
 from streamsx.membership.effects import Effects
 
@@ -39,7 +40,10 @@ class Leaving:
         if deadlines:
             self.deadline = min(deadlines)
             self._box.arm(e.Timer.DRAIN, self.deadline)
-        return e.Want("leaving") if first else None
+        if not first:
+            return None
+        self._box.emit(e.IsLeaving(self.deadline))
+        return e.Want("leaving")
 
     def _stay(self) -> e.Want | None:
         if not self.draining:
@@ -48,17 +52,21 @@ class Leaving:
             return e.Want("leaving")  # whoever planned this round has not expected it
         self.draining, self.deadline = False, None
         self._box.disarm(e.Timer.DRAIN)
+        self._box.emit(e.Stays())
         return e.Want("stays")
 
-    def heed(self, mark: e.LeaveMark | None) -> e.Want | None:
+    def heed(self, mark: Mark | None, deadline: float | None) -> e.Want | None:
+        """`deadline`: the mark's, in the member's time."""
         if mark is None or mark.epoch_ms <= self._marked_ms:
             return None
         self._marked_ms = mark.epoch_ms
-        return self._drain(mark.deadline) if mark.leaving else self._stay()
+        return self._drain(deadline) if mark.state is MarkState.LEAVING else self._stay()
 
     def halt(self, deadline: float) -> None:
         if self.halting and self.deadline is not None:
             deadline = min(self.deadline, deadline)
+        if not self:
+            self._box.emit(e.IsLeaving(deadline))
         self.draining, self.halting, self.deadline = False, True, deadline
         self._box.disarm(e.Timer.DRAIN)
         self._box.arm(e.Timer.STOP, deadline)

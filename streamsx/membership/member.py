@@ -34,6 +34,7 @@ ways out (leaving.py), error codes (answers.py), bytes, sockets, the plan, stati
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
@@ -44,7 +45,6 @@ from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict, verdict
 from streamsx.membership.calls import Calls, Flight
 from streamsx.membership.effects import Effects
-from streamsx.membership.heartbeats import Heartbeats
 from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
 from streamsx.membership.leaving import Leaving
@@ -104,7 +104,7 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     Verdict.REJOIN:                  (_,       _,       JOINING, _,       _,    "_again"),
     Verdict.PAUSE:                   (_,       OUT,     OUT,     _,       _,    "_pause"),
     Verdict.FULL:                    (_,       OUT,     _,       _,       _,    "_pause_long"),
-    e.Timer.BACKOFF:                 (JOINING, _,       _,       _,       _,    "_retry"),
+    e.Timer.BACKOFF:                 (JOINING, _,       _,       _,       _,    "_anew"),
     # The coordinator's word against us.
     Verdict.FENCE:                   (OUT,     OUT,     OUT,     OUT,     _,    "_fence"),
     Verdict.FORGET:                  (OUT,     OUT,     OUT,     OUT,     _,    "_forget"),
@@ -119,7 +119,7 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     e.Timer.EVICT:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_plans.evict"),
     # What is ours, and for how long.
     e.Released:                      (OUT,     JOINING, SYNCING, STABLE,  _,    "_mine.released"),
-    e.Commit:                        (OUT,     JOINING, SYNCING, STABLE,  GONE, "_commit"),
+    e.Commit:                        (OUT,     JOINING, SYNCING, STABLE,  GONE, "commits.ask"),
     e.Timer.REVOKE:                  (OUT,     JOINING, SYNCING, STABLE,  _,    "_mine.expired"),
     e.Timer.HEARTBEAT:               (OUT,     JOINING, SYNCING, STABLE,  _,    "_beat"),
     e.Timer.FENCE:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "lease.ended"),
@@ -158,7 +158,7 @@ class MemberConfig:
 
 
 class Member:
-    """`state`, `claims`, `leaving`, `lease` and the ids are there to be read."""
+    """`state`, `claims`, `commits`, `leaving`, `lease` and the ids are there to be read."""
 
     def __init__(self, config: MemberConfig) -> None:
         self.config, self.state = config, OUT
@@ -167,9 +167,8 @@ class Member:
         self._box = Effects()
         self._calls = Calls(self._box, config.jitter)
         self._mine = Holding(self._box, config.revoke_timeout_s)
-        self.claims = self._mine.claims
-        self.lease = Lease(self._box, config.session_timeout_s)
-        self._beats = Heartbeats(self._box, config.heartbeat_interval_s)
+        self.claims, self.commits = self._mine.claims, self._mine.commits
+        self.lease = Lease(self._box, config.session_timeout_s, config.heartbeat_interval_s)
         self.leaving = Leaving(self._box)
         self._plans = Plans(self._box)
         self._wish = Wishes(self._box)
@@ -209,7 +208,7 @@ class Member:
         if self.leaving and self._mine.nothing:
             self._part()
             return
-        joins = not self.leaving.halting or self._mine.commits.refused
+        joins = not self.leaving.halting or self.commits.refused
         if self._wish.reason is not None and joins:
             self._fire(Cue.WISH)
         self._enter()
@@ -239,7 +238,7 @@ class Member:
         elif event.lane is e.LaneName.JOIN:
             self._fire(Cue.CUT)
         else:
-            self._mine.commits.break_off()
+            self.commits.break_off()
             self._calls.find()
 
     def _replied(self, event: e.Reply) -> None:
@@ -273,21 +272,19 @@ class Member:
     def _opened(self) -> e.JoinGroup:
         reason = self._wish.taken()
         self.nonce += 1
-        self._beats.calm()
+        self.lease.calm()
         self._box.emit(e.Joining(self.generation, reason))
         who = (self.member_id, tuple(sorted(self.claims.owned)), self.owned_generation, self.nonce)
         return e.JoinGroup(*who, bool(self.leaving), self.leaving.deadline, reason)
 
-    def _anew(self) -> None:
+    def _anew(self) -> e.Want:
+        """Of several reasons the first is told."""
         self._round = None
+        return e.Want("retry")
 
     def _again(self, code: int) -> e.Want:
         self._round = None
         return e.Want(f"the last round ended with {name_of(code)}")
-
-    def _retry(self) -> e.Want:
-        self._round = None
-        return e.Want("retry")
 
     def _answered(self, flight: Flight, event: e.Reply) -> None:
         """JoinGroup or SyncGroup. What is owned stays ours, unless we are out."""
@@ -318,13 +315,13 @@ class Member:
         if self.leader:
             self._plans.ask(self.member_id, self.generation, joined.members)
         else:
-            self._sync(())
+            self._sync({})
 
     def _planned(self, event: e.Planned) -> None:
         if self._plans.take(event):
             self._sync(event.assignments)
 
-    def _sync(self, assignments: tuple[tuple[str, bytes], ...]) -> None:
+    def _sync(self, assignments: Mapping[str, bytes]) -> None:
         body = e.SyncGroup(self.member_id, self.generation, assignments)
         self._calls.send(e.LaneName.JOIN, self._round_s, body)
 
@@ -338,8 +335,8 @@ class Member:
         self.owned_generation, halting = self.generation, self.leaving.halting
         self._mine.apply(self.generation, synced, leader=self.leader, halting=halting)
         if synced.view.more:
-            self._beats.hurry()
-        self._wish.add(self.leaving.heed(synced.mark))
+            self.lease.hurry()
+        self._wish.add(self.leaving.heed(synced.view.mark, synced.deadline))
         if synced.view.no_takers and self.leaving.draining:
             self._drained()
 
@@ -348,12 +345,12 @@ class Member:
     def _beat(self) -> None:
         """Now, unless one is under way or no coordinator is known; and again after the interval."""
         if self.generation >= 0:
-            self._beats.again()
+            self.lease.beat()
             if self._calls.known and not self._calls.flying(e.Heartbeat):
                 self._ask(e.Heartbeat(self.member_id, self.generation))
 
     def _send_commit(self) -> None:
-        if offsets := self._mine.next_commit(stable=self.state is STABLE):
+        if offsets := self.commits.next(stable=self.state is STABLE):
             self._ask(e.OffsetCommit(self.member_id, self.generation, offsets))
 
     def _ask(self, body: e.Heartbeat | e.OffsetCommit) -> None:
@@ -370,19 +367,13 @@ class Member:
         if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             self._wish.add(e.Want("the group is rebalancing"))
         if isinstance(body, e.OffsetCommit):
-            self._mine.committed(what, event)
+            self.commits.answered(what, event)
         if what is Verdict.FIND:
             self._calls.find()
         elif what in TABLE:
             self._fire(what, event.error)
         if not current:
             self._beat()  # sent before the JoinGroup was answered, it may have been no contact
-
-    def _commit(self, event: e.Commit) -> None:
-        if self.state is GONE:
-            self._box.emit(e.CommitFailed(event.id, e.Refusal.GONE))
-        else:
-            self._mine.commit(event)
 
     def _ready(self, _: e.Ready) -> e.Want:
         return e.Want("learner ready", soon=True)

@@ -8,6 +8,7 @@ whoever makes it, says nothing of a": what the older plan has armed is void, or 
 Not here: what a plan says (the assignor's), making it (`leading`).
 """
 
+from streamsx.assignor.claims import Metadata
 from streamsx.membership import events as e
 from streamsx.membership.effects import Effects
 
@@ -20,9 +21,9 @@ class Plans:
     def __init__(self, box: Effects) -> None:
         self._box = box
         self._asked: int | None = None
-        self._evictions: tuple[e.Eviction, ...] = ()
+        self._evictions: dict[str, float] = {}
 
-    def ask(self, member_id: str, generation: int, members: tuple[e.JoinedMember, ...]) -> None:
+    def ask(self, member_id: str, generation: int, members: Metadata) -> None:
         self._asked = self._box.number()
         self._box.emit(e.Assign(self._asked, member_id, generation, members))
 
@@ -30,7 +31,7 @@ class Plans:
         """Whether it is the plan of the round under way; one that failed is tried again."""
         if event.request != self._asked:
             return False
-        self._asked, self._evictions = None, event.evictions
+        self._asked, self._evictions = None, dict(event.evictions)
         self._arm()
         if event.error is not None:
             self._box.emit(e.Count("failed-rebalance-total"))
@@ -42,16 +43,17 @@ class Plans:
 
     def evict(self) -> None:
         """Who may still be there behind its deadline."""
-        due = [eviction for eviction in self._evictions if eviction.at <= self._box.now]
-        self._evictions = tuple(left for left in self._evictions if left not in due)
-        self._box.emit(*(e.Evict(eviction.member_id) for eviction in due))
+        due = [member for member, at in self._evictions.items() if at <= self._box.now]
+        for member in due:
+            del self._evictions[member]
+            self._box.emit(e.Evict(member))
         self._arm()
 
     def end(self) -> None:
         """Another generation: what was planned before says nothing any more."""
-        self._asked, self._evictions = None, ()
+        self._asked, self._evictions = None, {}
         self._box.disarm(e.Timer.EVICT)
 
     def _arm(self) -> None:
         if self._evictions:
-            self._box.arm(e.Timer.EVICT, min(eviction.at for eviction in self._evictions))
+            self._box.arm(e.Timer.EVICT, min(self._evictions.values()))

@@ -9,9 +9,9 @@ Not here: when anything is said, asked or sent (member.py, session.py).
 from collections.abc import Mapping
 from dataclasses import replace
 
-from streamsx.assignor.model import Mark, MarkState, WayOut
+from streamsx.assignor.model import MemberAtJoin, WayOut
 from streamsx.assignor.observer import ObserverAssignor
-from streamsx.assignor.partition_assignor import Outcome, Report, StreamsPartitionAssignor
+from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssignor
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
 
@@ -25,7 +25,7 @@ class Seat:
 
     def __init__(self, assignor: Assignor, topics: tuple[str, ...]) -> None:
         self.assignor, self.topics = assignor, topics
-        self.report = Report(0)
+        self.report = MemberAtJoin("")
         self._fresh = True
         self._said = 0, b""
         """The nonce of the last round, and what was said in it."""
@@ -51,13 +51,14 @@ class Seat:
         assignment = Assignment.read(data)
         view = self.assignor.on_assignment(assignment.user_data)
         self._fresh = False
-        mark = None if view.mark is None else _heeded(view.mark, zero)
-        return e.Synced(frozenset(assignment.partitions), view, mark)
+        ends_ms = None if view.mark is None else view.mark.deadline_ms
+        deadline = None if ends_ms is None else ends_ms / 1000 - zero
+        return e.Synced(frozenset(assignment.partitions), view, deadline)
 
     def plan(self, asked: e.Assign, counts: Mapping[str, int], now_ms: int) -> Outcome:
         """As the leader that it was when it was asked. `counts`: partitions by topic."""
         return self.assignor.assign(
-            [(member.member_id, member.metadata) for member in asked.members],
+            asked.members,
             counts,
             leader=asked.member_id,
             generation=asked.generation,
@@ -69,12 +70,7 @@ def planned(request: int, outcome: Outcome, zero: float) -> e.Planned:
     """As the member hears it."""
     return e.Planned(
         request,
-        tuple(outcome.assignments.items()),
+        outcome.assignments,
         outcome.error.name if outcome.error else None,
-        tuple(e.Eviction(due.member, due.at_ms / 1000 - zero) for due in outcome.evictions),
+        {member: at_ms / 1000 - zero for member, at_ms in outcome.evictions.items()},
     )
-
-
-def _heeded(mark: Mark, zero: float) -> e.LeaveMark:
-    ends = None if mark.deadline_ms is None else mark.deadline_ms / 1000 - zero
-    return e.LeaveMark(mark.state is MarkState.LEAVING, ends, mark.epoch_ms)

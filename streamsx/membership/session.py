@@ -16,11 +16,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from streamsx.clock import Clock
 from streamsx.errors import DataError, WorldError
-from streamsx.kafka import wire
+from streamsx.kafka import admin, wire
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import ErrorCode, name_of
@@ -36,7 +37,6 @@ from streamsx.membership.seat import Seat, planned
 from streamsx.model import TopicPartition
 
 LOG = logging.getLogger("streamsx")
-OFFSETS_LANE = "offsets"
 FIND_RETRY_S = 0.1
 EVICT_TIMEOUT_S = 5.0
 
@@ -66,7 +66,6 @@ class Session:
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._leaving = False
         self.losses = 0
         """How often tasks were taken away; any thread may read it."""
         self.failed = ""
@@ -103,7 +102,10 @@ class Session:
         self._cluster, self._over = cluster, asyncio.Event()
         self._lanes = {which: self._lane(which) for which in e.LaneName}
         self._leading = Leading(cluster, self._clock, self.seat, self._counted)
-        self._offsets = Inquiries(self._fetch_offsets, lambda why: LOG.info("positions: %s", why))
+        self._offsets = Inquiries(
+            partial(admin.committed_now, cluster, self._group),
+            lambda why: LOG.info("positions: %s", why),
+        )
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for which, lane in self._lanes.items():
@@ -139,14 +141,7 @@ class Session:
         now = self._clock.now()
         for effect in self.member.step(now, event):
             self._perform(effect)
-        self._tell_leaving()
         self._outage.leased(now, self.lease)
-
-    def _tell_leaving(self) -> None:
-        leaving = self.member.leaving
-        if bool(leaving) is not self._leaving:
-            self._leaving = bool(leaving)
-            self._deliver(e.IsLeaving(leaving.deadline) if leaving else e.Stays())
 
     # -- effects
 
@@ -207,7 +202,9 @@ class Session:
         """A marked member that may still be there behind its deadline."""
         body = requests.leave(self._group, member_id)
         try:
-            reply = await self._ask_coordinator(Api.LEAVE_GROUP, body, EVICT_TIMEOUT_S)
+            node = await self._cluster.coordinator(self._group)
+            connection = await self._cluster.open(node, admin.OFFSETS_LANE)  # beside the member's
+            reply = await connection.ask(Api.LEAVE_GROUP, body, EVICT_TIMEOUT_S)
         except WorldError as error:
             LOG.info("not evicted: %s: %s", member_id, error)
             return
@@ -221,12 +218,9 @@ class Session:
 
     def _send(self, send: e.SendRequest) -> None:
         body = send.body
-        if isinstance(body, e.JoinGroup):
-            word, protocol = self.seat.word(body, self._zero()), self.seat.assignor.name
-            api = Api.JOIN_GROUP
-            fields = requests.join(self._group, self._config, protocol, body, word)
-        else:
-            api, fields = requests.request(self._group, self.seat.assignor.name, body)
+        word = self.seat.word(body, self._zero()) if isinstance(body, e.JoinGroup) else b""
+        protocol = self.seat.assignor.name
+        api, fields = requests.request(self._group, self._config, protocol, body, word)
 
         async def ask(connection: Connection) -> None:
             compile_codecs(connection)
@@ -267,22 +261,6 @@ class Session:
 
     async def _positions(self, ticket: object, tps: tuple[TopicPartition, ...]) -> None:
         self._deliver(e.PositionsRead(ticket, await self._offsets.of(tps)))
-
-    async def _fetch_offsets(
-        self, tps: list[TopicPartition]
-    ) -> tuple[dict[TopicPartition, tuple[int, str]], WorldError | None]:
-        body = requests.offsets_wanted(self._group, tuple(tps))
-        try:
-            reply = await self._ask_coordinator(Api.OFFSET_FETCH, body, self._cluster.timeout_s)
-        except WorldError as error:
-            return {}, error
-        return requests.offsets_known(reply)
-
-    async def _ask_coordinator(self, api: Api, body: dict[str, Any], timeout_s: float) -> Any:
-        """Beside the member's own lanes."""
-        node = await self._cluster.coordinator(self._group)
-        connection = await self._cluster.open(node, OFFSETS_LANE)
-        return await connection.ask(api, body, timeout_s)
 
 
 def compile_codecs(connection: Connection) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from streamsx.assignor.model import Copy, CopyRole, Rules
-from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin, Rules
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.clock import SystemClock
 from streamsx.errors import NotFound, UsageError
 from streamsx.group_tool.departures import Departure, DepartureState
@@ -67,11 +67,11 @@ class Peer:
             case OnAssignment() if message.view.learners:
                 lag = 0 if self.learns else 9_000
                 learners = dict.fromkeys(message.view.learners, Copy(CopyRole.LEARNER, lag))
-                self.session.seat.report = Report(0, copies=learners)
+                self.session.seat.report = MemberAtJoin("", copies=learners)
                 if self.learns:
                     self.session.post(e.Ready())
             case OnAssignment():
-                self.session.seat.report = Report(0)
+                self.session.seat.report = MemberAtJoin("")
 
     def told(self, kind: type[ControlMessage]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]

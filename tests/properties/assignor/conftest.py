@@ -22,7 +22,7 @@ from streamsx.assignor.model import (
     Rules,
     WayOut,
 )
-from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
 
@@ -222,7 +222,14 @@ class Wired(Play):
     def _subscription(self, name: str, claims: set[TaskId]) -> bytes:
         seat, owned = self.seats[name], frozenset(map(source, claims))
         fresh = name not in self.heard
-        report = Report(self.generation, owned, seat.copies, leaving=seat.leaving, fresh=fresh)
+        report = MemberAtJoin(
+            "",
+            nonce=self.generation,
+            claims=owned,
+            copies=seat.copies,
+            leaving=seat.leaving,
+            fresh=fresh,
+        )
         return Subscription(
             topics=tuple(sorted({source(task).topic for task in self.tasks})),
             user_data=self._adapter(name).user_data(report),
@@ -237,7 +244,7 @@ class Wired(Play):
         heirs = frozenset(task for task, heir in plan.heirs.items() if heir == name)
         assert self._adapter(name).tasks_of(assignment.partitions) == set(plan.active[name])
         assert (view.learners, view.promises) == (frozenset(plan.learner[name]), heirs)
-        assert view.more == (plan.follow_up or any(plan.learner.values()))
+        assert view.more == (bool(plan.withheld) or any(plan.learner.values()))
         assert view.no_takers == plan.no_takers
         assert view.leader == (name == min(self.seats))
         self.heard[name] = self.generation

@@ -188,8 +188,8 @@ def test_every_small_world_gets_a_lawful_plan() -> None:
 
 ORDERED = """
 from random import Random
-from streamsx.assignor.model import Copy, CopyRole, Rules
-from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin, Rules
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
 
@@ -203,7 +203,7 @@ for seed in range(10):
         me = StreamsPartitionAssignor(subtopologies=subtopologies, rules=Rules(), **who)
         owned = frozenset(free.pop(random.randrange(len(free))) for _ in range(4))
         copies = {TaskId(0, p): Copy(CopyRole(random.randint(1, 4)), 5) for p in range(9)}
-        data = me.user_data(Report(1, owned, copies))
+        data = me.user_data(MemberAtJoin("", nonce=1, claims=owned, copies=copies))
         said.append((name, Subscription(("in", "out"), data, tuple(owned), 1).write()))
     counts = dict.fromkeys(("in", "out", "other"), 9)
     outcome = me.assign(said, counts, leader="e", generation=1, now_ms=0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streamsx.assignor.assign import assign
 from streamsx.assignor.model import Group, MemberAtJoin, PlannedTask, Rules
-from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
 
@@ -118,7 +118,7 @@ def test_a_task_changes_hands_once_per_change_of_the_group(direct: "type[Play]")
         while moves:
             holder |= {task: name for name, seat in group.seats.items() for task in seat.active}
             plan = group.round()
-            moves = plan.follow_up or bool(plan.parked) or any(plan.learner.values())
+            moves = bool(plan.withheld or plan.parked) or any(plan.learner.values())
             for name, seat in group.seats.items():
                 hands.update(task for task in seat.active if holder[task] != name)
                 if seat.unready and random.random() < 0.7:
@@ -145,9 +145,9 @@ def test_each_wave_of_hand_overs_costs_two_rebalances(
         group.start(f"n{number:02}")
 
     count = 1
-    while (plan := group.round()).follow_up or any(plan.learner.values()):
+    while (plan := group.round()).withheld or any(plan.learner.values()):
         count += 1
-        if not plan.follow_up:
+        if not plan.withheld:
             for seat in group.seats.values():
                 for task in seat.unready:
                     seat.reach(task, 0)
@@ -182,7 +182,7 @@ def test_in_bytes_it_takes_little_longer_and_the_group_fits_into_its_record() ->
     }
     said = []
     for member in group.members:
-        data = adapters[member.id].user_data(Report(1, member.claims))
+        data = adapters[member.id].user_data(MemberAtJoin("", nonce=1, claims=member.claims))
         said.append((member.id, Subscription(topics, data, tuple(member.claims), 1).write()))
     counts = dict.fromkeys(topics, TASKS // len(topics))
     before = time.process_time()

@@ -23,7 +23,7 @@ def said(
 
 
 def claims(**metadata: bytes) -> dict[str, frozenset[TopicPartition]]:
-    return {member.id: member.claims for member in read_members(list(metadata.items())).members}
+    return {member.id: member.claims for member in read_members(list(metadata.items()))[0]}
 
 
 def test_the_claim_of_the_highest_generation_counts() -> None:
@@ -42,18 +42,18 @@ def test_claims_of_one_generation_all_count() -> None:
 
 
 def test_a_member_whose_user_data_cannot_be_read_is_opaque_but_keeps_its_claims() -> None:
-    joined = read_members([("damaged", said(A, data=b"\x01\x01\x03"))])
+    members, notes = read_members([("damaged", said(A, data=b"\x01\x01\x03"))])
 
-    (note,) = joined.notes
-    assert joined.members == (MemberAtJoin("damaged", opaque=True, claims=frozenset({A})),)
+    (note,) = notes
+    assert members == (MemberAtJoin("damaged", opaque=True, claims=frozenset({A})),)
     assert note.startswith("a member that cannot be read: damaged: user data ends early")
 
 
 def test_a_member_whose_subscription_cannot_be_read_claims_nothing() -> None:
-    joined = read_members([("lost", b"\xff")])
+    members, notes = read_members([("lost", b"\xff")])
 
-    assert joined.members == (MemberAtJoin("lost", opaque=True),)
-    assert len(joined.notes) == 2
+    assert members == (MemberAtJoin("lost", opaque=True),)
+    assert len(notes) == 2
 
 
 def test_a_member_is_what_it_says_it_is() -> None:
@@ -61,7 +61,7 @@ def test_a_member_is_what_it_says_it_is() -> None:
         "", instance="x", capacity=2, copies={T: Copy(CopyRole.LEARNER, 5)}, nonce=3
     )
 
-    assert read_members([("m", said(A, member=member))]).members == (
+    assert read_members([("m", said(A, member=member))])[0] == (
         replace(member, id="m", claims=frozenset({A})),
     )
 
@@ -70,8 +70,8 @@ def test_a_promise_of_an_older_plan_is_none() -> None:
     member = MemberAtJoin("", heirs=frozenset({T}), round=7)
     newer = replace(member, heirs=frozenset(), round=8)
 
-    alone = read_members([("m", said(member=member))]).members
-    late = read_members([("m", said(member=member)), ("n", said(member=newer))]).members
+    alone = read_members([("m", said(member=member))])[0]
+    late = read_members([("m", said(member=member)), ("n", said(member=newer))])[0]
 
     assert alone[0].heirs == {T}
     assert late[0].heirs == frozenset()
@@ -80,7 +80,7 @@ def test_a_promise_of_an_older_plan_is_none() -> None:
 def test_a_member_knows_the_subtopologies_whose_signatures_are_the_leaders() -> None:
     def knows(theirs: tuple[int, ...]) -> frozenset[int] | None:
         metadata = [("m", said(member=MemberAtJoin("", signatures=theirs)))]
-        return read_members(metadata, (7, 8, 9)).members[0].knows
+        return read_members(metadata, (7, 8, 9))[0][0].knows
 
     assert knows((7, 5, 9)) == frozenset({0, 2})
     assert knows((7,)) == frozenset({0})

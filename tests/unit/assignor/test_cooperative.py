@@ -16,7 +16,7 @@ def test_an_heir_with_a_copy_goes_on_learning_with_a_promise(group: Build, tell:
 
     assert tell(plan) == {"a": "", "b": "^0_0"}
     assert plan.withheld == {T: Withheld("id-a", "id-b", "still owned by a")}
-    assert (plan.revoke["id-a"], plan.follow_up) == ((T,), True)
+    assert (plan.revoke["id-a"], *plan.withheld) == ((T,), T)
 
 
 def test_an_heir_without_a_copy_has_nothing_to_be_promised(group: Build, tell: Tell) -> None:
@@ -51,4 +51,4 @@ def test_what_has_been_released_is_given(group: Build, tell: Tell) -> None:
 
     assert tell(plan) == {"a": "0_1", "b": "0_0"}
     assert plan.revoke == {"id-a": (), "id-b": ()}
-    assert not plan.follow_up
+    assert not plan.withheld

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from streamsx.assignor.assign import assign
-from streamsx.assignor.leaving import DueEviction, evictions, leavers
+from streamsx.assignor.leaving import evictions, leavers
 from streamsx.assignor.model import (
     Group,
     Mark,
@@ -97,11 +97,11 @@ def test_marked_instances_are_removed_five_seconds_after_their_deadline() -> Non
         "gone": asked(MarkState.LEAVING, 1000),
     }
 
-    assert evictions(members, Memory(marks=marks), now_ms=0) == (DueEviction("1", 6000),)
+    assert evictions(members, Memory(marks=marks), now_ms=0) == {"1": 6000}
 
 
 def test_who_comes_back_behind_its_deadline_is_to_hear_of_the_mark_first() -> None:
     """Removed at once it joined again, was removed again, and so for ever."""
     member, marks = MemberAtJoin("1", instance="a"), {"a": asked(MarkState.LEAVING, 1000)}
 
-    assert evictions([member], Memory(marks=marks), now_ms=9000) == (DueEviction("1", 14_000),)
+    assert evictions([member], Memory(marks=marks), now_ms=9000) == {"1": 14_000}

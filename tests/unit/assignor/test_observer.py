@@ -1,10 +1,9 @@
 """How a tool is heard, and what it sees."""
 
-from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, Rules, WayOut
+from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, MemberAtJoin, Rules, WayOut
 from streamsx.assignor.observer import ObserverAssignor, describe
 from streamsx.assignor.partition_assignor import (
     Outcome,
-    Report,
     StreamsPartitionAssignor,
     Subtopology,
 )
@@ -37,18 +36,20 @@ def plan(leader: StreamsPartitionAssignor, metadata: list[tuple[str, bytes]]) ->
 
 
 def test_an_observer_holds_nothing_and_tells_its_marks() -> None:
-    member = read_join(ObserverAssignor({"b": MARK}, nonce=0).user_data(Report(3)))
+    member = read_join(ObserverAssignor({"b": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=3)))
 
     assert (member.observer, member.marks, member.nonce) == (True, {"b": MARK}, 3)
 
 
 def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
     a, b = assignor("a"), assignor("b")
-    plan(a, [("1", said(a.user_data(Report(1))))])
-    learns = Report(1, frozenset({P1}), {T0: Copy(CopyRole.LEARNER, 9)})
+    plan(a, [("1", said(a.user_data(MemberAtJoin("", nonce=1))))])
+    learns = MemberAtJoin(
+        "", nonce=1, claims=frozenset({P1}), copies={T0: Copy(CopyRole.LEARNER, 9)}
+    )
     metadata = [
-        ("tool", said(ObserverAssignor({"b": MARK}, nonce=0).user_data(Report(1)))),
-        ("1", said(a.user_data(Report(1, frozenset({P0}))), P0)),
+        ("tool", said(ObserverAssignor({"b": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=1)))),
+        ("1", said(a.user_data(MemberAtJoin("", nonce=1, claims=frozenset({P0}))), P0)),
         ("2", said(b.user_data(learns), P1)),
     ]
 
@@ -61,18 +62,18 @@ def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
     assert view.mark == MARK
     assert read_assignment(answers["2"].user_data).learners == {T0}
     words = [read_assignment(answer.user_data) for answer in answers.values()]
-    assert {(word.round, word.more) for word in words} == {(1, True)}
+    assert {(word.memory.round, word.more) for word in words} == {(1, True)}
 
 
 def test_a_group_is_described_from_its_bytes_alone() -> None:
     a, b, c = assignor("a"), assignor("b"), assignor("c")
     lag = {T0: Copy(CopyRole.LEARNER, 90_000)}
     metadata = [
-        ("1", said(a.user_data(Report(1, frozenset({P0, P1}))), P0, P1)),
-        ("2", said(b.user_data(Report(1, copies=lag, leaving=None)))),
-        ("3", said(c.user_data(Report(1, leaving=WayOut(77))))),
+        ("1", said(a.user_data(MemberAtJoin("", nonce=1, claims=frozenset({P0, P1}))), P0, P1)),
+        ("2", said(b.user_data(MemberAtJoin("", nonce=1, copies=lag, leaving=None)))),
+        ("3", said(c.user_data(MemberAtJoin("", nonce=1, leaving=WayOut(77))))),
         ("4", said(b"\x09\x09")),
-        ("tool", said(ObserverAssignor({"a": MARK}, nonce=0).user_data(Report(1)))),
+        ("tool", said(ObserverAssignor({"a": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=1)))),
     ]
     outcome = plan(a, metadata)
 
@@ -96,7 +97,10 @@ def test_who_runs_nothing_as_the_leader_does_is_named() -> None:
         version="0.1.0",
     )
     a = assignor("a")
-    metadata = [("1", said(a.user_data(Report(1)))), ("2", said(other.user_data(Report(1))))]
+    metadata = [
+        ("1", said(a.user_data(MemberAtJoin("", nonce=1)))),
+        ("2", said(other.user_data(MemberAtJoin("", nonce=1)))),
+    ]
     outcome = plan(a, metadata)
 
     report = describe([(m, data, outcome.assignments[m]) for m, data in metadata])
@@ -112,8 +116,8 @@ def test_withheld_tasks_are_named() -> None:
     a, b = assignor("a"), assignor("b")
     ready = {T1: Copy(CopyRole.LEARNER, 0)}
     metadata = [
-        ("1", said(a.user_data(Report(1, frozenset({P0, P1}))), P0, P1)),
-        ("2", said(b.user_data(Report(1, copies=ready)))),
+        ("1", said(a.user_data(MemberAtJoin("", nonce=1, claims=frozenset({P0, P1}))), P0, P1)),
+        ("2", said(b.user_data(MemberAtJoin("", nonce=1, copies=ready)))),
     ]
     outcome = plan(a, metadata)
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx.assignor import partition_assignor
-from streamsx.assignor.leaving import DueEviction
 from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
     Mark,
     MarkState,
+    MemberAtJoin,
     Memory,
     Plan,
     Rules,
@@ -24,7 +24,6 @@ from streamsx.assignor.model import (
 from streamsx.assignor.observer import ObserverAssignor
 from streamsx.assignor.partition_assignor import (
     Outcome,
-    Report,
     StreamsPartitionAssignor,
     Subtopology,
 )
@@ -40,7 +39,7 @@ from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
 
 COUNTS = {"left": 3, "right": 2, "counts": 2}
-NOTHING = Report(1)
+NOTHING = MemberAtJoin("", nonce=1)
 
 
 def assignor(
@@ -116,7 +115,17 @@ def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
     }
     stalled = frozenset({TaskId(1, 0)})
     claims, stopped = tps("left-0 right-0 counts-1"), {TaskId(0, 0): "why"}
-    report = Report(4, claims, copies, stalled, WayOut(9), fresh=True, stopped=stopped)
+    report = MemberAtJoin(
+        "",
+        nonce=4,
+        claims=claims,
+        copies=copies,
+        stalled=stalled,
+        leaving=WayOut(9),
+        fresh=True,
+        stopped=frozenset(stopped),
+        reasons=stopped,
+    )
 
     member = read_join(assignor().user_data(report))
 
@@ -139,7 +148,7 @@ def test_what_the_leader_said_last_is_repeated_at_the_next_join() -> None:
     word = AssignmentView(Memory(6, marks=marks), learners=promised, promises=promised)
 
     view = me.on_assignment(write_assignment(word))
-    member = read_join(me.user_data(Report(1, tps("counts-1"))))
+    member = read_join(me.user_data(MemberAtJoin("", nonce=1, claims=tps("counts-1"))))
 
     assert view == replace(word, mark=marks["a"])
     assert (member.round, member.marks) == (6, marks)
@@ -188,7 +197,12 @@ def test_members_hurry_while_somebody_learns_or_a_tool_is_there() -> None:
     a, b = assignor("a"), assignor("b")
     both = ("1", said(a.user_data(NOTHING), "left-0 right-0 left-1 right-1 counts-0 counts-1"))
     other = ("2", said(b.user_data(NOTHING), "left-2"))
-    tool = ("tool", Subscription((), ObserverAssignor({}, nonce=0).user_data(Report(1))).write())
+    tool = (
+        "tool",
+        Subscription(
+            (), ObserverAssignor({}, nonce=0).user_data(MemberAtJoin("", nonce=1))
+        ).write(),
+    )
 
     learns = lead(a, [both, other])
     asked = lead(a, [both, tool])
@@ -208,7 +222,7 @@ def test_while_nothing_is_known_of_a_source_topic_nothing_moves() -> None:
     assert (outcome.error, outcome.plan) == (ErrorWord.SOURCE_TOPIC_MISSING, None)
     assert given_to(outcome, "1") == tps("counts-0")
     word = word_for(outcome, "2")
-    assert (word.error, word.round) == (ErrorWord.SOURCE_TOPIC_MISSING, 1)
+    assert (word.error, word.memory.round) == (ErrorWord.SOURCE_TOPIC_MISSING, 1)
     assert outcome.notes == ("source topics are missing: right: claims stay, create them",)
 
 
@@ -306,7 +320,7 @@ def test_a_leader_goes_on_balancing_where_its_last_plan_stopped() -> None:
 def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
     a, b = assignor("a"), assignor("b")
     mark = Mark(MarkState.LEAVING, 2000, epoch_ms=9)
-    tool = said(ObserverAssignor({"b": mark}, nonce=0).user_data(Report(1)))
+    tool = said(ObserverAssignor({"b": mark}, nonce=0).user_data(MemberAtJoin("", nonce=1)))
 
     outcome = lead(
         a,
@@ -314,7 +328,7 @@ def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
     )
     view = b.on_assignment(Assignment.read(outcome.assignments["2"]).user_data)
 
-    assert outcome.evictions == (DueEviction("2", 7000),)
+    assert outcome.evictions == {"2": 7000}
     assert view.mark == mark
     assert given_to(outcome, "tool") == frozenset()
     assert word_for(outcome, "tool").memory == word_for(outcome, "1").memory
@@ -324,7 +338,12 @@ def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
 def test_no_bytes_of_a_member_stop_the_leader(choose: st.DataObject) -> None:
     a, b = assignor("a"), assignor("b")
     copies = {TaskId(1, 0): Copy(CopyRole.LEARNER, 5), TaskId(1, 1): Copy(CopyRole.DORMANT, None)}
-    data = bytearray(said(b.user_data(Report(1, tps("left-0 right-0"), copies)), "left-0 right-0"))
+    data = bytearray(
+        said(
+            b.user_data(MemberAtJoin("", nonce=1, claims=tps("left-0 right-0"), copies=copies)),
+            "left-0 right-0",
+        )
+    )
     for _ in range(choose.draw(st.integers(1, 4))):
         data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
     cut = bytes(data[: choose.draw(st.integers(0, len(data)))])

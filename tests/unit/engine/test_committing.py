@@ -459,7 +459,7 @@ def test_ten_records_in_a_row_that_fail_stop_their_task_at_the_first_of_them(
     (told,) = errors(station)
     assert told.startswith("task stopped: 0_0, words-0 offset 11: 10 records in a row failed")
     assert e.Want("task 0_0 stopped") in station.hand.posted
-    assert station.made.session.seat.report.stopped == {T0: told}
+    assert station.made.session.seat.report.reasons == {T0: told}
     since = bench.scheduler.now
     feed(bench, "d")
     feed(bench, "x", partition=1)

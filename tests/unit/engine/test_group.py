@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from streamsx.app.app import App
-from streamsx.assignor.partition_assignor import Report
+from streamsx.assignor.model import MemberAtJoin
 from streamsx.clock import SystemClock
 from streamsx.config import Config
 from streamsx.engine.assemble import (
@@ -116,7 +116,7 @@ def test_state_has_the_tasks_that_it_was_made_for_and_all_else_follows_its_topic
     directory = StateDirectory(tmp_path, "app")
     assignor = assignor_of(given_of(app, directory))
     directory.release()
-    said = [("m", Subscription(("orders",), assignor.user_data(Report(1))).write())]
+    said = [("m", Subscription(("orders",), assignor.user_data(MemberAtJoin("", nonce=1))).write())]
     outcome = assignor.assign(said, {"orders": 3}, leader="m", generation=1, now_ms=0)
     assigned = Assignment.read(outcome.assignments["m"]).partitions
     assert [tp.partition for tp in assigned] == list(range(tasks))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from streamsx.assignor.model import Rules
-from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.model import MemberAtJoin, Rules
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.clock import SystemClock
 from streamsx.errors import ForeignProtocol, NotFound
 from streamsx.group_tool import look
@@ -37,7 +37,7 @@ def stable() -> Body:
         instance="a",
         version="0.1.0",
     )
-    said = Subscription(("in",), leader.user_data(Report(1))).write()
+    said = Subscription(("in",), leader.user_data(MemberAtJoin("", nonce=1))).write()
     plan = leader.assign([("m1", said)], {"in": 1}, leader="m1", generation=4, now_ms=1)
     return told("Stable", member_metadata=said, member_assignment=plan.assignments["m1"])
 

@@ -2,15 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamsx.assignor.model import Mark, MarkState, Memory, Rules
-from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.model import Mark, MarkState, MemberAtJoin, Memory, Rules
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.assignor.wire import AssignmentView, read_join, write_assignment
 from streamsx.broker.classic import GroupConfig
 from streamsx.broker.server import BrokerServer
@@ -24,14 +24,16 @@ from streamsx.errors import (
     WorldError,
 )
 from streamsx.group_tool import look, observer
-from streamsx.group_tool.observer import Observer
+from streamsx.group_tool.observer import tell
 from streamsx.kafka.admin import describe_group
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.kafka.wire import Api
+from streamsx.membership import events as e
 from streamsx.membership import member as machine
 from streamsx.membership import requests
+from streamsx.membership.member import MemberConfig
 from streamsx.model import TopicPartition
 from tests.support.scripted_broker import NODE, Answer, Asked, ScriptedBroker
 
@@ -64,7 +66,7 @@ class Worker:
         """Joins, leads if it is elected, syncs."""
         self.nonce += 1
         connection, claims = await self.lane("round"), frozenset(self.claims)
-        user_data = self.assignor.user_data(Report(self.nonce, claims))
+        user_data = self.assignor.user_data(MemberAtJoin("", nonce=self.nonce, claims=claims))
         said = Subscription(("in",), user_data, self.claims, 1).write()
         body = {
             "session_timeout": 6_000, "rebalance_timeout": 6_000, "protocol_type": "consumer",
@@ -76,15 +78,16 @@ class Worker:
             self.id = joined.member_id
             if not joined.error_code:
                 break
-        given: dict[str, bytes] = {}
+        given: Mapping[str, bytes] = {}
         if joined.leader == self.id:
             metadata = [(m.member_id, bytes(m.metadata)) for m in joined.members]
             outcome = self.assignor.assign(
                 metadata, {"in": 2}, leader=self.id, generation=joined.generation_id, now_ms=10
             )
-            given = dict(outcome.assignments)
-        sync = requests.sync(GROUP, self.protocol, self.id, joined.generation_id, given)
-        synced = await connection.ask(Api.SYNC_GROUP, sync)
+            given = outcome.assignments
+        sync = e.SyncGroup(self.id, joined.generation_id, given)
+        api, fields = requests.request(GROUP, MemberConfig(), self.protocol, sync)
+        synced = await connection.ask(api, fields)
         assert not synced.error_code
         assignment = Assignment.read(bytes(synced.assignment))
         self.view = self.assignor.on_assignment(assignment.user_data)
@@ -112,7 +115,7 @@ def embedded(story: Story, folder: Path, groups: GroupConfig | None = None) -> N
 
 
 def tool(cluster: Cluster, timeout_s: float = 5.0) -> "asyncio.Task[bool]":
-    told = Observer(cluster, SystemClock(), GROUP).tell(MARKS, timeout_s)
+    told = tell(cluster, SystemClock(), GROUP, MARKS, timeout_s)
     return asyncio.create_task(told, name="tool")
 
 

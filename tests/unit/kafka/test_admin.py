@@ -365,6 +365,38 @@ def test_topics_that_a_group_has_committed_in_are_asked_until_its_coordinator_is
     run(story, {Api.OFFSET_FETCH: fetches})
 
 
+def test_offsets_are_told_of_those_that_have_an_answer() -> None:
+    told: list[wire.Body] = []
+
+    def fetches(asked: Asked) -> wire.Body:
+        assert asked.body.require_stable
+        assert [(t.name, t.partition_indexes) for t in asked.body.topics] == [("a", [0, 1])]
+        return told.pop(0)
+
+    def answer(*given: int, error_code: int = 0) -> None:
+        parts = [
+            {"partition_index": n, "error_code": c, "committed_offset": 10 + n, "metadata": None}
+            for n, c in enumerate(given)
+        ]
+        told.append({"error_code": error_code, "topics": [{"name": "a", "partitions": parts}]})
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        found = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
+        broker.answers[Api.FIND_COORDINATOR] = lambda asked: found
+        answer(0, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        some, why = await admin.committed_now(cluster, "g", [A1, A0])
+        assert some == {A0: (10, "")}
+        assert str(why) == "offsets refused: UNSTABLE_OFFSET_COMMIT"
+        answer(0, 0)
+        every = {A0: (10, ""), A1: (11, "")}
+        assert await admin.committed_now(cluster, "g", [A0, A1]) == (every, None)
+        answer(0, 0, error_code=ErrorCode.NOT_COORDINATOR)
+        some, why = await admin.committed_now(cluster, "g", [A0, A1])
+        assert (some, str(why)) == ({}, "offsets refused: NOT_COORDINATOR")
+
+    run(story, {Api.OFFSET_FETCH: fetches})
+
+
 def test_ids_of_topics_are_told_and_which_are_not_there() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         told = {

@@ -79,10 +79,10 @@ class Play:
         return self.answer(e.JoinGroup, 0, body)
 
     def synced(
-        self, *tps: TopicPartition, mark: e.LeaveMark | None = None, **view: Any
+        self, *tps: TopicPartition, deadline: float | None = None, **view: Any
     ) -> list[e.Effect]:
         """SYNCING -> STABLE."""
-        said = e.Synced(frozenset(tps), AssignmentView(**view), mark)
+        said = e.Synced(frozenset(tps), AssignmentView(**view), deadline)
         return self.answer(e.SyncGroup, 0, said)
 
     def stable(self, *tps: TopicPartition, generation: int = 1) -> list[e.Effect]:

@@ -7,7 +7,7 @@ from streamsx.membership import events as e
 from streamsx.membership.answers import COLUMNS, TABLE, Verdict, denies, verdict
 
 JOIN = e.JoinGroup("m1", (), -1, 1, False, None, "")
-SYNC = e.SyncGroup("m1", 1, ())
+SYNC = e.SyncGroup("m1", 1, {})
 BEAT = e.Heartbeat("m1", 1)
 COMMIT = e.OffsetCommit("m1", 1, {})
 ALL: tuple[e.Request, ...] = (JOIN, SYNC, BEAT, COMMIT)

@@ -7,7 +7,7 @@ from streamsx.membership.calls import JITTER, PAUSE_MAX_S, PAUSE_MIN_S, Calls
 from streamsx.membership.effects import Effects
 
 BEAT, JOIN = e.LaneName.BEAT, e.LaneName.JOIN
-SYNC = e.SyncGroup("m1", 1, ())
+SYNC = e.SyncGroup("m1", 1, {})
 HEARTBEAT = e.Heartbeat("m1", 1)
 COMMIT = e.OffsetCommit("m1", 1, {})
 

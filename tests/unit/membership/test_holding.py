@@ -96,7 +96,7 @@ def test_what_is_not_released_in_time_is_lost_and_its_timer_follows(
 
 
 def test_what_is_lost_fails_its_commits_too(box: Effects, mine: Holding) -> None:
-    mine.commit(e.Commit(7, offsets(P), 1))
+    mine.commits.ask(e.Commit(7, offsets(P), 1))
     mine.lose_all(e.Refusal.FENCED)
     (lost, failed) = box.out
     assert isinstance(lost, e.Lost)
@@ -111,18 +111,18 @@ def test_what_is_lost_fails_its_commits_too(box: Effects, mine: Holding) -> None
 def test_a_commit_that_is_under_way_is_something_and_one_that_waits_is_not(
     box: Effects, mine: Holding
 ) -> None:
-    mine.commit(e.Commit(7, offsets(P, Q), 1))
-    assert mine.next_commit(stable=True) == offsets(P, Q)
+    mine.commits.ask(e.Commit(7, offsets(P, Q), 1))
+    assert mine.commits.next(stable=True) == offsets(P, Q)
     mine.released(e.Released(frozenset({P, Q}), asked(mine)))
     assert (mine.claims.owned, mine.nothing) == (frozenset(), False)
     out = box.open(11.0)
-    mine.committed(Verdict.GOOD, e.Reply(1, 0, e.Committed({Q: 29})))
+    mine.commits.answered(Verdict.GOOD, e.Reply(1, 0, e.Committed({Q: 29})))
     assert (out, mine.nothing) == ([e.CommitDone(7, (), {Q: 29})], True)
 
 
 def test_a_commit_of_what_is_gone_meanwhile_is_not_sent(box: Effects, mine: Holding) -> None:
-    mine.commit(e.Commit(7, offsets(P), 1))
+    mine.commits.ask(e.Commit(7, offsets(P), 1))
     mine.released(e.Released(frozenset({P}), asked(mine)))
     out = box.open(11.0)
-    assert mine.next_commit(stable=True) == {}
+    assert mine.commits.next(stable=True) == {}
     assert out == [e.CommitFailed(7, e.Refusal.NOT_OWNED)]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from streamsx.assignor.model import Rules
-from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.model import MemberAtJoin, Rules
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.assignor.wire import ErrorWord
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
@@ -22,8 +22,8 @@ ASSIGNOR = StreamsPartitionAssignor(
     subtopologies=[Subtopology(0, ("a", "b"), False, 1)],
     rules=Rules(), process=bytes(16), instance="m", version="0.1.0",
 )  # fmt: skip
-SUBSCRIBED = Subscription(("a", "b"), ASSIGNOR.user_data(Report(1))).write()
-ASKED = e.Assign(1, "m1", 1, (e.JoinedMember("m1", SUBSCRIBED),))
+SUBSCRIBED = Subscription(("a", "b"), ASSIGNOR.user_data(MemberAtJoin("", nonce=1))).write()
+ASKED = e.Assign(1, "m1", 1, [("m1", SUBSCRIBED)])
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,15 @@
-"""Until when tasks may run."""
+"""Until when tasks may run, and when heartbeats are due."""
 
 from streamsx.membership import events as e
 from streamsx.membership.effects import Effects
-from streamsx.membership.lease import Lease
+from streamsx.membership.lease import HURRY_INTERVAL_S, HURRY_S, Lease
 
 FENCED = e.Count("self-fence-total")
 
 
 def test_it_counts_from_the_sending_of_what_was_answered() -> None:
     box = Effects()
-    lease = Lease(box, 10.0)
+    lease = Lease(box, 10.0, 3.0)
     out = box.open(19.9)
     lease.contact(10.0)
     assert (lease.until, out) == (20.0, [e.Arm(e.Timer.FENCE, 20.0)])
@@ -17,7 +17,7 @@ def test_it_counts_from_the_sending_of_what_was_answered() -> None:
 
 def test_an_answer_to_what_was_sent_before_shortens_nothing() -> None:
     box = Effects()
-    lease = Lease(box, 10.0)
+    lease = Lease(box, 10.0, 3.0)
     lease.contact(4.0)
     out = box.open(6.0)
     lease.contact(3.0)
@@ -26,10 +26,48 @@ def test_an_answer_to_what_was_sent_before_shortens_nothing() -> None:
 
 def test_its_end_is_counted_and_a_timer_of_before_is_not() -> None:
     box = Effects()
-    lease = Lease(box, 10.0)
+    lease = Lease(box, 10.0, 3.0)
     lease.contact(0.0)
     early = box.open(9.9)
     lease.ended()
     late = box.open(10.0)
     lease.ended()
     assert (early, late) == ([], [FENCED])
+
+
+def due(box: Effects, lease: Lease, now: float) -> e.Effect:
+    """When the next one is, as of now."""
+    out = box.open(now)
+    lease.beat()
+    (armed,) = out
+    return armed
+
+
+def beat(at: float) -> e.Effect:
+    return e.Arm(e.Timer.HEARTBEAT, at)
+
+
+def test_they_come_at_the_interval() -> None:
+    box = Effects()
+    lease = Lease(box, 45.0, 3.0)
+    assert due(box, lease, 0.0) == beat(3.0)
+    assert due(box, lease, 3.0) == beat(6.0)
+
+
+def test_in_a_hurry_they_come_at_once_and_for_a_while() -> None:
+    box = Effects()
+    lease = Lease(box, 45.0, 3.0)
+    out = box.open(10.0)
+    lease.hurry()
+    assert out == [beat(10.0 + HURRY_INTERVAL_S)]
+    assert due(box, lease, 9.9 + HURRY_S) == beat(9.9 + HURRY_S + HURRY_INTERVAL_S)
+    assert due(box, lease, 10.0 + HURRY_S) == beat(13.0 + HURRY_S)
+
+
+def test_the_next_round_ends_the_hurry() -> None:
+    box = Effects()
+    lease = Lease(box, 45.0, 3.0)
+    box.open(10.0)
+    lease.hurry()
+    lease.calm()
+    assert due(box, lease, 10.5) == beat(13.5)

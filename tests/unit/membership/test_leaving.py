@@ -2,6 +2,7 @@
 
 import pytest
 
+from streamsx.assignor.model import Mark, MarkState
 from streamsx.membership import events as e
 from streamsx.membership.effects import Effects
 from streamsx.membership.leaving import Leaving
@@ -20,38 +21,38 @@ def leaving(box: Effects) -> Leaving:
     return Leaving(box)
 
 
-def leave(epoch_ms: int, deadline: float | None = None) -> e.LeaveMark:
-    return e.LeaveMark(leaving=True, deadline=deadline, epoch_ms=epoch_ms)
+def leave(epoch_ms: int, deadline: float | None = None) -> tuple[Mark, float | None]:
+    return Mark(MarkState.LEAVING, epoch_ms=epoch_ms), deadline
 
 
-def stay(epoch_ms: int) -> e.LeaveMark:
-    return e.LeaveMark(leaving=False, deadline=None, epoch_ms=epoch_ms)
+def stay(epoch_ms: int) -> tuple[Mark, float | None]:
+    return Mark(MarkState.CANCELLED, epoch_ms=epoch_ms), None
 
 
 def test_a_deadline_of_a_drain_only_moves_closer(box: Effects, leaving: Leaving) -> None:
     assert not leaving
     assert leaving.drain(e.Leave(None)) == LEAVES
-    assert (bool(leaving), leaving.deadline, box.out) == (True, None, [])
+    assert (bool(leaving), leaving.deadline, box.out) == (True, None, [e.IsLeaving(None)])
     told = [leaving.drain(e.Leave(at)) for at in (60.0, 25.0, 90.0, None)]
     assert (told, leaving.deadline) == ([None] * 4, 25.0)
-    assert box.out == [e.Arm(DRAIN, 60.0), e.Arm(DRAIN, 25.0)]
+    assert box.out == [e.IsLeaving(None), e.Arm(DRAIN, 60.0), e.Arm(DRAIN, 25.0)]
 
 
 def test_of_marks_only_one_that_is_newer_than_the_last_counts(leaving: Leaving) -> None:
-    assert leaving.heed(None) is None
-    assert leaving.heed(leave(5, 60.0)) == LEAVES
-    assert leaving.heed(leave(5, 20.0)) is None
-    assert leaving.heed(stay(4)) is None
+    assert leaving.heed(None, None) is None
+    assert leaving.heed(*leave(5, 60.0)) == LEAVES
+    assert leaving.heed(*leave(5, 20.0)) is None
+    assert leaving.heed(*stay(4)) is None
     assert (leaving.draining, leaving.deadline) == (True, 60.0)
 
 
 def test_a_mark_takes_back_what_a_mark_has_asked_for(box: Effects, leaving: Leaving) -> None:
-    leaving.heed(leave(5, 60.0))
+    leaving.heed(*leave(5, 60.0))
     box.open(1.0)
-    assert leaving.heed(stay(6)) == STAYS
-    assert (bool(leaving), leaving.deadline, box.out) == (False, None, [e.Disarm(DRAIN)])
-    assert leaving.heed(stay(7)) is None
-    assert leaving.heed(leave(8)) == LEAVES
+    assert leaving.heed(*stay(6)) == STAYS
+    assert (bool(leaving), leaving.deadline, box.out) == (False, None, [e.Disarm(DRAIN), e.Stays()])
+    assert leaving.heed(*stay(7)) is None
+    assert leaving.heed(*leave(8)) == LEAVES
 
 
 def test_a_mark_does_not_take_back_what_its_process_was_told(
@@ -59,9 +60,9 @@ def test_a_mark_does_not_take_back_what_its_process_was_told(
 ) -> None:
     """The leader that planned so is to hear that it leaves all the same."""
     leaving.drain(e.Leave(25.0))
-    assert leaving.heed(stay(6)) == LEAVES
+    assert leaving.heed(*stay(6)) == LEAVES
     assert (leaving.draining, leaving.deadline) == (True, 25.0)
-    assert box.out == [e.Arm(DRAIN, 25.0)]
+    assert box.out == [e.Arm(DRAIN, 25.0), e.IsLeaving(25.0)]
 
 
 def test_a_halt_follows_a_drain_with_its_own_deadline(box: Effects, leaving: Leaving) -> None:
@@ -79,7 +80,7 @@ def test_a_deadline_of_a_halt_only_moves_closer_and_nothing_undoes_it(leaving: L
     leaving.halt(10.0)
     assert leaving.deadline == 10.0
     assert leaving.drain(e.Leave(5.0)) is None
-    assert leaving.heed(stay(6)) is None
+    assert leaving.heed(*stay(6)) is None
     assert (leaving.halting, leaving.draining, leaving.deadline) == (True, False, 10.0)
 
 

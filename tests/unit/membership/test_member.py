@@ -1,10 +1,12 @@
 """membership/member.py: joining, owning, being fenced and leaving, as stories."""
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
+from streamsx.assignor.model import Mark, MarkState
 from streamsx.assignor.wire import AssignmentView
 from streamsx.errors import InvalidTransition
 from streamsx.membership import events as e
@@ -38,7 +40,7 @@ def test_a_follower_syncs_with_nothing_and_hears_everything_in_order(play: Plays
     group.begin()
     effects = group.joined(1)
     assert only(effects, e.Assign) == []
-    assert group.last(e.SyncGroup).body.assignments == ()
+    assert group.last(e.SyncGroup).body.assignments == {}
     assert group.synced(P, Q, generation=1) == [
         e.OnAssignment(1, (P, Q), AssignmentView(generation=1)),
         e.Assigned((P, Q)),
@@ -52,8 +54,8 @@ def test_the_leader_plans_before_it_syncs(play: Plays) -> None:
     assign = only(group.joined(1, leader=True), e.Assign)[0]
     assert isinstance(assign, e.Assign)
     assert not [send for send in group.sent if isinstance(send.body, e.SyncGroup)]
-    group.feed(e.Planned(assign.request, (("m1", b"all"),)))
-    assert group.last(e.SyncGroup).body.assignments == (("m1", b"all"),)
+    group.feed(e.Planned(assign.request, {"m1": b"all"}))
+    assert group.last(e.SyncGroup).body.assignments == {"m1": b"all"}
 
 
 def test_a_plan_is_asked_for_by_who_leads_now(play: Plays) -> None:
@@ -79,8 +81,8 @@ def test_a_failed_plan_gives_everybody_what_they_claim_and_is_tried_again(play: 
     group.begin()
     assign = only(group.joined(1, leader=True), e.Assign)[0]
     assert isinstance(assign, e.Assign)
-    group.feed(e.Planned(assign.request, (("m1", b"claims"),), "no such topic"))
-    assert group.last(e.SyncGroup).body.assignments == (("m1", b"claims"),)
+    group.feed(e.Planned(assign.request, {"m1": b"claims"}, "no such topic"))
+    assert group.last(e.SyncGroup).body.assignments == {"m1": b"claims"}
     group.synced(P)
     group.tick(e.Timer.REPLAN)
     assert group.last(e.JoinGroup).body.reason == "the assignment failed"
@@ -92,7 +94,7 @@ def test_a_plan_for_a_round_that_is_over_changes_nothing(play: Plays) -> None:
     assign = only(group.joined(1, leader=True), e.Assign)[0]
     assert isinstance(assign, e.Assign)
     group.cut(e.LaneName.JOIN)
-    assert group.feed(e.Planned(assign.request, (("m1", b"all"),))) == []
+    assert group.feed(e.Planned(assign.request, {"m1": b"all"})) == []
     assert group.member.state is MemberState.JOINING
 
 
@@ -249,21 +251,21 @@ def test_an_idle_join_connection_that_breaks_disturbs_nobody(play: Plays) -> Non
 
 # Removing who overstays.
 
-EVICTION = e.Eviction("slow", 35.0)
+EVICTION = {"slow": 35.0}
 
 
-def led(group: Any, generation: int, *evictions: e.Eviction) -> None:
+def led(group: Any, generation: int, evictions: Any = MappingProxyType({})) -> None:
     """A round that it leads, whose plan says who is to be removed when."""
     assign = only(group.joined(generation, leader=True), e.Assign)[0]
     assert isinstance(assign, e.Assign)
-    group.feed(e.Planned(assign.request, (), None, evictions))
+    group.feed(e.Planned(assign.request, {}, None, evictions))
     group.synced(P)
 
 
 def test_who_overstays_is_removed_by_the_leader_once(play: Plays) -> None:
     group = play()
     group.begin()
-    led(group, 1, EVICTION, e.Eviction("slower", 40.0))
+    led(group, 1, EVICTION | {"slower": 40.0})
     assert group.armed[e.Timer.EVICT] == 35.0
     assert group.tick(e.Timer.EVICT) == [e.Evict("slow")]
     assert group.tick(e.Timer.EVICT) == [e.Evict("slower")]
@@ -521,7 +523,7 @@ def test_a_round_for_another_reason_stands_for_all_that_was_to_come(play: Plays)
     group.begin()
     group.joined(1, leader=True)
     asked = next(effect for effect in group.effects if isinstance(effect, e.Assign))
-    group.feed(e.Planned(asked.request, (), "SOURCE_TOPIC_MISSING"))
+    group.feed(e.Planned(asked.request, {}, "SOURCE_TOPIC_MISSING"))
     group.synced(P)
     group.feed(e.Ready())
     due = group.armed[e.Timer.COLLECT]
@@ -633,7 +635,7 @@ def test_only_the_leader_plans_again_when_topics_grow(play: Plays) -> None:
     group.stable(P)
     assert group.feed(e.PartitionsChanged()) == []
     group.feed(e.Want("a reason"))
-    group.feed(e.Planned(group.joined(2, leader=True)[-1].request, ()))
+    group.feed(e.Planned(group.joined(2, leader=True)[-1].request, {}))
     group.feed(e.PartitionsChanged())
     group.synced(P)
     assert group.last(e.JoinGroup).body.reason == "topics changed"
@@ -750,8 +752,8 @@ def test_a_leaver_goes_in_the_middle_of_a_round(play: Plays) -> None:
     group = play()
     group.begin()
     group.joined(1)
-    effects = group.feed(e.Leave(None))
-    assert effects[0] == e.Close(e.LaneName.JOIN)
+    told, closed, *_ = group.feed(e.Leave(None))
+    assert (told, closed) == (e.IsLeaving(None), e.Close(e.LaneName.JOIN))
     assert group.member.state is MemberState.GONE
 
 
@@ -795,20 +797,20 @@ def test_a_mark_makes_a_member_leave_once_and_a_newer_one_makes_it_stay(play: Pl
     group = play()
     group.begin()
     group.joined(1)
-    group.synced(P, mark=e.LeaveMark(leaving=True, deadline=50.0, epoch_ms=10))
+    group.synced(P, deadline=50.0, mark=Mark(MarkState.LEAVING, epoch_ms=10))
     assert group.last(e.JoinGroup).body.deadline == 50.0
     group.joined(2)
-    group.synced(P, mark=e.LeaveMark(leaving=False, deadline=None, epoch_ms=11))
+    group.synced(P, mark=Mark(MarkState.CANCELLED, epoch_ms=11))
     assert group.last(e.JoinGroup).body.reason == "stays"
     assert not group.last(e.JoinGroup).body.leaving
     group.joined(3)
-    group.synced(P, mark=e.LeaveMark(leaving=True, deadline=50.0, epoch_ms=10))
+    group.synced(P, deadline=50.0, mark=Mark(MarkState.LEAVING, epoch_ms=10))
     assert not group.member.leaving
 
 
 def test_an_old_cancelled_mark_does_not_keep_who_was_told_to_go(play: Plays) -> None:
     group = play()
-    cancelled = e.LeaveMark(leaving=False, deadline=None, epoch_ms=10)
+    cancelled = Mark(MarkState.CANCELLED, epoch_ms=10)
     group.begin()
     group.joined(1)
     group.synced(P, mark=cancelled)
@@ -829,8 +831,8 @@ def test_a_stop_is_not_softened_by_a_mark(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"), e.Stop(20.0), e.Leave(60.0))
-    for epoch_ms, leaving in ((1, True), (2, False)):
-        assert group.member.leaving.heed(e.LeaveMark(leaving, 10.0, epoch_ms)) is None
+    for epoch_ms, state in ((1, MarkState.LEAVING), (2, MarkState.CANCELLED)):
+        assert group.member.leaving.heed(Mark(state, epoch_ms=epoch_ms), 10.0) is None
     assert group.member.leaving.halting
     assert e.Timer.DRAIN not in group.armed
 
@@ -839,10 +841,10 @@ def marked(group: Any, *tps: TopicPartition, deadline: float = 30.0) -> None:
     """It is to leave, because a tool said so."""
     group.begin()
     group.joined(1)
-    group.synced(*tps, mark=e.LeaveMark(leaving=True, deadline=deadline, epoch_ms=1))
+    group.synced(*tps, deadline=deadline, mark=Mark(MarkState.LEAVING, epoch_ms=1))
 
 
-STAY = e.LeaveMark(leaving=False, deadline=None, epoch_ms=2)
+STAY = Mark(MarkState.CANCELLED, epoch_ms=2)
 
 
 def test_a_cancelled_leaver_says_so(play: Plays) -> None:
@@ -872,7 +874,7 @@ def test_a_stop_in_a_rebalance_keeps_its_membership_until_its_commits_count(play
     group.stable(P)
     group.feed(e.Want("a reason"))
     group.joined(2)
-    revoke = group.feed(e.Stop(20.0))[0]
+    revoke = group.feed(e.Stop(20.0))[-1]
     assert group.feed(e.Commit(1, OFFSETS, 1)) == []
     group.synced(P)
     group.answer(e.OffsetCommit)
@@ -927,14 +929,14 @@ def test_a_fence_while_others_are_asked_to_let_go_does_not_stop_a_stop(play: Pla
 def test_who_was_never_in_the_group_leaves_without_a_word(play: Plays) -> None:
     group = play()
     group.feed(e.Start())
-    assert group.feed(e.Stop(5.0)) == [e.Left()]
+    assert group.feed(e.Stop(5.0)) == [e.IsLeaving(5.0), e.Left()]
 
 
 def test_who_has_asked_for_a_name_waits_for_it_and_gives_it_back(play: Plays) -> None:
     """The group waits for everybody whom it has given one, until a session ends."""
     group = play()
     group.begin()
-    assert group.feed(e.Leave(30.0)) == []
+    assert group.feed(e.Leave(30.0)) == [e.IsLeaving(30.0)]
     group.answer(e.JoinGroup, 79, e.Joined(-1, "m1", ""))
     assert [send.body for send in group.sent] == [e.LeaveGroup("m1")]
     assert group.answer(e.LeaveGroup) == [e.Left()]
@@ -955,6 +957,6 @@ def test_after_the_end_a_commit_fails_and_nothing_else_happens(play: Plays) -> N
     group.stable(P)
     group.feed(e.Stop(0.0))
     group.tick(e.Timer.STOP)
-    assert group.feed(e.Commit(1, OFFSETS, 1)) == [e.CommitFailed(1, e.Refusal.GONE)]
+    assert group.feed(e.Commit(1, OFFSETS, 1)) == [e.CommitFailed(1, e.Refusal.NOT_OWNED)]
     assert group.feed(e.Want("a reason")) == []
     assert group.answer(e.LeaveGroup) == [e.Left()]

@@ -7,7 +7,6 @@ from streamsx.membership.effects import Effects
 from streamsx.membership.plans import PAUSE_S, Plans
 
 EVICT = e.Timer.EVICT
-A, B = e.Eviction("a", 5.0), e.Eviction("b", 9.0)
 
 
 @pytest.fixture
@@ -25,18 +24,18 @@ def plans(box: Effects) -> Plans:
 
 
 def test_it_is_asked_for_under_a_number_and_as_of_now() -> None:
-    box, members = Effects(), (e.JoinedMember("m1", b"word"),)
+    box, members = Effects(), [("m1", b"word")]
     Plans(box).ask("m1", 4, members)
     assert box.out == [e.Assign(1, "m1", 4, members)]
 
 
 def test_only_the_plan_of_this_round_is_taken_and_once(plans: Plans) -> None:
-    assert [plans.take(e.Planned(number, ())) for number in (9, 1, 1)] == [False, True, False]
+    assert [plans.take(e.Planned(number, {})) for number in (9, 1, 1)] == [False, True, False]
 
 
 def test_one_that_failed_is_taken_and_made_again_after_a_pause(box: Effects, plans: Plans) -> None:
     box.now = 2.0
-    assert plans.take(e.Planned(1, (), "SOURCE_TOPIC_MISSING"))
+    assert plans.take(e.Planned(1, {}, "SOURCE_TOPIC_MISSING"))
     assert box.out == [
         e.Count("failed-rebalance-total"), e.Arm(e.Timer.REPLAN, 2.0 + PAUSE_S),
     ]  # fmt: skip
@@ -44,7 +43,7 @@ def test_one_that_failed_is_taken_and_made_again_after_a_pause(box: Effects, pla
 
 
 def test_each_is_removed_at_its_own_time_and_once(box: Effects, plans: Plans) -> None:
-    plans.take(e.Planned(1, (), evictions=(B, A)))
+    plans.take(e.Planned(1, {}, evictions={"b": 9.0, "a": 5.0}))
     assert box.out == [e.Arm(EVICT, 5.0)]
     for now, said in [(5.0, [e.Evict("a"), e.Arm(EVICT, 9.0)]), (9.0, [e.Evict("b")])]:
         out = box.open(now)
@@ -54,7 +53,7 @@ def test_each_is_removed_at_its_own_time_and_once(box: Effects, plans: Plans) ->
 
 
 def test_what_an_older_plan_has_armed_is_void(box: Effects, plans: Plans) -> None:
-    plans.take(e.Planned(1, (), evictions=(A,)))
+    plans.take(e.Planned(1, {}, evictions={"a": 5.0}))
     out = box.open(1.0)
     plans.end()
     assert out == [e.Disarm(EVICT)]
@@ -65,4 +64,4 @@ def test_what_an_older_plan_has_armed_is_void(box: Effects, plans: Plans) -> Non
 
 def test_a_plan_of_a_round_that_is_over_is_not_taken(plans: Plans) -> None:
     plans.end()
-    assert not plans.take(e.Planned(1, ()))
+    assert not plans.take(e.Planned(1, {}))

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from streamsx.membership import events as e
-from streamsx.membership.requests import committed, offsets_known
+from streamsx.membership.requests import committed
 from streamsx.model import TopicPartition
 
 
@@ -29,24 +29,3 @@ def test_what_is_denied_says_nothing_of_the_other_partitions() -> None:
 def test_what_the_others_are_told_is_the_answer() -> None:
     denied = {TopicPartition("a", 0): 29}
     assert committed(7, answer(a=29, b=27)) == e.Reply(7, 27, e.Committed(denied))
-
-
-A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
-
-
-def reply(*codes: int, error_code: int = 0) -> Any:
-    parts = [
-        SimpleNamespace(partition_index=n, error_code=code, committed_offset=10 + n, metadata=None)
-        for n, code in enumerate(codes)
-    ]
-    topics = [SimpleNamespace(name="a", partitions=parts)]
-    return SimpleNamespace(error_code=error_code, topics=topics)
-
-
-def test_offsets_are_told_of_those_that_have_an_answer() -> None:
-    found, why = offsets_known(reply(0, 88))
-    assert found == {A0: (10, "")}
-    assert str(why) == "offsets refused: UNSTABLE_OFFSET_COMMIT"
-    assert offsets_known(reply(0, 0)) == ({A0: (10, ""), A1: (11, "")}, None)
-    found, why = offsets_known(reply(0, 0, error_code=16))
-    assert (found, str(why)) == ({}, "offsets refused: NOT_COORDINATOR")

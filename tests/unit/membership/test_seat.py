@@ -2,8 +2,17 @@
 
 import pytest
 
-from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, Memory, Rules, WayOut
-from streamsx.assignor.partition_assignor import Report, StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.model import (
+    Copy,
+    CopyRole,
+    Mark,
+    MarkState,
+    MemberAtJoin,
+    Memory,
+    Rules,
+    WayOut,
+)
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.assignor.wire import AssignmentView, read_join, write_assignment
 from streamsx.errors import DataError
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
@@ -30,7 +39,7 @@ def join(nonce: int, *claims: TopicPartition, leaving: bool = False) -> e.JoinGr
 
 
 def test_it_says_what_was_published_last_and_its_deadline_in_unix_time(seat: Seat) -> None:
-    seat.report = Report(0, copies={T: Copy(CopyRole.LEARNER, 9)})
+    seat.report = MemberAtJoin("", copies={T: Copy(CopyRole.LEARNER, 9)})
     word = Subscription.read(seat.word(join(1, P, leaving=True), ZERO))
     assert (word.topics, word.owned, word.generation) == (("in",), (P,), 4)
     said = read_join(word.user_data)
@@ -41,7 +50,7 @@ def test_it_says_what_was_published_last_and_its_deadline_in_unix_time(seat: Sea
 def test_a_round_that_is_asked_for_again_says_the_same_bytes(seat: Seat) -> None:
     """Else a broker takes it for news, and the round begins anew."""
     first = seat.word(join(1), ZERO)
-    seat.report = Report(0, stopped={T: "why"})
+    seat.report = MemberAtJoin("", stopped=frozenset({T: "why"}), reasons={T: "why"})
     assert seat.word(join(1), ZERO + 1) == first
     assert seat.word(join(2), ZERO) != first
 
@@ -55,7 +64,7 @@ def test_a_mark_is_heard_in_its_own_time(seat: Seat) -> None:
     marks = {"m": Mark(MarkState.LEAVING, 1_020_000, epoch_ms=3)}
     view = AssignmentView(Memory(marks=marks), more=True, no_takers=True)
     synced = seat.given(Assignment((P,), write_assignment(view)).write(), ZERO)
-    assert synced.mark == e.LeaveMark(leaving=True, deadline=20.0, epoch_ms=3)
+    assert (synced.view.mark, synced.deadline) == (marks["m"], 20.0)
     assert (synced.partitions, synced.view.more) == (frozenset({P}), True)
 
 
@@ -70,8 +79,8 @@ def test_user_data_that_cannot_be_read_change_nothing_and_a_frame_that_cannot_is
 def test_a_leader_hears_when_to_remove_whom_in_its_own_time(seat: Seat) -> None:
     view = AssignmentView(Memory(1, marks={"m": Mark(MarkState.LEAVING, 1_020_000, epoch_ms=3)}))
     seat.given(Assignment((), write_assignment(view)).write(), ZERO)
-    members = (e.JoinedMember("m1", seat.word(join(1), ZERO)),)
+    members = [("m1", seat.word(join(1), ZERO))]
     plan = planned(7, seat.plan(e.Assign(7, "m1", 1, members), {"in": 1}, 1_000_000), ZERO)
-    assert (plan.request, plan.error, plan.evictions) == (7, None, (e.Eviction("m1", 25.0),))
+    assert (plan.request, plan.error, plan.evictions) == (7, None, {"m1": 25.0})
     missing = planned(8, seat.plan(e.Assign(8, "m1", 1, members), {}, 1_000_000), ZERO)
     assert missing.error == "SOURCE_TOPIC_MISSING"

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from streamsx.assignor.model import Mark, MarkState
 from streamsx.assignor.wire import AssignmentView
 from streamsx.errors import InvalidTransition
 from streamsx.membership import events as e
@@ -35,7 +36,7 @@ EVENTS: list[e.Event] = [
     e.Reply(99, 0),
     e.Disconnected(e.LaneName.JOIN),
     e.Disconnected(e.LaneName.BEAT),
-    e.Planned(99, ()),
+    e.Planned(99, {}),
     e.Released(frozenset({P}), 1),
     e.PartitionsChanged(),
     e.Commit(1, OFFSETS, 1),
@@ -256,8 +257,11 @@ class Chaos:
                 return e.Reply(send.request, 0, e.Joined(self.generation, name, leader))
             case e.SyncGroup() if not code:
                 some = frozenset(tp for tp in (P, Q) if self.random.random() < 0.6)
-                mark = self.random.choice([None, e.LeaveMark(self.random.random() < 0.1, None, 1)])
-                return e.Reply(send.request, 0, e.Synced(some, AssignmentView(more=True), mark))
+                state = MarkState(self.random.random() >= 0.1)
+                mark = self.random.choice([None, Mark(state, epoch_ms=1)])
+                return e.Reply(
+                    send.request, 0, e.Synced(some, AssignmentView(more=True, mark=mark))
+                )
         return e.Reply(send.request, code)
 
     def surprise(self) -> e.Event:
@@ -300,7 +304,7 @@ class Chaos:
             case e.Find():
                 self.todo.append(e.Found(self.random.choice([None, 1, 2])))
             case e.Assign(request):
-                self.todo.append(e.Planned(request, (), self.random.choice([None, "no"])))
+                self.todo.append(e.Planned(request, {}, self.random.choice([None, "no"])))
             case e.Left() | e.Fatal():
                 self.ended += 1
                 assert self.ended == 1
