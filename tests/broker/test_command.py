@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 
@@ -112,11 +111,12 @@ def test_what_was_not_expected_has_its_traceback_on_demand(tmp_path: Path) -> No
 
 
 def test_help_is_there_at_once() -> None:
-    began = perf_counter()
+    before = os.times()
     done = broker("--help")
+    after = os.times()
     assert done.returncode == 0
     assert "--allow-remote" in done.stdout
-    assert perf_counter() - began < 2  # 0.1 s on a quiet machine
+    assert after.children_user - before.children_user < 1  # 0.1 s of CPU
     code = "import sys; from streamsx.tools import broker; print(*sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True

@@ -10,7 +10,7 @@ import json
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import cycle, islice
 from typing import Self
 
@@ -132,6 +132,29 @@ class WordCount:
         ends = self.client.ends(tps)
         committed = self.client.committed(self.app, tps)
         return all(committed[tp] >= end for tp, end in ends.items() if end)
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """As the group has it, of lines and of what is counted of them."""
+        return self.client.committed(self.app, [*self.lines, *self.counted])
+
+    def uncommitted(
+        self, committed: Mapping[TopicPartition, int], tasks: Collection[str] | None = None
+    ) -> int:
+        """Words that are counted twice at most by who goes on from there: those of the lines behind
+        it, which are sent again, and those that are there to be counted. However long a commit
+        took, nobody can have done more. `tasks`: of these alone.
+        """
+        found = 0
+        for number, tps in enumerate((self.lines, self.counted)):
+            for tp, end in self.client.ends(tps).items():
+                if tasks is None or f"{number}_{tp.partition}" in tasks:
+                    begin = max(committed[tp], 0)
+                    found += end - begin if number else self._words_behind(tp, begin)
+        return found
+
+    def _words_behind(self, tp: TopicPartition, begin: int) -> int:
+        lines = (record.value for record in self.client.read(tp, begin))
+        return sum(len([*self._words_of(line.decode())]) for line in lines if line)
 
     def surplus(self) -> int:
         """By how much all counts together exceed the truth. Raises AssertionError for a word that

@@ -156,6 +156,12 @@ class Workers:
         """Records of a cycle: all that a kill can have done twice is about as much."""
         return max((e["records"] for e in self.events("commit", of=name)), default=0)
 
+    def held(self, name: str) -> set[str]:
+        """Tasks that it runs, or ran when it was killed."""
+        worker = self.all[name]
+        worker.look()
+        return set(running(worker.events))
+
     def active(self) -> dict[str, set[str]]:
         """What each worker that lives runs, by its events: tasks in the state running."""
         return {
