@@ -232,7 +232,7 @@ class Config:
     consumer_max_fetch_size_bytes: int = setting(
         1 << 20, positive(size_bytes), "max_partition_fetch_bytes", env="CONSUMER_MAX_FETCH_SIZE"
     )
-    fetch_hold_bytes: int = setting(2 << 20, positive(size_bytes), "fetch_hold_bytes")
+    fetch_hold_bytes: int = setting(1 << 20, positive(size_bytes), "fetch_hold_bytes")
     consumer_auto_offset_reset: str = setting(
         "earliest",
         one_of("earliest", "latest"),

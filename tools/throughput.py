@@ -52,6 +52,8 @@ class MeasuredRun(NamedTuple):
     records: int
     cpu_s: float
     wall_s: float
+    peak_mb: float
+    """Resident, at most so far; of 10^6 bytes."""
 
 
 def rate(run: MeasuredRun, start: MeasuredRun) -> float:
@@ -129,7 +131,8 @@ async def rounds(options: argparse.Namespace, bootstrap: str, root: Path) -> dic
                 child = Child(group, root / f"{group}.log", command, env=os.environ | environment)
                 runs.append(await measured(child, cluster, topic, records))
             rates[name].append(rate(runs[1], runs[0]))
-            told = f"{rates[name][-1]:10,.0f} records per CPU-second, {runs[1].wall_s:.1f} s"
+            told = f"{rates[name][-1]:10,.0f} records per CPU-second"
+            told += f", {runs[1].wall_s:.1f} s, {runs[1].peak_mb:.0f} MB"
             print(f"{name:>9} {told}", file=options.people, flush=True)
     return rates
 
@@ -152,7 +155,8 @@ async def measured(process: Child, cluster: "Cluster", topic: str, records: int)
                     f"its log ends: {tail}"
                 )
             if made.records >= records and not made.left:
-                return MeasuredRun(made.records, cpu_s(process.pid), now - began)
+                pid = process.pid
+                return MeasuredRun(made.records, cpu_s(pid), now - began, peak_mb(pid))
             await asyncio.sleep(POLL_S)
     finally:
         await asyncio.to_thread(process.stop, STOP_S)
@@ -162,3 +166,10 @@ def cpu_s(pid: int) -> float:
     """User and system time of a process, by the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_mb(pid: int) -> float:
+    """Resident memory at its highest, by the kernel."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    told = next(line for line in lines if line.startswith("VmHWM:"))
+    return int(told.split()[1]) * 1024 / 1e6

@@ -5,6 +5,7 @@ signal stops now.
 """
 
 import argparse
+import gc
 import os
 import signal
 import socket
@@ -58,6 +59,7 @@ def level(word: str) -> str:
 def work(options: argparse.Namespace) -> int:
     """Raises UsageError and others; see CONTRACTS of the exit codes in `tools.cli.command`."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until there is something to leave
+    gc.set_threshold(*GC_THRESHOLDS)  # imports alone make 100 collections with Python's own
 
     import asyncio
 
@@ -99,11 +101,8 @@ def work(options: argparse.Namespace) -> int:
 
 def calm_gc() -> None:
     """What is there now stays; a full collection would hold the data loop for long."""
-    import gc
-
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def refuse_what_is_not_there(options: argparse.Namespace) -> None:

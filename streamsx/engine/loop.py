@@ -29,8 +29,8 @@ from streamsx.model import TaskId
 TURN_S = 0.010
 CHUNK_S = 0.005
 CHUNK_RECORDS_MAX = 5000
-BATCHES_WAITING_MAX = 2
-"""In a task's queues, beside those that the fetcher holds."""
+BATCHES_WAITING_MAX = 1
+"""In a task's queues, beside those that the fetcher holds: as columns they take twice the room."""
 PRELOAD_ROWS = 1000
 REPORT_EVERY_S = 0.05
 TICK_EVERY_S = 1.0

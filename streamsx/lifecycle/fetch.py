@@ -45,7 +45,7 @@ class FetchLimits:
     wait_ms: int = 250
     reply_bytes: int = 16 << 20
     partition_bytes: int = 1 << 20
-    held_bytes: int = 2 << 20
+    held_bytes: int = 1 << 20
     held_bytes_all: int = 64 << 20
     check_crcs: bool = True
 

@@ -83,6 +83,28 @@ def test_a_row_that_can_no_longer_be_read_says_so_and_the_store_is_not_opened_ag
         opened()
 
 
+def test_write_buffers_are_as_large_as_their_store_is_worth(tmp_path: Path) -> None:
+    """The same rows again and again leave their old values in them; a large store, whose rows are
+    all over it, would be compacted too often with small ones."""
+    memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=64 << 20)
+    rows = RocksRows(tmp_path / "store", memory, "layout 1")
+    value = b"v" * 100
+
+    def peak(first: int, step: int) -> int:
+        """In bytes, over 24 MB of rows."""
+        used = 0
+        for turn in range(100):
+            begin = first + turn * step
+            rows.write({ROW + b"%08d" % n: value for n in range(begin, begin + 2000)}, turn)
+            used = max(used, memory.buffers.get_usage())
+        return used
+
+    assert peak(0, 0) < 7 << 20, "three of 2 MiB"
+    peak(0, 2000)
+    assert peak(200_000, 2000) >= 8 << 20
+    rows.close()
+
+
 WRITER = """
 import sys
 from pathlib import Path

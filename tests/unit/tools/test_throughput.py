@@ -8,14 +8,19 @@ from streamsx.tools.throughput import MeasuredRun, rate, summary
 
 def test_what_the_start_takes_is_not_in_the_rate() -> None:
     for start_s in (0.0, 3.0):
-        some, whole = MeasuredRun(100, start_s + 1.0, 9.0), MeasuredRun(1000, start_s + 10.0, 9.0)
+        some, whole = (
+            MeasuredRun(100, start_s + 1.0, 9.0, 99.0),
+            MeasuredRun(1000, start_s + 10.0, 9.0, 99.0),
+        )
         assert rate(whole, some) == 100.0
 
 
-@pytest.mark.parametrize("start", [MeasuredRun(100, 2.0, 1.0), MeasuredRun(1000, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    "start", [MeasuredRun(100, 2.0, 1.0, 99.0), MeasuredRun(1000, 1.0, 1.0, 99.0)]
+)
 def test_what_cannot_be_told_from_the_start_is_refused(start: MeasuredRun) -> None:
     with pytest.raises(UsageError, match="too few lines to measure: 1000: give more --records"):
-        rate(MeasuredRun(1000, 2.0, 1.0), start)
+        rate(MeasuredRun(1000, 2.0, 1.0, 99.0), start)
 
 
 def test_each_pair_is_compared_with_itself() -> None:
