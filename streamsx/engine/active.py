@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from streamsx.engine.gaps import Gap
 from streamsx.model import TaskId, TopicPartition
@@ -15,21 +14,12 @@ COST_WEIGHT = 0.3
 """Of the newest measurement in the moving average."""
 
 
-class CommitStage(Enum):
-    """Where the commit cycle has it."""
-
-    FREE = auto()
-    SEALING = auto()
-    WRITING = auto()
-
-
 @dataclass(slots=True)
 class Active:
     """One owner: the data loop. `task.dirty`: it has something to commit."""
 
     task: Task
     gap: Gap
-    stage: CommitStage = CommitStage.FREE
     suspended: bool = False
     """It is fed nothing more."""
     denied: bool = False

@@ -4,13 +4,12 @@ What may happen in which order is decided in `streamsx.lifecycle.commit`; the gr
 the member's affair, and come back as tasks that were dropped.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from streamsx.clock import Clock
 from streamsx.engine import faults
-from streamsx.engine.active import Active, CommitStage
+from streamsx.engine.active import Active
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.produce import Producer
 from streamsx.errors import DiskFailed, TaskFailed, TaskStopped, ValueRefused
@@ -78,10 +77,7 @@ class Committing:
         self._patience_s = patience_s
         self._machine = CommitCycles()
         self._in_cycle: dict[TaskId, Active] = {}
-        self._sealing: deque[Active] = deque()
-        self._writing: deque[Active] = deque()
         self._number = 0
-        self._sealed: Mapping[TaskId, Sealed] = {}
         self._began, self.due_at = 0.0, 0.0
         self._suspended: dict[TaskId, tuple[Active, float]] = {}
         """Those whose bodies have something at hand, and since when."""
@@ -92,9 +88,14 @@ class Committing:
     def idle(self) -> bool:
         return self._machine.state is commit.CommitState.IDLE
 
+    @property
+    def sealing(self) -> TaskId | None:
+        """It must not run."""
+        return self._machine.sealing
+
     def busy(self, *, leased: bool) -> bool:
         """There is a slice to do; nothing is sealed without a lease."""
-        return bool(self._writing or (self._sealing and leased))
+        return bool(self._machine.unwritten) or (leased and self.sealing is not None)
 
     # -- what begins a cycle
 
@@ -133,10 +134,7 @@ class Committing:
     def lose(self, task: TaskId) -> None:
         """It commits nothing more."""
         self._suspended.pop(task, None)
-        if active := self._in_cycle.pop(task, None):
-            active.stage = CommitStage.FREE
-        self._sealing = deque(a for a in self._sealing if a.id != task)
-        self._writing = deque(a for a in self._writing if a.id != task)
+        self._in_cycle.pop(task, None)
         self._step(commit.TaskLost(task))
 
     def _enter(self, actives: Mapping[TaskId, Active]) -> None:
@@ -148,37 +146,31 @@ class Committing:
 
     def seal_slice(self, until: float) -> None:
         """Encode dirty values and send them to the changelogs, until the time is over."""
-        while self._sealing and self._clock.now() < until:
-            active = self._sealing[0]
+        while (task := self.sealing) is not None and self._clock.now() < until:
             try:
-                sealed = active.task.seal(SEAL_ROWS)
+                sealed = self._in_cycle[task].task.seal(SEAL_ROWS)
             except (ValueRefused, TaskStopped) as error:
-                self._tasks.undone(active.id, error)  # which takes it out of the cycle
-                continue
+                self._tasks.undone(task, error)  # which takes it out of the cycle
             except TaskFailed as error:
-                self._tasks.failed(active.id, error)  # which takes it out of the cycle
-                continue
-            if sealed is not None:
-                self._sealing.popleft()
-                active.stage = CommitStage.FREE
-                self._step(commit.TaskSealed(active.id, sealed))
+                self._tasks.failed(task, error)  # which takes it out of the cycle
+            else:
+                if sealed is not None:
+                    self._step(commit.TaskSealed(task, sealed))
 
     def write_slice(self, until: float) -> None:
         """Committed rows into the stores, until the time is over."""
-        while self._writing and self._clock.now() < until:
-            active = self._writing[0]
+        while self._machine.unwritten and self._clock.now() < until:
+            task = self._machine.unwritten[0]
             try:
-                written = active.task.write_some(WRITE_ROWS)
+                written = self._in_cycle[task].task.write_some(WRITE_ROWS)
             except DiskFailed as error:
-                self.lose(active.id)  # one that is closing stays out of it by nothing else
-                self._tasks.failed(active.id, error)
+                self.lose(task)  # one that is closing stays out of it by nothing else
+                self._tasks.failed(task, error)
                 continue
             if not written:
                 faults.point("during_write")
                 continue
-            self._writing.popleft()
-            active.stage = CommitStage.FREE
-            self._step(commit.TaskWritten(active.id))
+            self._step(commit.TaskWritten(task))
             faults.point("after_write")
 
     # -- answers
@@ -195,13 +187,13 @@ class Committing:
             return
         faults.point("before_adopt")
         gone = dropped.union(denied)
-        done = {task: sealed for task, sealed in self._sealed.items() if task not in gone}
+        done = {task: what for task, what in self._machine.sealed.items() if task not in gone}
         for task, sealed in done.items():
             self._taken(task, sealed.positions)
         took = round((self._clock.now() - self._began) * 1000, 1)
         records = sum(sealed.records for sealed in done.values())
         self._journal("commit", tasks=len(done), records=records, ms=took)
-        self._number, self._sealed = self._number + 1, {}
+        self._number += 1
         for task, why in denied.items():
             if task in self._in_cycle:
                 self._deny(self._in_cycle[task], why)
@@ -216,7 +208,7 @@ class Committing:
 
     def refused(self, number: int) -> None:
         """The member: nothing of it was taken; what was in it is no longer ours."""
-        self.committed(number, frozenset(self._sealed))
+        self.committed(number, frozenset(self._machine.sealed))
 
     async def _flush(self) -> None:
         ends = await self._producer.flush()
@@ -229,14 +221,10 @@ class Committing:
         was_idle = self.idle
         for effect in self._machine.step(self._clock.now(), event):
             match effect:
-                case commit.Seal(task):
-                    self._in_cycle[task].stage = CommitStage.SEALING
-                    self._sealing.append(self._in_cycle[task])
                 case commit.Flush():
                     faults.point("after_seal")
                     self._spawn(self._flush(), name="flush")
                 case commit.CommitOffsets(sealed):
-                    self._sealed = sealed
                     self._offsets(self._number, offsets_of(sealed))
                 case commit.Adopt(task, sealed, ends):
                     active = self._in_cycle[task]
@@ -244,8 +232,6 @@ class Committing:
                         LOG.info("commit_granted task=%s: it goes on", task)
                         active.denied = active.paused = False
                     active.task.committed(sealed, active.ends(ends))
-                    active.stage = CommitStage.WRITING
-                    self._writing.append(active)
                 case commit.SuspendedSettled(task):
                     self._tasks.settled(task)
         if self.idle:

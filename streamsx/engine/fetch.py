@@ -204,15 +204,15 @@ class Fetcher:
                 tp = TopicPartition(topic.topic, part.partition_index)
                 if (asked := wanted.get(tp)) is None:
                     continue
-                outcomes = self._fetching.answered(now, tp, asked, answer_of(part))
-                arrived = arrived or fetch.Arrived() in outcomes
-                for outcome in outcomes:
-                    self._carry_out(tp, outcome)
+                trouble = self._fetching.answered(now, tp, asked, answer_of(part))
+                arrived = arrived or self._fetching.waiting(tp)
+                if trouble is not None:
+                    self._carry_out(tp, trouble)
         if arrived:
             self._arrived()
 
-    def _carry_out(self, tp: TopicPartition, outcome: fetch.FetchOutcome) -> None:
-        match outcome:
+    def _carry_out(self, tp: TopicPartition, trouble: fetch.FetchTrouble) -> None:
+        match trouble:
             case fetch.FetchOutOfRange(offset):
                 self._out_of_range(tp, offset)
             case fetch.FetchRefused(code, again_s):
@@ -220,9 +220,7 @@ class Fetcher:
                 LOG.warning("fetching %s: %s: again in %.1f s", tp, why, again_s)
                 self._stale = True
             case fetch.Damaged():
-                self._damaged(tp, outcome)
-            case fetch.Arrived():  # the caller says it once for all
-                return
+                self._damaged(tp, trouble)
 
     def _damaged(self, tp: TopicPartition, found: fetch.Damaged) -> None:
         if found.times < DAMAGED_MAX:  # it may have happened on the way

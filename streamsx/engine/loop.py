@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from streamsx.clock import Clock
 from streamsx.engine import faults
-from streamsx.engine.active import Active, CommitStage
+from streamsx.engine.active import Active
 from streamsx.engine.committing import Committing
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.produce import Producer
@@ -167,7 +167,7 @@ class DataLoop:
 
     def _run(self, active: Active, until: float) -> int:
         task = active.task
-        if active.suspended or active.paused or active.stage is CommitStage.SEALING or task.busy:
+        if active.suspended or active.paused or task.id == self._committing.sealing or task.busy:
             return 0
         more = self._feed(active)
         caught_up = [tp.topic for tp in active.sources if self._fetcher.caught_up(tp)]

@@ -271,12 +271,11 @@ class Producer(Outbox):
             self._later(f"{len(request)} partitions", str(reply))
         else:
             answers = answers_of(reply)
-        for outcome in self._sending.answered(self._clock.now(), request, answers):
-            match outcome:
-                case produce.Again(tp, code):
-                    self._later(str(tp), name_of(code))
-                case produce.SendRefused(tp, code):
-                    self._failed(produce.refusal(tp, code))
+        for tp, code, again in self._sending.answered(self._clock.now(), request, answers):
+            if again:
+                self._later(str(tp), name_of(code))
+            else:
+                self._failed(produce.refusal(tp, code))
         self._moved.set()
         if self._stalled and not self.full():
             self._room()

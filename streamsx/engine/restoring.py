@@ -212,28 +212,26 @@ class Restorer:
     def _step(self, restoring: Restoring, store: Store, event: restore.Event) -> None:
         for effect in store.machine.step(self._clock.now(), event):
             match effect:
-                case restore.Wipe() | restore.SetAside():
-                    self._empty(restoring, store, effect)
+                case restore.Empty(why, keep):
+                    self._empty(restoring, store, why, keep=keep)
                 case restore.Read(offset):
                     self._fetcher.add(store.changelog, offset)
                 case restore.Write(rows, position):
                     store.writes, store.position = iter(rows.items()), position
-                case restore.ReachedEnd() | restore.FellBehind():
+                case restore.Stands():
                     if restoring.done:
                         self._tell(restoring)
                     self._outcome.restored(restoring.task, restoring.role, done=restoring.done)
 
-    def _empty(
-        self, restoring: Restoring, store: Store, effect: restore.Wipe | restore.SetAside
-    ) -> None:
+    def _empty(self, restoring: Restoring, store: Store, why: str, *, keep: bool) -> None:
         store.writes = None
-        what = f"{effect.why}: restoring it from the start; nothing to do"
-        if isinstance(effect, restore.Wipe):
+        what = f"{why}: restoring it from the start; nothing to do"
+        if not keep:
             store.rows.wipe()
         elif store.rows.set_aside(kept := self._kept(store.name, store.changelog.partition)):
             what = (
-                f"{effect.why}: the brokers have lost records of it: restoring it from those they "
-                f"have: what it held is kept in {kept}: remove that when nothing of it is missed"
+                f"{why}: the brokers have lost records of it: restoring it from those they have: "
+                f"what it held is kept in {kept}: remove that when nothing of it is missed"
             )
         faults.point("during_wipe")
         where = f"store {store.name} of task {restoring.task}, {store.changelog}"

@@ -29,7 +29,8 @@ from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
 from streamsx.errors import DiskFailed, StreamsxError, TaskStopped, ValueRefused
 from streamsx.lifecycle import commit, reconcile
-from streamsx.lifecycle.reconcile import Holdings
+from streamsx.lifecycle import task as life
+from streamsx.lifecycle.reconcile import Happened, Holdings
 from streamsx.lifecycle.task import TaskState
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows
@@ -43,13 +44,6 @@ CACHE_SHARE = 0.40
 
 OffsetText = tuple[int, str]
 """Committed: the offset, and the text beside it."""
-ActiveEffect = (
-    reconcile.RunTask
-    | reconcile.Suspend
-    | reconcile.StopTask
-    | reconcile.Release
-    | reconcile.Forget
-)
 
 
 class Jobs:
@@ -121,7 +115,7 @@ class Tasks:
     # -- what happens
 
     def settled(self, task: TaskId) -> None:
-        self.feed(reconcile.TaskSettled(task))
+        self.feed(Happened(task, life.Event.SETTLED))
 
     def restored(self, task: TaskId, role: Role, *, done: bool) -> None:
         self.feed(reconcile.Restored(task, role, done))
@@ -174,13 +168,13 @@ class Tasks:
         """A running task cannot go on: it alone stops, where it is, until it is started again."""
         self._given.journal("error", what=str(why), where=f"task {task}")
         self.actives[task].why = str(why)
-        self.feed(reconcile.Stopped(task))
+        self.feed(Happened(task, life.Event.STOP))
 
     def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:
         """What it did since its last commit cannot be: it begins anew, to find the record of it; or
         to stop before it, where that was no use."""
         self._anew[task] = dict(self.actives[task].task.taken), why
-        self.feed(reconcile.Undone(task))
+        self.feed(Happened(task, life.Event.UNDO))
         if isinstance(why, ValueRefused):
             what = f"{why}: going back to the last commit, to pass over its record; nothing to do"
             self._given.journal("error", what=what, where=f"task {task}")
@@ -188,7 +182,7 @@ class Tasks:
     def failed(self, task: TaskId, error: Exception) -> None:
         """By its policy, or by what it puts into its store: the worker ends, the others commit."""
         self._given.owner.fail(error)
-        self.feed(reconcile.TaskBroken(task))
+        self.feed(Happened(task, life.Event.FAIL))
 
     def handed_over(self) -> None:
         """Looked at now and then, for tasks that were promoted and find no input."""
@@ -233,34 +227,34 @@ class Tasks:
                 self._jobs.start(task, self._open(task, role), "open")
             case reconcile.ReadEnds(task, role):
                 self._jobs.start(task, self._read_ends(task, role), "ends of")
-            case reconcile.CloseStores(task):
-                self._jobs.start(task, self._close(task), "close")
             case reconcile.TaskMoved():
                 self._moved(effect)
             case reconcile.FetchPositions(task, number):
                 self._door.fetch_positions(task, number)
-            case reconcile.Announce(task):
-                self._given.journal("learner_ready", task=str(task), lag=self._restorer.lag(task))
-                self._door.ready()
-            case _:
-                self._perform_running(effect)
-
-    def _perform_running(self, effect: ActiveEffect) -> None:
-        match effect:
-            case reconcile.RunTask(task):
-                self._run(task)
-            case reconcile.Suspend(task):
-                self.actives[task].suspended = True
-                self._committing.suspend(self.actives[task])
-            case reconcile.StopTask(task):
-                self._halt(self.actives[task])
-                self._door.stopped.append(task)
-                self._arrived.set()
             case reconcile.Release(task, number):
                 self._anew.pop(task, None)
                 self._stop(task)
                 self._door.released(task, number)
-            case reconcile.Forget(task):
+            case reconcile.Do(task, what):
+                self._do(task, what)
+
+    def _do(self, task: TaskId, what: life.Effect) -> None:
+        match what:
+            case life.Effect.CLOSE:
+                self._jobs.start(task, self._close(task), "close")
+            case life.Effect.READY:
+                self._given.journal("learner_ready", task=str(task), lag=self._restorer.lag(task))
+                self._door.ready()
+            case life.Effect.RUN:
+                self._run(task)
+            case life.Effect.SUSPEND:
+                self.actives[task].suspended = True
+                self._committing.suspend(self.actives[task])
+            case life.Effect.STOP:
+                self._halt(self.actives[task])
+                self._door.stopped.append(task)
+                self._arrived.set()
+            case life.Effect.FORGET:
                 self._committing.lose(task)
                 self._stop(task)
                 self._producer.drop(self._changelogs(task))
@@ -285,7 +279,7 @@ class Tasks:
         for node in plan.stores:
             tp = TopicPartition(node.changelog, task.partition)
             self._restorer.add(task, role, node.name, tp, rows[node.name])
-        self.feed(reconcile.StoresOpen(task))
+        self.feed(Happened(task, life.Event.STORES_OPEN))
 
     async def _read_ends(self, task: TaskId, role: Role) -> None:
         behind = False
@@ -355,7 +349,7 @@ class Tasks:
         self._positions.pop(task, None)
         self._promotions.drop(task)
         await self._as_far(self._stores.close(task, rows))
-        self.feed(reconcile.StoresClosed(task))
+        self.feed(Happened(task, life.Event.CLOSED))
 
     async def _as_far(self, job: Coroutine[Any, Any, None]) -> None:
         """As the disk lets it: a full one ends the worker, and no task stays half closed."""

@@ -26,7 +26,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 from streamsx.errors import InvalidTransition
 from streamsx.model import TaskId, TopicPartition
@@ -113,13 +112,6 @@ Event = Due | Suspended | TaskSealed | Flushed | OffsetsCommitted | TaskWritten 
 
 
 @dataclass(frozen=True, slots=True)
-class Seal:
-    """Note the positions, encode what is dirty, send it to the changelogs."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
 class Flush: ...
 
 
@@ -130,7 +122,7 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """What was sealed is committed: write it into the stores, in slices. `ends`: of changelogs."""
+    """What was sealed is committed, and can be written. `ends`: of changelogs."""
 
     task: TaskId
     sealed: Sealed
@@ -144,14 +136,7 @@ class SuspendedSettled:
     task: TaskId
 
 
-Effect = Seal | Flush | CommitOffsets | Adopt | SuspendedSettled
-
-
-class Step(NamedTuple):
-    now: float
-    event: str
-    state: CommitState
-    effects: tuple[str, ...]
+Effect = Flush | CommitOffsets | Adopt | SuspendedSettled
 
 
 class CommitCycles:
@@ -159,21 +144,25 @@ class CommitCycles:
 
     def __init__(self) -> None:
         self.state = CommitState.IDLE
+        self.sealing: TaskId | None = None
+        """Its positions are to be noted, what is dirty encoded and sent to the changelogs: then
+        `TaskSealed`."""
+        self.sealed: dict[TaskId, Sealed] = {}
+        """What is being committed."""
+        self.unwritten: list[TaskId] = []
+        """What was adopted is to be written into their stores, one by one: then `TaskWritten`."""
         self._to_seal: list[TaskId] = []
-        self._sealing: TaskId | None = None
-        self._sealed: dict[TaskId, Sealed] = {}
         self._ends: Mapping[TopicPartition, int] = {}
-        self._unwritten: set[TaskId] = set()
         self._suspended: dict[TaskId, bool] = {}
-        self.story: deque[Step] = deque(maxlen=STORY_STEPS)
+        self.story: deque[tuple[float, str, CommitState, list[str]]] = deque(maxlen=STORY_STEPS)
 
     def holds(self, task: TaskId) -> bool:
         """It is part of the cycle that runs."""
         return (
             task in self._to_seal
-            or task == self._sealing
-            or task in self._sealed
-            or task in self._unwritten
+            or task == self.sealing
+            or task in self.sealed
+            or task in self.unwritten
         )
 
     def step(self, now: float, event: Event) -> list[Effect]:
@@ -182,8 +171,7 @@ class CommitCycles:
         effects = self._decide(event)
         if self.state is CommitState.IDLE:
             effects += self._next_cycle()
-        names = tuple(type(effect).__name__ for effect in effects)
-        self.story.append(Step(now, repr(event)[:200], before, names))
+        self.story.append((now, repr(event)[:200], before, [type(e).__name__ for e in effects]))
         return effects
 
     def _decide(self, event: Event) -> list[Effect]:
@@ -192,19 +180,16 @@ class CommitCycles:
                 return self._begin(tasks) if self.state is CommitState.IDLE else []
             case Suspended(task, dirty):
                 return self._suspend(task, dirty=dirty)
-            case TaskSealed(task, sealed) if task == self._sealing:
-                self._sealing, self._sealed[task] = None, sealed
+            case TaskSealed(task, sealed) if task == self.sealing:
+                self.sealed[task] = sealed
                 return self._next_seal()
             case Flushed(ends) if self.state is CommitState.FLUSHING:
-                self.state, self._ends = (
-                    CommitState.COMMITTING if self._sealed else CommitState.IDLE,
-                    ends,
-                )
-                return [CommitOffsets(dict(self._sealed))] if self._sealed else []
+                self.state, self._ends = self._if_sealed(CommitState.COMMITTING), ends
+                return [CommitOffsets(dict(self.sealed))] if self.sealed else []
             case OffsetsCommitted(dropped, denied) if self.state is CommitState.COMMITTING:
                 return self._adopt(dropped, denied)
-            case TaskWritten(task) if task in self._unwritten:
-                self._unwritten.discard(task)
+            case TaskWritten(task) if task in self.unwritten:
+                self.unwritten.remove(task)
                 return self._written()
             case TaskLost(task):
                 return self._forget(task)
@@ -215,38 +200,37 @@ class CommitCycles:
         return self._next_seal() if self._to_seal else []
 
     def _next_seal(self) -> list[Effect]:
-        if self._to_seal:
-            self.state, self._sealing = CommitState.SEALING, self._to_seal.pop()
-            if self._suspended.get(self._sealing):
-                self._suspended[self._sealing] = False  # this seal holds all it has done
-            return [Seal(self._sealing)]
-        self.state = CommitState.FLUSHING if self._sealed else CommitState.IDLE
-        return [Flush()] if self._sealed else []
+        self.sealing = self._to_seal.pop() if self._to_seal else None
+        if self.sealing is not None:
+            self.state = CommitState.SEALING
+            if self._suspended.get(self.sealing):
+                self._suspended[self.sealing] = False  # this seal holds all it has done
+            return []
+        self.state = self._if_sealed(CommitState.FLUSHING)
+        return [Flush()] if self.sealed else []
+
+    def _if_sealed(self, then: CommitState) -> CommitState:
+        return then if self.sealed else CommitState.IDLE
 
     def _suspend(self, task: TaskId, *, dirty: bool) -> list[Effect]:
-        sealed_later = task in self._to_seal
-        if not dirty and not self.holds(task):
-            return [SuspendedSettled(task)]
-        if not dirty and task in self._unwritten:
-            return [
-                SuspendedSettled(task)
-            ]  # Kafka has it; the store is written behind the hand-over
-        self._suspended[task] = dirty and not sealed_later
+        if not dirty and (not self.holds(task) or task in self.unwritten):
+            return [SuspendedSettled(task)]  # its store can be written behind the hand-over
+        self._suspended[task] = dirty and task not in self._to_seal
         return []
 
     def _adopt(self, dropped: frozenset[TaskId], denied: frozenset[TaskId]) -> list[Effect]:
         """Who is wanted back and denied goes without; whoever gets it does the same again."""
-        adopted = sorted(self._sealed.keys() - dropped - denied)
-        effects: list[Effect] = [Adopt(t, self._sealed[t], self._ends) for t in adopted]
-        for task in sorted(self._sealed.keys() - dropped):
+        adopted = sorted(self.sealed.keys() - dropped - denied)
+        effects: list[Effect] = [Adopt(t, self.sealed[t], self._ends) for t in adopted]
+        for task in sorted(self.sealed.keys() - dropped):
             if self._suspended.get(task) is False or (task in denied and task in self._suspended):
                 del self._suspended[task]
                 effects.append(SuspendedSettled(task))
-        self.state, self._unwritten, self._sealed = CommitState.WRITING, set(adopted), {}
+        self.state, self.unwritten, self.sealed = CommitState.WRITING, adopted, {}
         return effects + self._written()
 
     def _written(self) -> list[Effect]:
-        if not self._unwritten:
+        if not self.unwritten:
             self.state = CommitState.IDLE
         return []
 
@@ -257,11 +241,8 @@ class CommitCycles:
     def _forget(self, task: TaskId) -> list[Effect]:
         self._suspended.pop(task, None)
         self._to_seal = [t for t in self._to_seal if t != task]
-        self._sealed.pop(task, None)
-        self._unwritten.discard(task)
+        self.sealed.pop(task, None)
+        self.unwritten = [t for t in self.unwritten if t != task]
         if self.state is CommitState.WRITING:
             return self._written()
-        if self._sealing == task:
-            self._sealing = None
-            return self._next_seal()
-        return []
+        return self._next_seal() if self.sealing == task else []

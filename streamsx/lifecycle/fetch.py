@@ -84,11 +84,6 @@ class FetchAnswer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """There is something to take."""
-
-
-@dataclass(frozen=True, slots=True)
 class FetchOutOfRange:
     """The broker does not have this offset; the partition is fetched when it is added again."""
 
@@ -112,7 +107,7 @@ class Damaged:
     times: int
 
 
-FetchOutcome = Arrived | FetchOutOfRange | FetchRefused | Damaged
+FetchTrouble = FetchOutOfRange | FetchRefused | Damaged
 
 
 class Fetching:
@@ -187,19 +182,21 @@ class Fetching:
 
     def answered(
         self, now: float, tp: TopicPartition, asked: FetchAsked, answer: FetchAnswer
-    ) -> list[FetchOutcome]:
-        """What becomes of an answer; nothing, where it was removed or set back meanwhile."""
+    ) -> FetchTrouble | None:
+        """What is wrong with an answer; what is right of it is `waiting` to be taken. Nothing
+        becomes of one whose partition was removed or set back meanwhile.
+        """
         partition = asked.partition
         if self._partitions.get(tp) is not partition or partition.position != asked.offset:
-            return []
+            return None
         if answer.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self.remove(tp)
-            return [FetchOutOfRange(asked.offset)]
+            return FetchOutOfRange(asked.offset)
         if answer.code != ErrorCode.NONE:
-            return [self._refuse(now, partition, answer.code)]
+            return self._refuse(now, partition, answer.code)
         partition.end, partition.refused = answer.end, 0
         if not answer.records:
-            return []
+            return None
         return self._keep(now, tp, partition, answer.records, answer.aborted)
 
     def _refuse(self, now: float, partition: InPartition, code: int) -> FetchRefused:
@@ -215,8 +212,8 @@ class Fetching:
         partition: InPartition,
         records: Buffer,
         aborted: Iterable[tuple[int, int]],
-    ) -> list[FetchOutcome]:
-        outcomes, before = list[FetchOutcome](), len(partition.pieces)
+    ) -> Damaged | None:
+        damaged, before = None, len(partition.pieces)
         cut = pieces(records, partition.position, aborted=aborted, records_max=TAKE_RECORDS)
         try:
             for piece in cut:
@@ -224,13 +221,12 @@ class Fetching:
                 partition.position = piece.next_offset
                 self._hold(partition, len(piece.data))
         except CorruptRecord as error:
-            outcomes.append(self._damage(now, partition, error))
+            damaged = self._damage(now, partition, error)
         if len(partition.pieces) > before:
-            outcomes.append(Arrived())
             self._partitions[tp] = self._partitions.pop(tp)
-        elif not outcomes:
+        elif damaged is None:
             partition.retry_at = now + BACKOFF_S  # nothing whole came: not at once again
-        return outcomes
+        return damaged
 
     def _hold(self, partition: InPartition, size: int) -> None:
         partition.held += size

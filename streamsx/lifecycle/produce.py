@@ -12,11 +12,11 @@ record path go straight into `OutPartition.builder`.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from streamsx.errors import RecordTooLarge, WorldError
 from streamsx.kafka.batch import Builder, stamp
-from streamsx.kafka.errors import ErrorCode, name_of
+from streamsx.kafka.errors import RETRIABLE, ErrorCode, name_of
 from streamsx.lifecycle.idempotence import FORGOTTEN, Idempotence
 from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
 
@@ -27,20 +27,6 @@ REQUEST_BYTES_MAX = 16 << 20
 REQUEST_TIMEOUT_S = 30.0
 ACKS_ALL = -1
 BACKOFF_S = 0.1
-
-RETRIED: Final = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-    }
-)
 
 
 @dataclass(slots=True)
@@ -128,20 +114,14 @@ class Acknowledged(NamedTuple):
     base_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
-    """The same batch, after a pause; a leader may have moved."""
+class SendRefused(NamedTuple):
+    """`again`: the same batch goes after a pause, and a leader may have moved; else it is for good,
+    and nothing behind that batch may overtake it.
+    """
 
     tp: TopicPartition
     code: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendRefused:
-    """For good: nothing behind that batch may overtake it."""
-
-    tp: TopicPartition
-    code: int
+    again: bool
 
 
 class Sending:
@@ -286,11 +266,11 @@ class Sending:
 
     def answered(
         self, now: float, request: Iterable[Sent], answers: Mapping[TopicPartition, Acknowledged]
-    ) -> list[Again | SendRefused]:
+    ) -> list[SendRefused]:
         """What became of a request. Where there is no answer nobody knows what has arrived: the
         same bytes again.
         """
-        outcomes = list[Again | SendRefused]()
+        outcomes = list[SendRefused]()
         for lane, batch in request:
             lane.flying = False
             answer = answers.get(lane.tp)
@@ -304,7 +284,7 @@ class Sending:
 
     def _answered(
         self, now: float, lane: OutPartition, batch: NumberedBatch, answer: Acknowledged
-    ) -> list[Again | SendRefused]:
+    ) -> list[SendRefused]:
         code = answer.code
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             lane.left, lane.retry_at = None, 0.0
@@ -313,14 +293,14 @@ class Sending:
             known = code == ErrorCode.NONE and answer.base_offset >= 0
             lane.end = answer.base_offset + batch.records if known else -1
             return []
-        if code not in FORGOTTEN | RETRIED:
+        if code not in FORGOTTEN | RETRIABLE:
             lane.flying = True  # for good
-            return [SendRefused(lane.tp, code)]
+            return [SendRefused(lane.tp, code, again=False)]
         if code in FORGOTTEN:
             self._numbers.renew(lane.tp)
             stamp(batch.data, *self._numbers.number(lane.tp, batch.records))
         self.pause(now, [lane])
-        return [Again(lane.tp, code)]
+        return [SendRefused(lane.tp, code, again=True)]
 
 
 def sticky(lanes: Sequence[OutPartition]) -> OutPartition:

@@ -25,9 +25,7 @@ ready (the join was built before it was) makes it announce again, at once.
 Not here: partitions (tasks only), stores, offsets, when a commit is due (`lifecycle/commit`).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.task import Life, TaskState
@@ -78,13 +76,6 @@ class PositionsKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class StoresOpen:
-    """Answers `Open`, also while the task is closing."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
 class EndsKnown:
     """Answers `ReadEnds`. `behind`: something is left to restore."""
 
@@ -107,38 +98,16 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSettled:
-    """A suspended task has nothing left to commit."""
+class Happened:
+    """What needs no more words than the event itself; one of these:
+
+    STORES_OPEN, FAIL and CLOSED answer OPEN and CLOSE: FAIL where stores cannot be opened or read,
+    and by a task's policy. STORES_OPEN may come while the task is closing. SETTLED answers SUSPEND.
+    STOP and UNDO are of a task that runs, or is suspended.
+    """
 
     task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """A task that runs, or is suspended, cannot go on; the others can."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """What the task did since its last commit cannot be committed: it begins anew from there."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class TaskBroken:
-    """By its policy, or because its stores cannot be opened or read."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class StoresClosed:
-    """Answers `CloseStores`."""
-
-    task: TaskId
+    event: life.Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +115,7 @@ class Ended:
     """The member is out of the group for good: what is still held is closed."""
 
 
-Answer = (
-    PositionsKnown | StoresOpen | EndsKnown | Restored | TaskSettled | Stopped | Undone | TaskBroken
-    | StoresClosed
-)  # fmt: skip
+Answer = PositionsKnown | EndsKnown | Restored | Happened
 Event = TasksPlanned | TasksAssigned | Revoked | TasksLost | Ended | Answer
 
 
@@ -171,38 +137,24 @@ class FetchPositions:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnds:
-    """Ask for the bounds of its changelogs as of now. Nothing is answered after a `CloseStores`."""
+    """Ask for the bounds of its changelogs as of now. Nothing is answered after a CLOSE."""
 
     task: TaskId
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
-class RunTask:
-    """Make the task and feed it from its committed positions."""
+class Do:
+    """What needs no more words than the effect itself; one of these:
+
+    RUN: make the task and feed it from its committed positions. READY: tell the group that this
+    learner may be made active. SUSPEND: feed it nothing more, answered by SETTLED. STOP: its bodies
+    end too; what it has done is committed all the same. FORGET: drop everything that is not
+    committed. CLOSE: write what is committed, close its stores, answered by CLOSED.
+    """
 
     task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class Announce:
-    """Tell the group that this learner may be made active."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class Suspend:
-    """Feed it nothing more; answered by Settled."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class StopTask:
-    """End its bodies and feed it nothing more; what it has done is committed all the same."""
-
-    task: TaskId
+    effect: life.Effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,20 +172,6 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """Drop everything that is not committed."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class CloseStores:
-    """Write what is committed, close its stores."""
-
-    task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
 class TaskMoved:
     """A transition, for the event log."""
 
@@ -243,25 +181,7 @@ class TaskMoved:
     new: TaskState
 
 
-Effect = (
-    Open | FetchPositions | ReadEnds | RunTask | Announce | Suspend | StopTask | Release | Forget
-    | CloseStores | TaskMoved
-)  # fmt: skip
-
-TOLD: Final = {
-    StoresOpen: life.Event.STORES_OPEN,
-    TaskSettled: life.Event.SETTLED,
-    Stopped: life.Event.STOP,
-    Undone: life.Event.UNDO,
-    TaskBroken: life.Event.FAIL,
-}
-PLAIN: Final[Mapping[life.Effect, type[RunTask | Suspend | StopTask | Forget | CloseStores]]] = {
-    life.Effect.RUN: RunTask,
-    life.Effect.SUSPEND: Suspend,
-    life.Effect.STOP: StopTask,
-    life.Effect.FORGET: Forget,
-    life.Effect.CLOSE: CloseStores,
-}
+Effect = Open | FetchPositions | ReadEnds | Do | Release | TaskMoved
 
 
 @dataclass(slots=True)
@@ -341,10 +261,10 @@ class Holdings:
                 self._hear(held, life.Event.AT_END if at_end else life.Event.BEHIND)
             case Restored(_, role, done) if role is held.life.role:  # else of before a promotion
                 self._hear(held, life.Event.REACHED_END if done else life.Event.FELL_BEHIND)
-            case StoresClosed():
+            case Happened(_, life.Event.CLOSED):
                 self._closed(held)
-            case StoresOpen() | TaskSettled() | Stopped() | Undone() | TaskBroken():
-                self._step(held, TOLD[type(event)])
+            case Happened(_, told):
+                self._step(held, told)
 
     # -- from the group
 
@@ -436,9 +356,9 @@ class Holdings:
                 case life.Effect.ANEW:
                     held.afterwards = Role.ACTIVE
                 case _:
-                    self._effects.append(PLAIN[effect](task))
+                    self._effects.append(Do(task, effect))
 
     def _announce(self, held: HeldTask) -> None:
         if not (held.promised or held.announced):
             held.announced = True
-            self._effects.append(Announce(held.life.task))
+            self._effects.append(Do(held.life.task, life.Effect.READY))

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from streamsx.errors import InvalidTransition
 
@@ -90,17 +90,11 @@ Event = Opened | Fetched | Written | EndMoved | OutOfRange | Promoted
 
 
 @dataclass(frozen=True, slots=True)
-class Wipe:
-    """Remove every row, and the position."""
+class Empty:
+    """Remove every row, and the position; `keep`: what was there is set aside."""
 
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetAside:
-    """The same, but keep what was there."""
-
-    why: str
+    keep: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,28 +113,14 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class ReachedEnd:
-    """`lag`: records behind; 0 for an active."""
+class Stands:
+    """At its end, or near enough, or not any more. `lag`: records behind; 0 for an active."""
 
+    near: bool
     lag: int
 
 
-@dataclass(frozen=True, slots=True)
-class FellBehind:
-    lag: int
-
-
-Effect = Wipe | SetAside | Read | Write | ReachedEnd | FellBehind
-
-
-class Step(NamedTuple):
-    """One line of the story: rows and columns are left out, they may be megabytes."""
-
-    now: float
-    event: str
-    state: RestoreState
-    position: int
-    end: int
+Effect = Empty | Read | Write | Stands
 
 
 class Restore:
@@ -154,7 +134,7 @@ class Restore:
         self.position, self.began, self.end = 0, 0, 0
         self.records = 0
         self._writing: int | None = None
-        self.story: deque[Step] = deque(maxlen=STORY_STEPS)
+        self.story: deque[tuple[float, str, RestoreState, int, int]] = deque(maxlen=STORY_STEPS)
 
     @property
     def lag(self) -> int:
@@ -169,7 +149,7 @@ class Restore:
     def step(self, now: float, event: Event) -> list[Effect]:
         """The effects of one event, in order. Raises InvalidTransition with the story."""
         name = type(event).__name__
-        self.story.append(Step(now, name, self.state, self.position, self.end))
+        self.story.append((now, name, self.state, self.position, self.end))  # rows are megabytes
         match event:
             case Opened() if self.state is RestoreState.OPENING:
                 return self._opened(event)
@@ -182,7 +162,7 @@ class Restore:
                 self.end = max(self.end, end) if self.follows else self.end
                 return self._settled()
             case OutOfRange(start, end) if self.state in READS:
-                return self._restart(SetAside(cut(self.position, start, end)), start, end)
+                return self._restart(Empty(cut(self.position, start, end), keep=True), start, end)
             case Promoted(end) if self.state in READS:
                 self.follows, self.end = False, end
                 self.state = RestoreState.READING
@@ -192,14 +172,14 @@ class Restore:
     def _opened(self, event: Opened) -> list[Effect]:
         self.state, self.end = RestoreState.READING, event.end
         if event.position is None and event.rows:
-            wipe = Wipe("the store has rows but no position")
+            wipe = Empty("the store has rows but no position", keep=False)
             return self._restart(wipe, event.start, event.end)
         if event.position is not None and (why := cut(event.position, event.start, event.end)):
-            return self._restart(SetAside(why), event.start, event.end)
+            return self._restart(Empty(why, keep=True), event.start, event.end)
         self.position = self.began = event.start if event.position is None else event.position
         return [Read(self.position), *self._settled()]
 
-    def _restart(self, first: Wipe | SetAside, start: int, end: int) -> list[Effect]:
+    def _restart(self, first: Empty, start: int, end: int) -> list[Effect]:
         """Deletes in the gap are unknown, so nothing that is there can be used."""
         self.state = RestoreState.READING
         self.position = self.began = start
@@ -219,13 +199,13 @@ class Restore:
             if self._writing is not None or self.position < self.end:
                 return []
             self.state = RestoreState.DONE
-            return [ReachedEnd(0)]
+            return [Stands(near=True, lag=0)]
         if self.state is RestoreState.READING and self.lag <= self.limit:
             self.state = RestoreState.TAILING
-            return [ReachedEnd(self.lag)]
+            return [Stands(near=True, lag=self.lag)]
         if self.state is RestoreState.TAILING and self.lag > FALLS_BACK_AT_LIMITS * self.limit:
             self.state = RestoreState.READING
-            return [FellBehind(self.lag)]
+            return [Stands(near=False, lag=self.lag)]
         return []
 
 

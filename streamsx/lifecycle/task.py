@@ -203,22 +203,12 @@ def cells(rows: Transitions) -> dict[tuple[Event, TaskState], Cell]:
 TABLE: Final = {Role.ACTIVE: cells(BOTH + ACTIVE), Role.LEARNER: cells(BOTH + LEARNER)}
 
 
-class Step(NamedTuple):
-    """One line of the story; the state is the one before."""
-
-    now: float
-    event: Event
-    role: Role
-    state: TaskState
-    effects: tuple[Effect, ...]
-
-
 class Life:
     """One task; `step` is the only door."""
 
     def __init__(self, task: TaskId, role: Role) -> None:
         self.task, self.role, self.state = task, role, TaskState.CREATED
-        self.story: deque[Step] = deque(maxlen=STORY_STEPS)
+        self.story: deque[tuple[float, Event, Role, TaskState]] = deque(maxlen=STORY_STEPS)
 
     def knows(self, event: Event) -> bool:
         """Its cell is not empty."""
@@ -232,7 +222,7 @@ class Life:
                 f"task {self.task}: {event.name} while {self.role.value} and {self.state.value}: "
                 f"story: {list(self.story)}"
             )
-        self.story.append(Step(now, event, self.role, self.state, cell.effects))
+        self.story.append((now, event, self.role, self.state))
         if event is Event.PROMOTE:
             self.role = Role.ACTIVE
         if cell.next is not None:

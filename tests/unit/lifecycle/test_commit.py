@@ -16,7 +16,6 @@ from streamsx.lifecycle.commit import (
     Flush,
     Flushed,
     OffsetsCommitted,
-    Seal,
     Suspended,
     SuspendedSettled,
     TaskLost,
@@ -43,14 +42,15 @@ def run(machine: CommitCycles, *events: Event) -> Sequence[Effect]:
 
 def test_stores_are_written_only_after_kafka_has_the_offsets() -> None:
     commits = CommitCycles()
-    assert run(commits, Due(frozenset({B, A}))) == [Seal(A)]
-    assert run(commits, TaskSealed(A, SEALED)) == [Seal(B)]
-    assert run(commits, TaskSealed(B, SEALED)) == [Flush()]
+    assert (run(commits, Due(frozenset({B, A}))), commits.sealing) == ([], A)
+    assert (run(commits, TaskSealed(A, SEALED)), commits.sealing) == ([], B)
+    assert (run(commits, TaskSealed(B, SEALED)), commits.sealing) == ([Flush()], None)
     assert run(commits, Flushed(ENDS)) == [CommitOffsets({A: SEALED, B: SEALED})]
     assert run(commits, OffsetsCommitted(NOBODY)) == [
         Adopt(A, SEALED, ENDS),
         Adopt(B, SEALED, ENDS),
     ]
+    assert commits.unwritten == [A, B]
     run(commits, TaskWritten(A), TaskWritten(B))
     assert commits.state is CommitState.IDLE
 
@@ -67,7 +67,7 @@ def test_a_suspended_task_with_nothing_to_commit_is_settled_at_once() -> None:
 
 def test_a_suspended_task_begins_a_cycle_of_its_own() -> None:
     commits = CommitCycles()
-    assert run(commits, Suspended(A, dirty=True)) == [Seal(A)]
+    assert (run(commits, Suspended(A, dirty=True)), commits.sealing) == ([], A)
     run(commits, TaskSealed(A, SEALED), Flushed(ENDS))
     assert run(commits, OffsetsCommitted(NOBODY)) == [Adopt(A, SEALED, ENDS), SuspendedSettled(A)]
 
@@ -78,7 +78,7 @@ def test_a_task_that_ran_on_after_its_seal_waits_for_a_second_cycle() -> None:
     assert run(commits, Suspended(A, dirty=True)) == []
     assert SuspendedSettled(A) not in run(commits, Flushed(ENDS), OffsetsCommitted(NOBODY))
     run(commits, TaskWritten(A))
-    assert run(commits, TaskWritten(B)) == [Seal(A)]
+    assert (run(commits, TaskWritten(B)), commits.sealing) == ([], A)
     run(commits, TaskSealed(A, SEALED), Flushed(ENDS))
     assert SuspendedSettled(A) in run(commits, OffsetsCommitted(NOBODY))
 

@@ -6,14 +6,12 @@ import pytest
 
 from streamsx.errors import RecordTooLarge
 from streamsx.kafka.batch import NO_HEADERS, Builder, columns, scan
-from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.errors import RETRIABLE, ErrorCode
 from streamsx.lifecycle.idempotence import FORGOTTEN, Idempotence
 from streamsx.lifecycle.produce import (
     REQUEST_BYTES_MAX,
-    RETRIED,
     SEND_BYTES,
     Acknowledged,
-    Again,
     OutPartition,
     Sending,
     SendRefused,
@@ -73,7 +71,7 @@ class Outbox:
 
     def answer(
         self, request: list[Sent], code: int = 0, base: int = 0, tps: Sequence[TopicPartition] = ()
-    ) -> list[Again | SendRefused]:
+    ) -> list[SendRefused]:
         """To all of a request, or to some."""
         wanted = tps or [sent.lane.tp for sent in request]
         return self.machine.answered(
@@ -224,14 +222,14 @@ def test_numbers_follow_each_other_and_offsets_are_known() -> None:
     assert box.machine.ends() == {A: 43}
 
 
-@pytest.mark.parametrize("code", sorted(RETRIED))
+@pytest.mark.parametrize("code", sorted(RETRIABLE))
 def test_what_may_be_mended_is_sent_again_as_it_was_and_nothing_overtakes_it(code: int) -> None:
     box = Outbox(A)
     box.put(A, b"a")
     first = box.after(1)
     box.put(A, b"b")
     box.machine.flush()
-    assert box.answer(first, code) == [Again(A, code)]
+    assert box.answer(first, code) == [SendRefused(A, code, again=True)]
     assert box.due() == {}
     assert box.machine.next_at() == pytest.approx(box.now + BACKOFF_S)
     again = box.after(BACKOFF_S)
@@ -274,7 +272,7 @@ def test_who_was_forgotten_begins_a_new_epoch_with_all_that_waits(code: int) -> 
     box.put(A, b"d")
     box.machine.flush()
     box.put(A, b"e")
-    assert box.answer(request, code) == [Again(A, code)]
+    assert box.answer(request, code) == [SendRefused(A, code, again=True)]
     assert box.due() == {}
     box.now += 1
     sent = []
@@ -293,7 +291,7 @@ def test_a_refusal_for_good_stops_its_partition_and_no_other() -> None:
     box.put(B, b"b")
     request = box.after(1)
     code = ErrorCode.MESSAGE_TOO_LARGE
-    assert box.answer(request, code, tps=[A]) == [SendRefused(A, code)]
+    assert box.answer(request, code, tps=[A]) == [SendRefused(A, code, again=False)]
     box.put(A, b"behind")
     assert box.after(1) == request[1:]
     box.now += 10

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
+from streamsx.lifecycle import task as life
 from streamsx.lifecycle.owned import Owned
 from streamsx.lifecycle.reconcile import (
-    Announce,
-    CloseStores,
+    Do,
     Effect,
     Ended,
     EndsKnown,
     Event,
     FetchPositions,
-    Forget,
+    Happened,
     Holdings,
     Open,
     PositionsKnown,
@@ -23,24 +23,19 @@ from streamsx.lifecycle.reconcile import (
     Release,
     Restored,
     Revoked,
-    RunTask,
-    Stopped,
-    StopTask,
-    StoresClosed,
-    StoresOpen,
-    Suspend,
-    TaskBroken,
     TaskMoved,
     TasksAssigned,
-    TaskSettled,
     TasksLost,
     TasksPlanned,
-    Undone,
 )
 from streamsx.lifecycle.task import TaskState
 from streamsx.model import Role, TaskId, TopicPartition
 
 T, U = TaskId(1, 0), TaskId(1, 1)
+STORES_OPEN, SETTLED, CLOSED = life.Event.STORES_OPEN, life.Event.SETTLED, life.Event.CLOSED
+STOPPED, UNDO, FAIL = life.Event.STOP, life.Event.UNDO, life.Event.FAIL
+RUN, READY, SUSPEND = life.Effect.RUN, life.Effect.READY, life.Effect.SUSPEND
+STOP, FORGET, CLOSE = life.Effect.STOP, life.Effect.FORGET, life.Effect.CLOSE
 
 
 def tasks(*some: TaskId) -> frozenset[TaskId]:
@@ -74,59 +69,70 @@ def run(holdings: Holdings, *events: Event) -> list[Effect]:
 
 def running() -> Holdings:
     holdings = Holdings()
-    run(holdings, plan(tasks(T)), TasksAssigned(tasks(T)), StoresOpen(T), PositionsKnown(T, 1))
-    assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=False)) == [RunTask(T)]
+    run(
+        holdings,
+        plan(tasks(T)),
+        TasksAssigned(tasks(T)),
+        Happened(T, STORES_OPEN),
+        PositionsKnown(T, 1),
+    )
+    assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=False)) == [Do(T, RUN)]
     return holdings
 
 
 def tailing() -> Holdings:
     holdings = Holdings()
-    run(holdings, plan(learners=tasks(T)), StoresOpen(T), EndsKnown(T, Role.LEARNER, behind=True))
-    assert run(holdings, Restored(T, Role.LEARNER, done=True)) == [Announce(T)]
+    run(
+        holdings,
+        plan(learners=tasks(T)),
+        Happened(T, STORES_OPEN),
+        EndsKnown(T, Role.LEARNER, behind=True),
+    )
+    assert run(holdings, Restored(T, Role.LEARNER, done=True)) == [Do(T, READY)]
     return holdings
 
 
 def test_an_active_reads_its_end_behind_both_its_stores_and_its_positions() -> None:
     holdings = Holdings()
     assert run(holdings, TasksAssigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 1)]
-    assert run(holdings, StoresOpen(T)) == []
+    assert run(holdings, Happened(T, STORES_OPEN)) == []
     assert run(holdings, PositionsKnown(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
     assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=True)) == []
-    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [RunTask(T)]
+    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
 def test_a_stopped_task_is_given_back_as_one_that_runs() -> None:
     holdings = running()
-    assert run(holdings, Stopped(T)) == [StopTask(T)]
+    assert run(holdings, Happened(T, STOPPED)) == [Do(T, STOP)]
     assert holdings.tasks(TaskState.STOPPED) == [T]
     assert run(holdings, plan(tasks(T))) == []
-    assert run(holdings, Revoked(tasks(T), 7)) == [Suspend(T)]
-    assert run(holdings, Stopped(T)) == []
-    assert run(holdings, TaskSettled(T)) == [Release(T, 7), CloseStores(T)]
+    assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, SUSPEND)]
+    assert run(holdings, Happened(T, STOPPED)) == []
+    assert run(holdings, Happened(T, SETTLED)) == [Release(T, 7), Do(T, CLOSE)]
 
 
 def test_a_stopped_task_that_is_lost_is_forgotten() -> None:
     holdings = running()
-    assert run(holdings, Stopped(T), TasksLost(tasks(T))) == [Forget(T), CloseStores(T)]
+    assert run(holdings, Happened(T, STOPPED), TasksLost(tasks(T))) == [Do(T, FORGET), Do(T, CLOSE)]
 
 
 def test_a_task_that_is_undone_begins_anew_from_its_committed_positions() -> None:
     holdings = running()
-    assert run(holdings, Undone(T)) == [Forget(T), CloseStores(T)]
-    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE)]
+    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
 
 
 def test_a_stopped_task_that_is_undone_begins_anew_too() -> None:
     holdings = running()
-    assert run(holdings, Stopped(T), Undone(T)) == [Forget(T), CloseStores(T)]
-    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Happened(T, STOPPED), Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE)]
+    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
 
 
 def test_a_task_that_is_wanted_back_and_undone_begins_anew_elsewhere() -> None:
     holdings = running()
     run(holdings, Revoked(tasks(T), 7))
-    assert run(holdings, Undone(T)) == [Forget(T), CloseStores(T), Release(T, 7)]
-    assert run(holdings, StoresClosed(T)) == []
+    assert run(holdings, Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE), Release(T, 7)]
+    assert run(holdings, Happened(T, CLOSED)) == []
 
 
 def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
@@ -135,12 +141,12 @@ def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
     assert run(holdings, plan(active=tasks(T))) == []
     assert run(holdings, TasksAssigned(tasks(T))) == [FetchPositions(T, 1)]
     assert run(holdings, PositionsKnown(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
-    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [RunTask(T)]
+    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
 def test_a_learner_that_is_ready_when_it_is_passed_over_announces_again() -> None:
     holdings = tailing()
-    assert run(holdings, plan(learners=tasks(T))) == [Announce(T)]
+    assert run(holdings, plan(learners=tasks(T))) == [Do(T, READY)]
 
 
 def test_a_learner_announces_once_per_assignment() -> None:
@@ -151,29 +157,35 @@ def test_a_learner_announces_once_per_assignment() -> None:
 
 def test_ends_that_were_read_as_a_learner_do_not_let_an_active_run() -> None:
     holdings = Holdings()
-    run(holdings, plan(learners=tasks(T)), StoresOpen(T), TasksAssigned(tasks(T)))
+    run(holdings, plan(learners=tasks(T)), Happened(T, STORES_OPEN), TasksAssigned(tasks(T)))
     assert run(holdings, PositionsKnown(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
     assert run(holdings, EndsKnown(T, Role.LEARNER, behind=False)) == []
     assert run(holdings, Restored(T, Role.LEARNER, done=True)) == []
-    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [RunTask(T)]
+    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
 def test_positions_of_an_earlier_assignment_are_too_old() -> None:
     """T was assigned (1), revoked, closed, run elsewhere, and assigned again (2): then 1 comes."""
     holdings = Holdings()
-    run(holdings, TasksAssigned(tasks(T)), Revoked(tasks(T), 7), StoresOpen(T), StoresClosed(T))
+    run(
+        holdings,
+        TasksAssigned(tasks(T)),
+        Revoked(tasks(T), 7),
+        Happened(T, STORES_OPEN),
+        Happened(T, CLOSED),
+    )
     assert run(holdings, TasksAssigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
-    run(holdings, StoresOpen(T))
+    run(holdings, Happened(T, STORES_OPEN))
     assert run(holdings, PositionsKnown(T, 1)) == []
     assert run(holdings, PositionsKnown(T, 2)) == [ReadEnds(T, Role.ACTIVE)]
 
 
 def test_a_revoked_task_is_released_behind_its_last_commit() -> None:
     holdings = running()
-    assert run(holdings, Revoked(tasks(T), 7)) == [Suspend(T)]
+    assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, SUSPEND)]
     assert run(holdings, plan()) == []
-    assert run(holdings, TaskSettled(T)) == [Release(T, 7), CloseStores(T)]
-    run(holdings, StoresClosed(T))
+    assert run(holdings, Happened(T, SETTLED)) == [Release(T, 7), Do(T, CLOSE)]
+    run(holdings, Happened(T, CLOSED))
     assert T not in holdings
 
 
@@ -181,71 +193,91 @@ def test_a_task_that_is_taken_away_while_its_stores_open_is_closed_when_they_are
     holdings = Holdings()
     run(holdings, TasksAssigned(tasks(T)))
     assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7)]
-    assert run(holdings, StoresOpen(T)) == [CloseStores(T)]
+    assert run(holdings, Happened(T, STORES_OPEN)) == [Do(T, CLOSE)]
 
 
 def test_a_task_that_is_taken_away_while_it_waits_for_its_ends_is_closed_at_once() -> None:
     holdings = Holdings()
-    run(holdings, TasksAssigned(tasks(T)), StoresOpen(T))
-    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7), CloseStores(T)]
+    run(holdings, TasksAssigned(tasks(T)), Happened(T, STORES_OPEN))
+    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7), Do(T, CLOSE)]
 
 
 def test_a_task_given_back_while_it_closes_is_opened_again() -> None:
     holdings = running()
-    run(holdings, Revoked(tasks(T), 7), TaskSettled(T), plan(tasks(T)), TasksAssigned(tasks(T)))
-    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    run(
+        holdings,
+        Revoked(tasks(T), 7),
+        Happened(T, SETTLED),
+        plan(tasks(T)),
+        TasksAssigned(tasks(T)),
+    )
+    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
 
 
 def test_a_task_given_back_while_it_closes_and_taken_again_is_released_at_once() -> None:
     holdings = running()
-    run(holdings, Revoked(tasks(T), 7), TaskSettled(T), plan(tasks(T)), TasksAssigned(tasks(T)))
+    run(
+        holdings,
+        Revoked(tasks(T), 7),
+        Happened(T, SETTLED),
+        plan(tasks(T)),
+        TasksAssigned(tasks(T)),
+    )
     assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7)]
-    run(holdings, StoresClosed(T))
+    run(holdings, Happened(T, CLOSED))
     assert T not in holdings
 
 
 def test_a_plan_during_a_slow_close_says_what_comes_after() -> None:
     """The first gives the task back, the second makes it a learner: nothing new is assigned."""
     holdings = running()
-    run(holdings, Revoked(tasks(T), 7), TaskSettled(T), plan(tasks(T)), TasksAssigned(tasks(T)))
+    run(
+        holdings,
+        Revoked(tasks(T), 7),
+        Happened(T, SETTLED),
+        plan(tasks(T)),
+        TasksAssigned(tasks(T)),
+    )
     run(holdings, TasksLost(tasks(T)), plan(learners=tasks(T)))
-    assert run(holdings, StoresClosed(T)) == [Open(T, Role.LEARNER)]
+    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.LEARNER)]
 
 
 def test_a_fenced_worker_drops_what_it_ran_and_keeps_what_it_learns() -> None:
     holdings = running()
-    run(holdings, plan(tasks(T), learners=tasks(U)), StoresOpen(U))
-    assert run(holdings, TasksLost(tasks(T))) == [Forget(T), CloseStores(T)]
+    run(holdings, plan(tasks(T), learners=tasks(U)), Happened(U, STORES_OPEN))
+    assert run(holdings, TasksLost(tasks(T))) == [Do(T, FORGET), Do(T, CLOSE)]
     assert holdings.of(U).state is TaskState.OPENED
 
 
 def test_stores_that_cannot_be_opened_while_closing_are_closed_all_the_same() -> None:
     holdings = Holdings()
     run(holdings, TasksAssigned(tasks(T)), TasksLost(tasks(T)))
-    assert run(holdings, TaskBroken(T)) == [CloseStores(T)]
+    assert run(holdings, Happened(T, FAIL)) == [Do(T, CLOSE)]
 
 
 def test_at_the_end_everything_is_closed() -> None:
     holdings = running()
-    run(holdings, plan(tasks(T), learners=tasks(U)), StoresOpen(U))
-    assert run(holdings, Ended()) == [Forget(T), CloseStores(T), CloseStores(U)]
+    run(holdings, plan(tasks(T), learners=tasks(U)), Happened(U, STORES_OPEN))
+    assert run(holdings, Ended()) == [Do(T, FORGET), Do(T, CLOSE), Do(U, CLOSE)]
 
 
 def test_a_running_task_that_gets_more_partitions_is_opened_again_with_them() -> None:
     """Topic b grows beside a: it was promoted while it ran, which no table knows."""
     holdings = running()
-    assert run(holdings, plan(tasks(T)), TasksAssigned(tasks(T))) == [Suspend(T)]
-    assert run(holdings, TaskSettled(T)) == [Release(T, 0), CloseStores(T)]
-    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, plan(tasks(T)), TasksAssigned(tasks(T))) == [Do(T, SUSPEND)]
+    assert run(holdings, Happened(T, SETTLED)) == [Release(T, 0), Do(T, CLOSE)]
+    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
 
 
 def test_a_task_that_loses_a_part_goes_on_with_the_rest() -> None:
     holdings = running()
-    assert run(holdings, Revoked(tasks(T), 7, kept=tasks(T))) == [Suspend(T)]
-    assert run(holdings, TaskSettled(T)) == [Release(T, 7), CloseStores(T)]
-    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
-    assert run(holdings, StoresOpen(T), TasksLost(tasks(T), kept=tasks(T))) == [CloseStores(T)]
-    assert run(holdings, StoresClosed(T)) == [Open(T, Role.ACTIVE), FetchPositions(T, 3)]
+    assert run(holdings, Revoked(tasks(T), 7, kept=tasks(T))) == [Do(T, SUSPEND)]
+    assert run(holdings, Happened(T, SETTLED)) == [Release(T, 7), Do(T, CLOSE)]
+    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Happened(T, STORES_OPEN), TasksLost(tasks(T), kept=tasks(T))) == [
+        Do(T, CLOSE)
+    ]
+    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 3)]
 
 
 def test_a_task_that_is_wanted_back_and_loses_another_part_is_released_all_the_same() -> None:
@@ -255,12 +287,18 @@ def test_a_task_that_is_wanted_back_and_loses_another_part_is_released_all_the_s
     owned = Owned(task_of)
     a, b = tp("a", T), tp("b", T)
     holdings = Holdings()
-    run(holdings, plan(tasks(T)), owned.assigned([a]), StoresOpen(T), PositionsKnown(T, 1))
+    run(
+        holdings,
+        plan(tasks(T)),
+        owned.assigned([a]),
+        Happened(T, STORES_OPEN),
+        PositionsKnown(T, 1),
+    )
     run(holdings, EndsKnown(T, Role.ACTIVE, behind=False), owned.revoked([a], 24))
     run(holdings, plan(tasks(T)), owned.assigned([b]))
-    assert run(holdings, owned.lost([b])) == [Forget(T), CloseStores(T), Release(T, 24)]
+    assert run(holdings, owned.lost([b])) == [Do(T, FORGET), Do(T, CLOSE), Release(T, 24)]
     assert owned.released(T, 24) == [(frozenset({a}), 24)]
-    assert run(holdings, StoresClosed(T)) == []
+    assert run(holdings, Happened(T, CLOSED)) == []
 
 
 Said = Callable[[Owned], Event]
@@ -354,41 +392,41 @@ class Shell:
             case Open(task):
                 assert task not in self.open, f"{task} opened twice"
                 self.open.add(task)
-                self.todo.append(StoresOpen(task))
+                self.todo.append(Happened(task, STORES_OPEN))
             case FetchPositions(task, number):
                 self.asked[number] = self.owned.of(task)
                 self.todo.append(PositionsKnown(task, number))
             case ReadEnds(task, role):
                 self.todo.append(EndsKnown(task, role, behind=self.random.random() < 0.5))
                 self.todo.append(Restored(task, role, done=True))
-            case RunTask(task):
+            case Do(task, life.Effect.RUN):
                 assert task in self.open
                 self.runs.add(task)
-            case Suspend(task):
+            case Do(task, life.Effect.SUSPEND):
                 self.runs.discard(task)
-                self.todo.append(TaskSettled(task))
-            case StopTask(task):
+                self.todo.append(Happened(task, SETTLED))
+            case Do(task, life.Effect.STOP):
                 self.runs.discard(task)
                 self.stopped.add(task)
-            case Forget(task):
+            case Do(task, life.Effect.FORGET):
                 self.runs.discard(task)
-                self.todo = [e for e in self.todo if e != TaskSettled(task)]
+                self.todo = [e for e in self.todo if e != Happened(task, SETTLED)]
             case Release(task, number):
                 assert task not in self.runs
                 self.member.heard += self.owned.released(task, number)
-            case CloseStores(task):
+            case Do(task, life.Effect.CLOSE):
                 assert task in self.open, f"{task} closed and was not open"
                 assert task not in self.runs
                 self.open.discard(task)
                 self.todo = [e for e in self.todo if not answers_ends(e, task)]
-                self.todo.append(StoresClosed(task))
+                self.todo.append(Happened(task, CLOSED))
 
     def step(self) -> None:
         draw = self.random.random()
         if self.runs and self.stops.random() < 0.05:
-            self.feed(Undone(self.stops.choice(sorted(self.runs))))
+            self.feed(Happened(self.stops.choice(sorted(self.runs)), UNDO))
         if self.runs and self.stops.random() < 0.05:
-            self.feed(Stopped(self.stops.choice(sorted(self.runs))))
+            self.feed(Happened(self.stops.choice(sorted(self.runs)), STOPPED))
         if self.todo and draw < 0.5:
             self.feed(self.todo.pop(self.random.randrange(len(self.todo))))
         elif self.member.said and draw < 0.7:

@@ -4,18 +4,16 @@ import pytest
 
 from streamsx.errors import InvalidTransition
 from streamsx.lifecycle.restore import (
+    Empty,
     EndMoved,
-    FellBehind,
     Fetched,
     Opened,
     OutOfRange,
     Promoted,
-    ReachedEnd,
     Read,
     Restore,
     RestoreState,
-    SetAside,
-    Wipe,
+    Stands,
     Write,
     Written,
 )
@@ -48,19 +46,19 @@ def test_an_end_that_is_fetched_but_not_written_is_not_reached() -> None:
     machine = active(end=1)
     machine.step(1.0, fetched(b"a", to=1))
     assert (machine.state, machine.position) == (RestoreState.READING, 0)
-    assert machine.step(2.0, Written()) == [ReachedEnd(0)]
+    assert machine.step(2.0, Written()) == [Stands(near=True, lag=0)]
     assert machine.state is RestoreState.DONE
 
 
 def test_a_batch_without_rows_moves_the_position_past_its_holes() -> None:
     machine = active(position=3, end=9)
     assert machine.step(1.0, Fetched([], [], 9)) == [Write({}, 9)]
-    assert machine.step(2.0, Written()) == [ReachedEnd(0)]
+    assert machine.step(2.0, Written()) == [Stands(near=True, lag=0)]
 
 
 def test_a_store_at_the_end_needs_nothing() -> None:
     machine = Restore(follows=False, limit=0)
-    assert machine.step(0.0, Opened(10, True, 0, 10)) == [Read(10), ReachedEnd(0)]
+    assert machine.step(0.0, Opened(10, True, 0, 10)) == [Read(10), Stands(near=True, lag=0)]
 
 
 def test_an_empty_store_starts_where_the_changelog_does() -> None:
@@ -80,12 +78,12 @@ def test_a_store_that_does_not_fit_its_changelog_is_kept_aside_and_starts_anew(
 ) -> None:
     """It was wiped: the brokers have lost those records, and it may be the last copy."""
     machine = Restore(follows=False, limit=0)
-    assert machine.step(0.0, Opened(position, True, 812, 900)) == [SetAside(why), Read(812)]
+    assert machine.step(0.0, Opened(position, True, 812, 900)) == [Empty(why, keep=True), Read(812)]
 
 
 def test_rows_of_an_interrupted_restore_are_in_the_changelog_still() -> None:
     machine = Restore(follows=False, limit=0)
-    wipe = Wipe("the store has rows but no position")
+    wipe = Empty("the store has rows but no position", keep=False)
     assert machine.step(0.0, Opened(None, True, 812, 900)) == [wipe, Read(812)]
 
 
@@ -93,17 +91,17 @@ def test_a_changelog_that_is_cut_while_it_is_read_starts_the_store_anew() -> Non
     machine = active(end=10)
     machine.step(1.0, fetched(b"a", to=2))
     effects = machine.step(2.0, OutOfRange(5, 10))
-    assert effects == [SetAside("the changelog begins at 5, the store says 0"), Read(5)]
+    assert effects == [Empty("the changelog begins at 5, the store says 0", keep=True), Read(5)]
     machine.step(3.0, fetched(b"b", to=10))
-    assert machine.step(4.0, Written()) == [ReachedEnd(0)]
+    assert machine.step(4.0, Written()) == [Stands(near=True, lag=0)]
 
 
 def test_a_learner_is_ready_when_it_is_near_and_flickers_only_beyond_twice_the_limit() -> None:
     machine = learner(end=8, limit=5)
     machine.step(1.0, fetched(b"a", to=3))
-    assert machine.step(2.0, Written()) == [ReachedEnd(5)]
+    assert machine.step(2.0, Written()) == [Stands(near=True, lag=5)]
     assert machine.step(3.0, EndMoved(13)) == []
-    assert machine.step(4.0, EndMoved(14)) == [FellBehind(11)]
+    assert machine.step(4.0, EndMoved(14)) == [Stands(near=False, lag=11)]
 
 
 def test_a_promoted_learner_reads_to_the_end_that_was_read_after_the_release() -> None:
@@ -111,14 +109,14 @@ def test_a_promoted_learner_reads_to_the_end_that_was_read_after_the_release() -
     assert machine.state is RestoreState.TAILING
     assert machine.step(1.0, Promoted(4)) == []
     machine.step(2.0, fetched(b"a", b"b", b"c", b"d", to=4))
-    assert machine.step(3.0, Written()) == [ReachedEnd(0)]
+    assert machine.step(3.0, Written()) == [Stands(near=True, lag=0)]
 
 
 def test_a_promotion_waits_for_the_write_that_is_under_way() -> None:
     machine = learner(end=4)
     machine.step(1.0, fetched(b"a", to=4))
     assert machine.step(2.0, Promoted(4)) == []
-    assert machine.step(3.0, Written()) == [ReachedEnd(0)]
+    assert machine.step(3.0, Written()) == [Stands(near=True, lag=0)]
 
 
 def test_two_writes_at_once_are_a_bug() -> None:
