@@ -4,18 +4,12 @@ import asyncio
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Final
 
 from streamsx import __version__
 from streamsx.assignor.model import Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
-from streamsx.config import Config
-from streamsx.engine.committing import Committing
 from streamsx.engine.door import MemberDoor
-from streamsx.engine.failures import Failures, damage
-from streamsx.engine.fetch import Fetcher
-from streamsx.engine.gaps import Gaps
+from streamsx.engine.failures import Failures
 from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
 from streamsx.engine.host import WorkerHost
@@ -23,12 +17,9 @@ from streamsx.engine.journal import LOG
 from streamsx.engine.loop import DataLoop
 from streamsx.engine.produce import Producer, always
 from streamsx.engine.purge import Purging
-from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
-from streamsx.engine.tally import Tally
-from streamsx.engine.tasks import CACHE_SHARE, Tasks
-from streamsx.lifecycle.fetch import FetchLimits
-from streamsx.membership.member import LAST_COMMIT_S, MemberConfig
+from streamsx.engine.tasks import Tasks
+from streamsx.membership.member import MemberConfig
 from streamsx.membership.outage import Outage
 from streamsx.membership.seat import Seat
 from streamsx.membership.session import Session
@@ -36,14 +27,6 @@ from streamsx.task.policy import Policy, Word
 from streamsx.topology.internal_topics import TopicKind
 
 EXECUTOR_THREADS = 2
-HELD_SHARE = 0.10
-"""Of the memory budget: fetched batches."""
-DIRTY_SHARE = CACHE_SHARE / 4
-"""More than this, and a commit does not wait for its interval."""
-PATIENCE_SHARE = 1 / 2
-"""Of the time in which a task has to be released: the rest is for its last commit."""
-LAST_PATIENCE_S = LAST_COMMIT_S * PATIENCE_SHARE
-RESTORE_PARTITION_BYTES: Final = 1 << 20
 JITTER_STEPS = 1000
 
 
@@ -51,8 +34,7 @@ class Machinery:
     """All parts of a worker; nothing of it runs yet."""
 
     def __init__(self, given: Given) -> None:
-        config, clock, cluster, journal = given.config, given.clock, given.cluster, given.journal
-        assignor, gaps, limit = assignor_of(given), Gaps(), config.acceptable_recovery_lag
+        config, clock, assignor = given.config, given.clock, assignor_of(given)
         self.arrived = arrived = asyncio.Event()
         """Something is there to do."""
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
@@ -65,31 +47,9 @@ class Machinery:
         told = self.failures.report
         policy = Policy(on_error, on_decode_error, told, config.consecutive_failures_max)
         door = MemberDoor(self.session, assignor)
-        self.tasks = Tasks(given, door, self.stores, self.producer, policy, gaps, arrived)
-        (data, log), damaged = limits_of(config), damage(journal)
-        self.fetcher = Fetcher(
-            cluster, clock, "data", data, arrived.set, self.tasks.source_cut, damaged
-        )
-        self.changelogs = Fetcher(
-            cluster, clock, "restore", log, arrived.set, self.tasks.changelog_cut, damaged
-        )
-        kept = given.directory.kept
-        restorer = Restorer(clock, self.changelogs, journal, self.tasks, kept, limit=limit)
-        committing = Committing(
-            clock, self.producer, door.commit, self.purging.committed, journal, given.owner.spawn,
-            self.tasks, interval_s=config.commit_interval_s,
-            dirty_bytes_max=int(config.memory_budget_bytes * DIRTY_SHARE),
-            patience_s=self._patience_s,
-        )  # fmt: skip
-        self.tasks.connect(self.fetcher, committing, restorer)  # which tell it what has happened
-        self.link = GroupLink(
-            given, assignor, self.session, door, gaps, self.tasks, committing,
-            (self.fetcher, self.changelogs),
-        )  # fmt: skip
-        self.loop = DataLoop(
-            clock, self.tasks, committing, restorer, self.fetcher, self.producer, arrived,
-            slice_s=config.restore_slice_s, report=self.link.publish, tally=Tally(given.journal),
-        )  # fmt: skip
+        self.tasks = Tasks(given, door, self.stores, self.producer, policy, self.purging, arrived)
+        self.link = GroupLink(given, assignor, self.session, door, self.tasks)
+        self.loop = DataLoop(given, self.tasks, self.producer, arrived, self.link.publish)
         self.host = WorkerHost(clock, producer_of(given), self.tasks, lambda: self.link.leads)
         self._given = given
 
@@ -104,10 +64,6 @@ class Machinery:
         if not given.topology.subtopologies:
             return True
         return session.losses == self.link.losses and given.clock.now() < session.lease
-
-    def _patience_s(self) -> float:
-        whole_s = self._given.config.revoke_timeout_s
-        return LAST_PATIENCE_S if self.link.leaving else whole_s * PATIENCE_SHARE
 
 
 def producer_of(
@@ -131,27 +87,6 @@ def purging_of(given: Given) -> Purging:
     return Purging(
         given.cluster, [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
     )
-
-
-def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:
-    """Of the lanes for sources and for changelogs; both together hold their share at most."""
-    held = int(config.memory_budget_bytes * HELD_SHARE)
-    wait_ms = int(config.fetch_max_wait_s * 1000)
-    data = FetchLimits(
-        wait_ms,
-        config.fetch_max_bytes,
-        config.consumer_max_fetch_size_bytes,
-        config.fetch_hold_bytes,
-        held - held // 4,
-        config.broker_check_crcs,
-    )
-    log = replace(
-        data,
-        partition_bytes=RESTORE_PARTITION_BYTES,
-        held_bytes=2 * RESTORE_PARTITION_BYTES,
-        held_bytes_all=held // 4,
-    )
-    return data, log
 
 
 def assignor_of(given: Given) -> StreamsPartitionAssignor:

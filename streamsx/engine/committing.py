@@ -5,7 +5,6 @@ the member's affair, and come back as tasks that were dropped.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
 
 from streamsx.clock import Clock
 from streamsx.engine import faults
@@ -43,18 +42,13 @@ Taken = Callable[[TaskId, Mapping[str, int]], None]
 """Who deletes what nobody reads again: hears of each task's offsets that Kafka has."""
 
 
-class CommitOutcome(Protocol):
-    """The tasks, as their commits see them."""
-
-    def settled(self, task: TaskId) -> None: ...
-    def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None: ...
-    def failed(self, task: TaskId, error: Exception) -> None: ...
-
-
 class Committing:
     """One per worker. `interval_s` counts from the end of a cycle; `dirty_bytes_max` cuts it, and
     with twice as much nobody may make more. `patience_s`: how long a task that is suspended waits
     for what its bodies have at hand; another one has to do that again.
+
+    `settled` hears of a suspended task of which Kafka has everything; `undone` of one whose dirty
+    values cannot be encoded, `failed` of one that ends the worker by that, or by its disk.
     """
 
     def __init__(
@@ -65,14 +59,17 @@ class Committing:
         taken: Taken,
         journal: Journal,
         spawn: Callable[..., object],
-        tasks: CommitOutcome,
         *,
+        settled: Callable[[TaskId], None],
+        undone: Callable[[TaskId, ValueRefused | TaskStopped], None],
+        failed: Callable[[TaskId, Exception], None],
         interval_s: float,
         dirty_bytes_max: int,
         patience_s: Callable[[], float],
     ) -> None:
         self._clock, self._producer, self._offsets, self._taken = clock, producer, offsets, taken
-        self._journal, self._spawn, self._tasks = journal, spawn, tasks
+        self._journal, self._spawn = journal, spawn
+        self._settled, self._undone, self._failed = settled, undone, failed
         self._interval_s, self._dirty_bytes_max = interval_s, dirty_bytes_max
         self._patience_s = patience_s
         self._machine = CommitCycles()
@@ -150,9 +147,9 @@ class Committing:
             try:
                 sealed = self._in_cycle[task].task.seal(SEAL_ROWS)
             except (ValueRefused, TaskStopped) as error:
-                self._tasks.undone(task, error)  # which takes it out of the cycle
+                self._undone(task, error)  # which takes it out of the cycle
             except TaskFailed as error:
-                self._tasks.failed(task, error)  # which takes it out of the cycle
+                self._failed(task, error)  # which takes it out of the cycle
             else:
                 if sealed is not None:
                     self._step(commit.TaskSealed(task, sealed))
@@ -165,7 +162,7 @@ class Committing:
                 written = self._in_cycle[task].task.write_some(WRITE_ROWS)
             except DiskFailed as error:
                 self.lose(task)  # one that is closing stays out of it by nothing else
-                self._tasks.failed(task, error)
+                self._failed(task, error)
                 continue
             if not written:
                 faults.point("during_write")
@@ -233,7 +230,7 @@ class Committing:
                         active.denied = active.paused = False
                     active.task.committed(sealed, active.ends(ends))
                 case commit.SuspendedSettled(task):
-                    self._tasks.settled(task)
+                    self._settled(task)
         if self.idle:
             self._in_cycle.clear()
             if not was_idle:

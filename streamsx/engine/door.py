@@ -13,12 +13,14 @@ from streamsx.model import TaskId, TopicPartition
 
 
 class MemberDoor:
-    """`generation`: of the newest plan; `stopped`: tasks of which the group has to hear yet."""
+    """`generation`: of the newest plan; `stopped`: tasks of which the group has to hear yet;
+    `leaving`: its member is on its way out.
+    """
 
     def __init__(self, session: Session, assignor: StreamsPartitionAssignor) -> None:
         self._session = session
         self.owned = Owned(assignor.task_of)
-        self.generation = -1
+        self.generation, self.leaving = -1, False
         self.stopped: list[TaskId] = []
 
     def released(self, task: TaskId, number: int) -> None:

@@ -13,9 +13,11 @@ that is out of range is the owner's affair. Not here: who reads what.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from streamsx.clock import Clock
+from streamsx.config import Config
 from streamsx.engine.journal import LOG
 from streamsx.errors import BrokerUnreachable
 from streamsx.kafka.cluster import Cluster
@@ -35,6 +37,9 @@ LEADERLESS_MAX_S = 1.0
 UNREACHABLE_EVERY_S = 30.0
 """So often it is told that a broker cannot be reached."""
 READ_COMMITTED = 1
+HELD_SHARE = 0.10
+"""Of the memory budget: fetched batches."""
+RESTORE_PARTITION_BYTES: Final = 1 << 20
 DAMAGED_MAX = 3
 """So often a batch may come damaged before it is said to be; it is asked for all the same."""
 
@@ -61,7 +66,8 @@ class Fetcher:
     ) -> None:
         self._cluster, self._clock, self._lane, self._limits = cluster, clock, lane, limits
         self._arrived, self._out_of_range, self._unreadable = arrived, out_of_range, unreadable
-        self._fetching = Fetching(limits)
+        self._fetching = machine = Fetching(limits)
+        self.end, self.waiting, self.caught_up = machine.end, machine.waiting, machine.caught_up
         self._changed = asyncio.Event()
         self._hurry_until = 0.0
         self._stale = False
@@ -86,18 +92,6 @@ class Fetcher:
     def hurry(self) -> None:
         """An assignment has come: polls are short for a while."""
         self._hurry_until = self._clock.now() + HURRY_S
-
-    def end(self, tp: TopicPartition) -> int:
-        """What a reader can reach by the newest reply; -1 before the first."""
-        return self._fetching.end(tp)
-
-    def waiting(self, tp: TopicPartition) -> bool:
-        """There is something to take."""
-        return self._fetching.waiting(tp)
-
-    def caught_up(self, tp: TopicPartition) -> bool:
-        """Everything up to the end was taken."""
-        return self._fetching.caught_up(tp)
 
     def take(self, tp: TopicPartition) -> Batch | None:
         """The next records of a partition, up to a few thousand; None when nothing is there."""
@@ -241,3 +235,24 @@ async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
             await event.wait()
     except TimeoutError:
         return
+
+
+def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:
+    """Of the lanes for sources and for changelogs; both together hold their share at most."""
+    held = int(config.memory_budget_bytes * HELD_SHARE)
+    wait_ms = int(config.fetch_max_wait_s * 1000)
+    data = FetchLimits(
+        wait_ms,
+        config.fetch_max_bytes,
+        config.consumer_max_fetch_size_bytes,
+        config.fetch_hold_bytes,
+        held - held // 4,
+        config.broker_check_crcs,
+    )
+    log = replace(
+        data,
+        partition_bytes=RESTORE_PARTITION_BYTES,
+        held_bytes=2 * RESTORE_PARTITION_BYTES,
+        held_bytes_all=held // 4,
+    )
+    return data, log

@@ -10,8 +10,6 @@ when they were seen.
 
 from dataclasses import dataclass
 
-from streamsx.model import TaskId
-
 MOMENT_S = 10.0
 
 
@@ -41,22 +39,3 @@ class Gap:
         open_s = now - self.since if self.since is not None else 0.0
         longest, self.longest = max(self.longest, open_s), 0.0
         return longest
-
-
-class Gaps:
-    """Of all running tasks of a worker."""
-
-    def __init__(self) -> None:
-        self._of: dict[TaskId, Gap] = {}
-
-    def add(self, task: TaskId, now: float) -> Gap:
-        """A task that runs from now on."""
-        self._of[task] = made = Gap(last=now)
-        return made
-
-    def remove(self, task: TaskId) -> None:
-        self._of.pop(task, None)
-
-    def taken(self, now: float) -> dict[TaskId, float]:
-        """Seconds, for every task that runs."""
-        return {task: gap.taken(now) for task, gap in sorted(self._of.items())}

@@ -11,10 +11,7 @@ from functools import singledispatchmethod
 
 from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
-from streamsx.engine.committing import Committing
 from streamsx.engine.door import MemberDoor
-from streamsx.engine.fetch import Fetcher
-from streamsx.engine.gaps import Gaps
 from streamsx.engine.given import Given
 from streamsx.engine.journal import LOG
 from streamsx.engine.tasks import Tasks
@@ -42,11 +39,10 @@ class GroupLink:
 
     def __init__(
         self, given: Given, assignor: StreamsPartitionAssignor, session: Session, door: MemberDoor,
-        gaps: Gaps, tasks: Tasks, committing: Committing, fetchers: tuple[Fetcher, ...],
+        tasks: Tasks,
     ) -> None:  # fmt: skip
         self._given, self._clock, self._journal = given, given.clock, given.journal
-        self._assignor, self._session, self._door, self._gaps = assignor, session, door, gaps
-        self._tasks, self._committing, self._fetchers = tasks, committing, fetchers
+        self._assignor, self._session, self._door, self._tasks = assignor, session, door, tasks
         self._owned, self._limit = door.owned, given.config.acceptable_recovery_lag
         self._plans = given.plans
         self._stayed: frozenset[TaskId] | None = None
@@ -56,7 +52,7 @@ class GroupLink:
         self._lags: dict[TaskId, tuple[int, float]] = {}
         self._foreign: frozenset[TaskId] = frozenset()
         """What it is to learn and cannot, by a leader with other code."""
-        self.leads, self.leaving, self.lost_leaving = False, False, False
+        self.leads = self.lost_leaving = False
         self.losses = 0
         """Of those that the session has told of, how many were heard."""
         self.restored = asyncio.Event()
@@ -74,7 +70,7 @@ class GroupLink:
         holdings, now = self._tasks.holdings, self._clock.now()
         learning = set()
         for task in holdings.tasks():
-            alive, lag = holdings.of(task), self._tasks.lag(task)
+            alive, lag = holdings.of(task), self._tasks.restorer.lag(task)
             if alive.role is Role.LEARNER and not alive.state.ends:
                 learning.add(task)
                 self._note_lag(task, lag, now)
@@ -84,7 +80,8 @@ class GroupLink:
             elif alive.state in RESTORES and self._plans[task.subtopology].stateful:
                 copies[task] = Copy(CopyRole.RESTORING, lag)
         self._lags = {task: noted for task, noted in self._lags.items() if task in learning}
-        if self._assigned and not any(self._starting(task) for task in holdings.tasks(*RESTORES)):
+        starting = (holdings.of(task).role is Role.ACTIVE for task in holdings.tasks(*RESTORES))
+        if self._assigned and not any(starting):
             self.restored.set()
         stalled = (t for t, (_, since) in self._lags.items() if now - since > STALLED_S)
         stopped = {t: self._tasks.actives[t].why for t in holdings.tasks(TaskState.STOPPED)}
@@ -97,9 +94,6 @@ class GroupLink:
         )
         while self._door.stopped:  # a round, for what a group shows is what its joins said
             self._session.post(e.Want(f"task {self._door.stopped.pop()} stopped"))
-
-    def _starting(self, task: TaskId) -> bool:
-        return self._tasks.holdings.of(task).role is Role.ACTIVE
 
     def _note_lag(self, task: TaskId, lag: int | None, now: float) -> None:
         """Since when it has not come nearer."""
@@ -140,8 +134,8 @@ class GroupLink:
         if view.shared_name and not self._warned:
             self._warned = True
             LOG.warning(SHARED_NAME, self._journal.instance)
-        for fetcher in self._fetchers:
-            fetcher.hurry()
+        self._tasks.fetcher.hurry()
+        self._tasks.changelogs.hurry()
         self._tasks.granted(active)
         self._tasks.feed(reconcile.TasksPlanned(active, learners, view.promises))
         if self._foreign - view.promises:
@@ -168,7 +162,7 @@ class GroupLink:
     def _(self, message: e.Lost) -> None:
         lost = self._owned.lost(message.tps)
         self._journal("lost", tasks=sorted_text(lost.tasks), reason=message.why)
-        self.lost_leaving = self.lost_leaving or self.leaving
+        self.lost_leaving = self.lost_leaving or self._door.leaving
         self._tasks.feed(lost)
         self.losses += 1
 
@@ -194,16 +188,16 @@ class GroupLink:
             if (task := self._assignor.task_of(tp)) is not None
         }
         dropped = self._assignor.tasks_of(message.dropped)
-        self._committing.committed(message.id, dropped, denied)
+        self._tasks.committing.committed(message.id, dropped, denied)
 
     @hear.register
     def _(self, message: e.CommitFailed) -> None:
         self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
-        self._committing.refused(message.id)
+        self._tasks.committing.refused(message.id)
 
     @hear.register
     def _(self, message: e.IsLeaving) -> None:
-        self.leaving = True
+        self._door.leaving = True
         deadline = None
         if message.deadline is not None:
             deadline = message.deadline - self._clock.now() + self._clock.wall()
@@ -212,7 +206,7 @@ class GroupLink:
     @hear.register
     def _(self, _: e.Stays) -> None:
         """What was lost on the way out says nothing of how it leaves another time."""
-        self.leaving = self.lost_leaving = False
+        self._door.leaving = self.lost_leaving = False
         self._journal("stays")
 
     @hear.register
@@ -247,7 +241,7 @@ class GroupLink:
 
     def _tell_gaps(self, event: str, **more: float) -> None:
         """The longest of each task that runs, and ran before the rebalance if there is one."""
-        for task, gap_s in self._gaps.taken(self._clock.now()).items():
+        for task, gap_s in self._tasks.gaps(self._clock.now()).items():
             if self._stayed is None or task in self._stayed:
                 self._journal(event, task=str(task), ms=round(gap_s * 1000, 1), **more)
 

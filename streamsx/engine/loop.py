@@ -14,13 +14,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from streamsx.clock import Clock
 from streamsx.engine import faults
 from streamsx.engine.active import Active
-from streamsx.engine.committing import Committing
-from streamsx.engine.fetch import Fetcher
+from streamsx.engine.given import Given
 from streamsx.engine.produce import Producer
-from streamsx.engine.restoring import Restorer
 from streamsx.engine.tally import Tally
 from streamsx.engine.tasks import Tasks
 from streamsx.errors import StreamsxError, TaskStopped
@@ -63,25 +60,15 @@ class DataLoop:
     """Owner of tasks and stores."""
 
     def __init__(
-        self,
-        clock: Clock,
-        tasks: Tasks,
-        committing: Committing,
-        restorer: Restorer,
-        fetcher: Fetcher,
-        producer: Producer,
-        arrived: asyncio.Event,
-        *,
-        slice_s: float,
+        self, given: Given, tasks: Tasks, producer: Producer, arrived: asyncio.Event,
         report: Callable[[], None],
-        tally: Tally,
-    ) -> None:
-        self._clock, self._tasks, self._committing = clock, tasks, committing
-        self._restorer, self._fetcher, self._producer = restorer, fetcher, producer
-        self._slice_s, self._report = slice_s, report
-        self._arrived, self._tally = arrived, tally
+    ) -> None:  # fmt: skip
+        self._clock, self._slice_s = given.clock, given.config.restore_slice_s
+        self._tasks, self._committing, self._restorer = tasks, tasks.committing, tasks.restorer
+        self._fetcher, self._producer = tasks.fetcher, producer
+        self._arrived, self._report, self._tally = arrived, report, Tally(given.journal)
         self._order = deque[TaskId]()
-        self._duty = Duty(slice_s)
+        self._duty = Duty(self._slice_s)
         self._report_at, self._tick_at = 0.0, 0.0
         self._leased = False
 

@@ -10,7 +10,6 @@ less down time).
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
 
 from streamsx.clock import Clock
 from streamsx.engine import faults
@@ -18,7 +17,7 @@ from streamsx.engine.fetch import Fetcher
 from streamsx.engine.journal import Journal
 from streamsx.errors import DiskFailed
 from streamsx.kafka.admin import Bounds
-from streamsx.lifecycle import restore
+from streamsx.lifecycle import reconcile, restore
 from streamsx.lifecycle.restore import Restore
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows, holds_rows
@@ -26,13 +25,6 @@ from streamsx.state.layout import local_keys
 
 WRITE_ROWS = 500
 PROGRESS_EVERY_S = 0.5
-
-
-class RestoreOutcome(Protocol):
-    """The tasks, as their restores see them."""
-
-    def restored(self, task: TaskId, role: Role, *, done: bool) -> None: ...
-    def failed(self, task: TaskId, error: Exception) -> None: ...
 
 
 @dataclass(slots=True)
@@ -88,13 +80,14 @@ class Restorer:
         clock: Clock,
         fetcher: Fetcher,
         journal: Journal,
-        tasks: RestoreOutcome,
+        restored: Callable[[reconcile.Restored], None],
+        failed: Callable[[TaskId, Exception], None],
         kept: Callable[[str, int], str],
         *,
         limit: int,
     ) -> None:
         self._clock, self._fetcher, self._journal = clock, fetcher, journal
-        self._outcome, self._kept, self._limit = tasks, kept, limit
+        self._restored, self._failed, self._kept, self._limit = restored, failed, kept, limit
         self._tasks: dict[TaskId, Restoring] = {}
         self._by_changelog: dict[TopicPartition, tuple[Restoring, Store]] = {}
 
@@ -123,9 +116,6 @@ class Restorer:
             if role is Role.ACTIVE and store.machine.follows:
                 self._step(restoring, store, restore.Promoted(end))
         return not restoring.done
-
-    def changelogs(self, task: TaskId) -> list[TopicPartition]:
-        return [store.changelog for store in self._tasks[task].stores]
 
     def remove(self, task: TaskId) -> dict[str, Rows]:
         """Stop reading; its stores go to the caller."""
@@ -167,7 +157,7 @@ class Restorer:
                         worked = True
             except DiskFailed as error:
                 self.remove(restoring.task)  # the next rows must not go in without these
-                self._outcome.failed(restoring.task, error)
+                self._failed(restoring.task, error)
                 continue
             if not restoring.done and self._clock.now() - restoring.told_at >= PROGRESS_EVERY_S:
                 self._tell(restoring)
@@ -221,7 +211,9 @@ class Restorer:
                 case restore.Stands():
                     if restoring.done:
                         self._tell(restoring)
-                    self._outcome.restored(restoring.task, restoring.role, done=restoring.done)
+                    self._restored(
+                        reconcile.Restored(restoring.task, restoring.role, restoring.done)
+                    )
 
     def _empty(self, restoring: Restoring, store: Store, why: str, *, keep: bool) -> None:
         store.writes = None

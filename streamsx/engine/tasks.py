@@ -19,12 +19,14 @@ from streamsx.engine.bounds import LogBounds
 from streamsx.engine.committing import WRITE_ROWS, Committing
 from streamsx.engine.door import MemberDoor
 from streamsx.engine.dormant import Dormant, kept
-from streamsx.engine.fetch import Fetcher
-from streamsx.engine.gaps import Gaps
+from streamsx.engine.failures import damage
+from streamsx.engine.fetch import Fetcher, limits_of
+from streamsx.engine.gaps import Gap
 from streamsx.engine.given import Given
 from streamsx.engine.journal import LOG
 from streamsx.engine.produce import Producer
 from streamsx.engine.promotions import Promotions
+from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
 from streamsx.errors import DiskFailed, StreamsxError, TaskStopped, ValueRefused
@@ -32,6 +34,7 @@ from streamsx.lifecycle import commit, reconcile
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.reconcile import Happened, Holdings
 from streamsx.lifecycle.task import TaskState
+from streamsx.membership.member import LAST_COMMIT_S
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
@@ -41,6 +44,10 @@ from streamsx.topology.nodes import SubTopology
 
 CACHE_SHARE = 0.40
 """Of the memory budget: decoded objects."""
+DIRTY_SHARE = CACHE_SHARE / 4
+"""More than this, and a commit does not wait for its interval."""
+PATIENCE_SHARE = 1 / 2
+"""Of the time in which a task has to be released: the rest is for its last commit."""
 
 OffsetText = tuple[int, str]
 """Committed: the offset, and the text beside it."""
@@ -83,17 +90,31 @@ class Tasks:
 
     def __init__(
         self, given: Given, door: MemberDoor, stores: Stores, producer: Producer, policy: Policy,
-        gaps: Gaps, arrived: asyncio.Event,
+        purging: Purging, arrived: asyncio.Event,
     ) -> None:  # fmt: skip
         self._given, self._plans, self._door = given, given.plans, door
         self._stores, self._producer, self._policy = stores, producer, policy
-        self._gaps, self._arrived = gaps, arrived
-        self._fetcher: Fetcher
-        self._committing: Committing
-        self._restorer: Restorer
+        self._arrived = arrived
+        config, clock, cluster, journal = given.config, given.clock, given.cluster, given.journal
+        (data, log), damaged = limits_of(config), damage(journal)
+        self.fetcher = Fetcher(cluster, clock, "data", data, arrived.set, self.source_cut, damaged)
+        self.changelogs = Fetcher(
+            cluster, clock, "restore", log, arrived.set, self.changelog_cut, damaged
+        )
+        self.restorer = Restorer(
+            clock, self.changelogs, journal, self.feed, self.failed, given.directory.kept,
+            limit=config.acceptable_recovery_lag,
+        )  # fmt: skip
+        self.committing = Committing(
+            clock, producer, door.commit, purging.committed, journal, given.owner.spawn,
+            settled=self._settled, undone=self.undone, failed=self.failed,
+            interval_s=config.commit_interval_s,
+            dirty_bytes_max=int(config.memory_budget_bytes * DIRTY_SHARE),
+            patience_s=self._patience_s,
+        )  # fmt: skip
         self.holdings = Holdings()
         self.actives: dict[TaskId, Active] = {}
-        self.dormant = Dormant(given.cluster, lambda: setattr(self, "changed", True))
+        self.dormant = Dormant(cluster, lambda: setattr(self, "changed", True))
         self.changed = False
         """Since the last report."""
         self._positions: dict[TaskId, Mapping[str, OffsetText]] = {}
@@ -103,22 +124,19 @@ class Tasks:
         """Tasks that were undone: how far each had come, and why. Whoever gets one, maybe this
         worker, knows nothing of it."""
         self._jobs = Jobs(given.owner.spawn, self.failed)
-        self._promotions = Promotions(given.journal)
-        self.bounds = LogBounds(given.cluster, given.config)
+        self._promotions = Promotions(journal)
+        self.bounds = LogBounds(cluster, config)
         self._events: deque[reconcile.Event] = deque()
         self._feeding = False
 
-    def connect(self, fetcher: Fetcher, committing: Committing, restorer: Restorer) -> None:
-        """The parts that tell this one what has happened."""
-        self._fetcher, self._committing, self._restorer = fetcher, committing, restorer
+    def _patience_s(self) -> float:
+        revoke_s = self._given.config.revoke_timeout_s
+        return PATIENCE_SHARE * (LAST_COMMIT_S if self._door.leaving else revoke_s)
 
-    # -- what happens
-
-    def settled(self, task: TaskId) -> None:
+    def _settled(self, task: TaskId) -> None:
         self.feed(Happened(task, life.Event.SETTLED))
 
-    def restored(self, task: TaskId, role: Role, *, done: bool) -> None:
-        self.feed(reconcile.Restored(task, role, done))
+    # -- what happens
 
     def feed(self, event: reconcile.Event) -> None:
         """Decide about an event and carry it out. What comes of that is fed behind it."""
@@ -140,17 +158,14 @@ class Tasks:
 
     def positions(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
         """Committed offset and metadata per source topic; -1 without one."""
-        if all(offset >= 0 for offset, _ in found.values()):
-            self._known(task, number, found)
-        else:
-            self._spawn(self._reset(task, number, found), f"positions of {task}")
+        self._spawn(self._place(task, number, found), f"positions of {task}")
 
     def granted(self, tasks: Iterable[TaskId]) -> None:
         """Learners that this assignment makes active: their hand-over begins here."""
         now = self._given.clock.now()
         for task in tasks:
             if task in self.holdings and self.holdings.of(task).role is Role.LEARNER:
-                self._promotions.begin(task, self._restorer.lag(task) or 0, now)
+                self._promotions.begin(task, self.restorer.lag(task) or 0, now)
 
     def processed(self, active: Active, now: float, *, more: bool) -> None:
         """The loop has handed records of a task on."""
@@ -160,9 +175,10 @@ class Tasks:
             self._given.journal("first_record", task=str(active.id))
             self._promotions.done(active.id, now)
 
-    def lag(self, task: TaskId) -> int | None:
-        """Records behind; None when it is not being restored, or nobody knows yet."""
-        return self._restorer.lag(task)
+    def gaps(self, now: float) -> dict[TaskId, float]:
+        """Seconds that each task has stood still at most since it was last asked; none of those
+        whose bodies have ended."""
+        return {t: a.gap.taken(now) for t, a in sorted(self.actives.items()) if not a.why}
 
     def stopped(self, task: TaskId, why: TaskStopped) -> None:
         """A running task cannot go on: it alone stops, where it is, until it is started again."""
@@ -188,7 +204,7 @@ class Tasks:
         """Looked at now and then, for tasks that were promoted and find no input."""
 
         def no_input(task: TaskId) -> bool:
-            return all(map(self._fetcher.caught_up, self.actives[task].sources))
+            return all(map(self.fetcher.caught_up, self.actives[task].sources))
 
         self._promotions.idle(self.actives, no_input)
 
@@ -209,15 +225,14 @@ class Tasks:
             return  # it may be ours once more, at another position
         LOG.warning("fetch_reset partition=%s from=%d to=%d", tp, offset, start)
         active.task.reset(tp.topic, start)
-        self._fetcher.add(tp, start)
+        self.fetcher.add(tp, start)
 
     async def _read_bounds(self, tp: TopicPartition) -> None:
-        self._restorer.out_of_range(tp, (await self.bounds.of([tp]))[tp])
+        self.restorer.out_of_range(tp, (await self.bounds.of([tp]))[tp])
 
     def _spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
         """For what ends by itself; the worker's group owns it."""
-        started = self._given.owner.spawn(job, name=name)
-        assert not started.done()
+        _ = self._given.owner.spawn(job, name=name)
 
     # -- effects
 
@@ -243,19 +258,19 @@ class Tasks:
             case life.Effect.CLOSE:
                 self._jobs.start(task, self._close(task), "close")
             case life.Effect.READY:
-                self._given.journal("learner_ready", task=str(task), lag=self._restorer.lag(task))
+                self._given.journal("learner_ready", task=str(task), lag=self.restorer.lag(task))
                 self._door.ready()
             case life.Effect.RUN:
                 self._run(task)
             case life.Effect.SUSPEND:
                 self.actives[task].suspended = True
-                self._committing.suspend(self.actives[task])
+                self.committing.suspend(self.actives[task])
             case life.Effect.STOP:
                 self._halt(self.actives[task])
                 self._door.stopped.append(task)
                 self._arrived.set()
             case life.Effect.FORGET:
-                self._committing.lose(task)
+                self.committing.lose(task)
                 self._stop(task)
                 self._producer.drop(self._changelogs(task))
                 self._closing[task].task.aborted()
@@ -278,20 +293,18 @@ class Tasks:
             rows[node.name] = await self._stores.open(task, node)
         for node in plan.stores:
             tp = TopicPartition(node.changelog, task.partition)
-            self._restorer.add(task, role, node.name, tp, rows[node.name])
+            self.restorer.add(task, role, node.name, tp, rows[node.name])
         self.feed(Happened(task, life.Event.STORES_OPEN))
 
     async def _read_ends(self, task: TaskId, role: Role) -> None:
         behind = False
-        if self._rows[task]:
-            tps = self._restorer.changelogs(task)
-            bounds = await self.bounds.of(tps)
-            behind = self._restorer.ends(task, role, bounds)
+        if changelogs := self._changelogs(task):
+            behind = self.restorer.ends(task, role, await self.bounds.of(changelogs))
         self.feed(reconcile.EndsKnown(task, role, behind=behind))
         self.feed(reconcile.Restored(task, role, done=not behind))
 
     def _run(self, task: TaskId) -> None:
-        self._restorer.remove(task)
+        self.restorer.remove(task)
         found = self._positions.pop(task)
         plan = part_of(self._plans[task.subtopology], found.keys())
         rows = self._rows[task]
@@ -303,9 +316,9 @@ class Tasks:
         made = Task(
             plan, task.partition, stores, self._producer, start, self._policy, metadata, until
         )
-        active = self.actives[task] = Active(made, self._gaps.add(task, self._given.clock.now()))
+        active = self.actives[task] = Active(made, Gap(last=self._given.clock.now()))
         for tp in active.sources:
-            self._fetcher.add(tp, metadata.positions[tp.topic])
+            self.fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()
         if isinstance(why, TaskStopped):
             self.stopped(task, why)
@@ -321,9 +334,8 @@ class Tasks:
         """Feed it no more; its bodies end."""
         active.suspended = True
         for tp in active.sources:
-            self._fetcher.remove(tp)
+            self.fetcher.remove(tp)
         active.task.close()
-        self._gaps.remove(active.id)
 
     def _stop(self, task: TaskId) -> None:
         """What Kafka has of it may still have to be written."""
@@ -335,8 +347,8 @@ class Tasks:
         self._share_cache()
 
     async def _close(self, task: TaskId) -> None:
-        lag = self._restorer.lag(task)
-        self._restorer.remove(task)
+        lag = self.restorer.lag(task)
+        self.restorer.remove(task)
         if (active := self._closing.pop(task, None)) is not None:
             for store in active.task.stores.values():
                 store.stop_scans()
@@ -362,19 +374,13 @@ class Tasks:
         stores = self._plans[task.subtopology].stores
         return [TopicPartition(node.changelog, task.partition) for node in stores]
 
-    async def _reset(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
+    async def _place(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
         """Where nothing is committed, by `consumer_auto_offset_reset`."""
-        missing = [
-            TopicPartition(t, task.partition) for t, (offset, _) in found.items() if offset < 0
-        ]
-        begin = await self.bounds.begin(missing)
-        starts = {tp.topic: offset for tp, offset in begin.items()}
-        whole = {t: (starts.get(t, offset), text) for t, (offset, text) in found.items()}
-        self._known(task, number, whole)
-
-    def _known(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
+        missing = [TopicPartition(t, task.partition) for t in found if found[t][0] < 0]
+        begin = await self.bounds.begin(missing) if missing else {}
         if task in self.holdings and self.holdings.awaits(task, number):
-            self._positions[task] = found
+            starts = {tp.topic: (offset, found[tp.topic][1]) for tp, offset in begin.items()}
+            self._positions[task] = {**found, **starts}
         self.feed(reconcile.PositionsKnown(task, number))
 
 

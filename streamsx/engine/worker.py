@@ -249,8 +249,8 @@ class Worker:
     async def _work(self, made: Machinery, watch: Coroutine[Any, Any, None]) -> None:
         background = {
             "watch the topics": watch,
-            "fetch data": made.fetcher.run(),
-            "fetch changelogs": made.changelogs.run(),
+            "fetch data": made.tasks.fetcher.run(),
+            "fetch changelogs": made.tasks.changelogs.run(),
             "ask for bounds": made.tasks.bounds.run(),
             "watch what is on the disk": made.tasks.dormant.watch(),
             "clean up": self._clean_up(made),

@@ -53,16 +53,11 @@ SOURCE = Source("src", text, text, agents=(AgentNode("keep", keep),))
 PLAN = SubTopology(0, (SOURCE,), (NODE,))
 
 
-class Outcome:
-    """Nothing is to happen to the task."""
+def settled(task: TaskId) -> None: ...
 
-    def settled(self, task: TaskId) -> None: ...
 
-    def undone(self, task: TaskId, why: Exception) -> None:
-        raise AssertionError(why)
-
-    def failed(self, task: TaskId, error: Exception) -> None:
-        raise AssertionError(error)
+def ends(task: TaskId, error: Exception) -> None:
+    raise AssertionError(task) from error
 
 
 def failed(error: Exception) -> None:
@@ -132,7 +127,8 @@ async def commit_of(
 
     committing = Committing(
         clock, producer, offset_commit, taken, Journal("i", clock), jobs.create_task,
-        Outcome(), interval_s=0.0, dirty_bytes_max=1 << 40, patience_s=lambda: 0.0,
+        settled=settled, undone=ends, failed=ends,
+        interval_s=0.0, dirty_bytes_max=1 << 40, patience_s=lambda: 0.0,
     )  # fmt: skip
     turns.timed("begin", committing.consider, clock.now(), [active])
     while not committing.idle:

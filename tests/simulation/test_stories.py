@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from streamsx.broker.classic import GroupState
-from streamsx.engine.assemble import DIRTY_SHARE
 from streamsx.engine.committing import FULL
+from streamsx.engine.tasks import DIRTY_SHARE
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e

@@ -262,7 +262,7 @@ def test_a_worker_on_its_way_out_waits_less_for_what_is_at_hand(bench: Bench) ->
     station = begun(bench, app_of(waiting(1000.0)), T0)
     feed(bench, "a")
     bench.run(1.0)
-    station.made.link.leaving = True
+    station.deliver(e.IsLeaving(None))
     station.hand.revoke(T0)
     bench.run(2.0)
     assert station.hand.released() == []

@@ -12,11 +12,10 @@ from streamsx.assignor.model import MemberAtJoin
 from streamsx.clock import SystemClock
 from streamsx.config import Config
 from streamsx.engine.assemble import (
-    HELD_SHARE,
     Machinery,
     assignor_of,
-    limits_of,
 )
+from streamsx.engine.fetch import HELD_SHARE, limits_of
 from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
 from streamsx.engine.journal import Journal

@@ -1,6 +1,6 @@
 """engine/restoring.py: what becomes of a task whose role changes while its stores are opened."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from streamsx.engine.journal import Journal
 from streamsx.engine.restoring import Restorer
 from streamsx.errors import DiskFailed
 from streamsx.kafka.admin import Bounds
+from streamsx.lifecycle.reconcile import Restored
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import ROW, holds_rows
 from streamsx.state.directory import StateDirectory
@@ -58,18 +59,23 @@ class Told:
 
         self.errors: list[Exception] = []
 
-    def restored(self, _: TaskId, role: Role, *, done: bool) -> None:
-        self.done.append((role, done))
+    def restored(self, now: Restored) -> None:
+        self.done.append((now.role, now.done))
 
     def failed(self, _: TaskId, error: Exception) -> None:
         self.errors.append(error)
 
 
+def restorer_of(reading: Any, told: Told, kept: Callable[[str, int], str] = nowhere) -> Restorer:
+    clock = SystemClock()
+    journal = Journal("w1", clock)
+    return Restorer(clock, reading, journal, told.restored, told.failed, kept, limit=20)
+
+
 def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end() -> None:
     """It went on following for ever, and the task ran nowhere."""
-    clock, reading, told = SystemClock(), Reading(), Told()
-    fetcher: Any = reading
-    restorer = Restorer(clock, fetcher, Journal("w1", clock), told, nowhere, limit=20)
+    reading, told = Reading(), Told()
+    restorer = restorer_of(reading, told)
     rows = MemoryRows()
     rows.write({b"a": b"1"}, 211)
     restorer.add(TASK, Role.LEARNER, "counts", CHANGELOG, rows)
@@ -87,8 +93,7 @@ class FullDisk(MemoryRows):
 
 def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more() -> None:
     clock, reading, told = SystemClock(), Reading(), Told()
-    fetcher: Any = reading
-    restorer = Restorer(clock, fetcher, Journal("w1", clock), told, nowhere, limit=20)
+    restorer = restorer_of(reading, told)
     restorer.add(TASK, Role.ACTIVE, "counts", CHANGELOG, FullDisk())
     restorer.ends(TASK, Role.ACTIVE, {CHANGELOG: Bounds(0, 1000)})
     reading.batches = [batch_of(0, 600), batch_of(600, 1000)]
@@ -105,12 +110,11 @@ def test_a_store_that_its_changelog_no_longer_holds_is_kept_whole(
 ) -> None:
     """The topic was deleted and made anew, or a broker lost its end: it was wiped, and the message
     said that there was nothing to do."""
-    clock, reading, directory = SystemClock(), Reading(), StateDirectory(tmp_path, "app")
+    told, reading, directory = Told(), Reading(), StateDirectory(tmp_path, "app")
     memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=1 << 20)
     rows = RocksRows(directory.store("counts", 2), memory, "layout")
     rows.write({ROW + b"a": b"291"}, 291)
-    fetcher: Any = reading
-    restorer = Restorer(clock, fetcher, Journal("w1", clock), Told(), directory.kept, limit=20)
+    restorer = restorer_of(reading, told, directory.kept)
     restorer.add(TASK, Role.ACTIVE, "counts", CHANGELOG, rows)
 
     assert restorer.ends(TASK, Role.ACTIVE, {CHANGELOG: Bounds(0, 6)})

@@ -368,7 +368,7 @@ def test_of_two_stores_the_worse_one_counts(bench: Bench) -> None:
     bench.answer = without(changelog(0, "other0").topic)
     station.hand.plan(learners=[T0])
     bench.run(5)
-    assert station.made.tasks.lag(T0) == end
+    assert station.made.tasks.restorer.lag(T0) == end
     copy = station.made.session.seat.report.copies[T0]
     assert (copy.role, copy.lag) == (CopyRole.LEARNER, end)
     assert e.Ready() not in station.hand.posted
