@@ -1,4 +1,4 @@
-"""The broker: owns its directory, listens, and has each request answered by its file in `api/`.
+"""The broker: owns its directory, listens, and has each request answered as `broker/api/served` says.
 
 Malformed requests close their connection with one line in the log, and so does a request of ours
 that fails; the others go on. Which bytes mean what is `streamsx.kafka.wire`'s to know.
@@ -6,22 +6,17 @@ that fails; the others go on. Which bytes mean what is `streamsx.kafka.wire`'s t
 
 import asyncio
 import fcntl
-import importlib
 import ipaddress
 import logging
 import os
-import pkgutil
-import re
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from typing import Self
 from uuid import UUID, uuid4
 
-from streamsx.broker import api
-from streamsx.broker.api import groups
+from streamsx.broker.api.served import SERVED, Handler, answered
 from streamsx.broker.classic import GroupConfig
 from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
 from streamsx.broker.events import ReplyBody
@@ -41,23 +36,6 @@ SWEEPS_PER_IDLE_LIMIT = 4
 """An idle connection is closed at most a fourth of the limit too late."""
 
 logger = logging.getLogger(__name__)
-
-Handler = Callable[[Service, Call], ReplyBody | None]
-"""The answer; None if `call.reply` will be called, or was."""
-
-
-@cache
-def handlers() -> dict[int, tuple[Handler, tuple[int, int]]]:
-    """By key, who answers, and the versions served. A file of one request is called kNN_name."""
-    names = [n for _, n, _ in pkgutil.iter_modules(api.__path__) if re.match(r"k\d\d_", n)]
-    modules = {int(n[1:3]): importlib.import_module(f"{api.__name__}.{n}") for n in names}
-    found = {key: (module.answer, module.VERSIONS) for key, module in modules.items()}
-    return found | {key: (groups.answer, served) for key, served in groups.VERSIONS.items()}
-
-
-def answered(service: Service, call: Call) -> ReplyBody | None:
-    """By the file in api/ of that request."""
-    return handlers()[call.api][0](service, call)
 
 
 class BrokerServer:
@@ -194,9 +172,8 @@ class BrokerServer:
         for name, partitions in self._topics.items():  # now that the groups miss what is gone
             if name not in topics.by_name:
                 topics.create(name, self._fresh_id().bytes, partitions, {})
-        versions = {key: served for key, (_, served) in handlers().items()}
         self._service = Service(
-            self._options, self._limits, meta, topics, groups, Flusher(), self._fresh_id, versions
+            self._options, self._limits, meta, topics, groups, Flusher(), self._fresh_id
         )
 
     def _connection(self) -> ClientConnection:
@@ -219,13 +196,12 @@ class BrokerServer:
 
     def _decode(self, connection: ClientConnection, frame: bytearray) -> Call:
         head = request_head(frame)
-        if head.api not in handlers():
+        if (served := SERVED.get(head.api)) is None:
             raise Malformed(f"request {head.api}: it is not served")
-        _, (oldest, newest) = handlers()[head.api]
-        if not oldest <= head.version <= newest:
+        if not served.oldest <= head.version <= served.newest:
             if head.api != Api.API_VERSIONS:
-                name = Api(head.api).name
-                raise Malformed(f"{name} v{head.version}: served are {oldest} to {newest}")
+                known = f"served are {served.oldest} to {served.newest}"
+                raise Malformed(f"{Api(head.api).name} v{head.version}: {known}")
             # KIP-511: this one is answered, in the oldest form, so that the client learns.
             return Call(connection, head._replace(version=0), "", None, self._respond)
         try:

@@ -1,6 +1,6 @@
 """What the requests in `api/` are answered from: topics, groups, ids, and the broker's options."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -38,5 +38,8 @@ class Service:
     groups: Groups
     flusher: Flusher
     fresh_id: Callable[[], UUID]
-    versions: Mapping[int, tuple[int, int]]
-    """Of each request that is served: the oldest and the newest."""
+
+    @property
+    def room(self) -> int:
+        """For so many more partitions."""
+        return self.limits.partitions_max - self.topics.partitions

@@ -15,10 +15,16 @@ from streamsx.broker.log import Log
 from streamsx.broker.meta import Meta
 from streamsx.broker.records import ConfigValue, TopicKey, TopicValue
 from streamsx.broker.segment import Descriptors
+from streamsx.kafka.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
+
+
+def unknown(name: str | None) -> ErrorCode:
+    """What is answered of a topic that is not there, asked for by name or else by id."""
+    return ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class StoredTopic:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from streamsx.broker.api.served import answered
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ClientRequest, Peer, ReplyBody
-from streamsx.broker.server import answered
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api

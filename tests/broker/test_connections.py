@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.broker import server
+from streamsx.broker.api.served import SERVED
 from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.server import BrokerServer
 from streamsx.kafka import wire
@@ -71,7 +71,7 @@ def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> Non
     """Each second one: a codec takes 20 ms to compile, and `test_wire` looks at all of them."""
     asked = set()
     with serving(tmp_path) as broker:
-        for api, (_, (oldest, newest)) in server.handlers().items():
+        for api, (oldest, newest, _) in SERVED.items():
             for version in {oldest, *range(newest, oldest, -2)}:
                 body = {
                     "group_id": f"g{version}", "session_timeout": 10_000, "protocol_type": "c",
@@ -86,7 +86,7 @@ def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> Non
                 expected = code if version in versions else ErrorCode.NONE
                 assert getattr(answer, "error_code", ErrorCode.NONE) == expected, (api, version)
                 asked.add(api)
-    assert asked == set(server.handlers())
+    assert asked == set(SERVED)
 
 
 def test_requests_that_come_together_are_answered_in_their_order(tmp_path: Path) -> None:
@@ -246,11 +246,8 @@ def test_malformed_bytes_close_their_connection_with_one_line(
 def test_a_request_of_ours_that_fails_tells_its_story_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamsx.broker.api import k18_api_versions
-
-    handlers = dict(server.handlers())
-    failing = (lambda service, call: 1 // 0, k18_api_versions.VERSIONS)
-    monkeypatch.setattr(server, "handlers", lambda: {**handlers, Api.API_VERSIONS: failing})
+    failing = SERVED[Api.API_VERSIONS]._replace(answer=lambda service, call: {"": 1 // 0})
+    monkeypatch.setitem(SERVED, Api.API_VERSIONS, failing)
     with serving(tmp_path) as broker, dial(broker) as other:
         for _ in range(2):
             with dial(broker) as sock:
@@ -272,7 +269,7 @@ def test_frames_of_random_bytes_hurt_nobody(tmp_path: Path) -> None:
                 data[rng.randrange(4, len(data))] = rng.randrange(256)
             if trial % 3 == 0:
                 data = bytearray((20).to_bytes(4) + rng.randbytes(20))
-                data[4:6] = rng.choice(list(server.handlers())).to_bytes(2)
+                data[4:6] = rng.choice(list(SERVED)).to_bytes(2)
                 data[6:8] = rng.randrange(5).to_bytes(2)
             with dial(broker) as sock:
                 sock.sendall(data)

@@ -1,1 +1,1 @@
-"""The requests that are served: one file each, named after its key."""
+"""The requests that are served: which, in `served`; the answers, by what they are about."""

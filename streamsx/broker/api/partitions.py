@@ -1,4 +1,4 @@
-"""The frame of requests about partitions of topics that are named: one answer for each."""
+"""Requests about partitions of topics that are named: one answer for each partition."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,8 +6,61 @@ from typing import Any
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
-from streamsx.broker.service import Service
+from streamsx.broker.service import LEADER_EPOCH, Service
+from streamsx.errors import CorruptRecord
 from streamsx.kafka.errors import ErrorCode
+
+NOTHING = (-1, -1)
+END = -1
+
+
+def list_offsets(service: Service, call: Call) -> ReplyBody:
+    """Offset and timestamp per partition, -1 for what there is not."""
+
+    def answer(log: Log, asked: Any) -> ReplyBody:
+        try:
+            offset, timestamp = find(log, asked.timestamp)
+        except CorruptRecord:
+            return {"error_code": ErrorCode.CORRUPT_MESSAGE}
+        return {"offset": offset, "timestamp": timestamp, "leader_epoch": LEADER_EPOCH}
+
+    return each(service, call, answer)
+
+
+def find(log: Log, timestamp: int) -> tuple[int, int]:
+    """(offset, timestamp). Raises CorruptRecord."""
+    match timestamp:
+        case -1:
+            return log.high_watermark, -1
+        case -2 | -4:
+            return log.start, -1
+        case -3:
+            return log.newest() or NOTHING
+        case -5:
+            return NOTHING
+        case _:
+            return log.at_time(timestamp) or NOTHING
+
+
+def delete_records(service: Service, call: Call) -> ReplyBody:
+    """Where each partition begins now."""
+
+    def answer(log: Log, asked: Any) -> ReplyBody:
+        if not END <= asked.offset <= log.high_watermark:
+            return {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}
+        log.delete_before(log.high_watermark if asked.offset == END else asked.offset)
+        return {"low_watermark": log.start}
+
+    return each(service, call, answer, low_watermark=-1)
+
+
+def epoch_ends(service: Service, call: Call) -> ReplyBody:
+    """The end of each partition."""
+
+    def answer(log: Log, _: Any) -> ReplyBody:
+        return {"leader_epoch": LEADER_EPOCH, "end_offset": log.high_watermark}
+
+    return each(service, call, answer, topic_field="topic", partition_field="partition")
 
 
 def each(

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from streamsx.broker.api.served import SERVED
 from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.segment import Segment
-from streamsx.broker.server import BrokerServer, handlers
+from streamsx.broker.server import BrokerServer
 from streamsx.errors import UsageError
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 
 
-@pytest.mark.parametrize("api", handlers(), ids=lambda api: wire.Api(api).name)
+@pytest.mark.parametrize("api", SERVED, ids=lambda api: wire.Api(api).name)
 def test_each_version_from_kafkas_oldest_on_is_served_as_far_as_it_has_a_schema(api: int) -> None:
-    _, (oldest, newest) = handlers()[api]
+    oldest, newest, _ = SERVED[api]
     known = wire.versions(api)
     assert known[0] == oldest <= newest <= known[1]
 

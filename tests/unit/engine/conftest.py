@@ -17,10 +17,11 @@ import pytest
 
 from streamsx import App, Stream
 from streamsx.assignor.wire import AssignmentView
+from streamsx.broker.api.served import answered
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
-from streamsx.broker.server import BrokerServer, answered
+from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Service
 from streamsx.clock import Clock
 from streamsx.engine.assemble import Machinery

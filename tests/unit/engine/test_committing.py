@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from streamsx import App, Stream
-from streamsx.broker.server import answered
+from streamsx.broker.api.served import answered
 from streamsx.engine.committing import DIRTY_ROWS_MAX
 from streamsx.errors import DiskFailed
 from streamsx.kafka.errors import ErrorCode

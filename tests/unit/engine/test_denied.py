@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamsx.broker.server import answered
+from streamsx.broker.api.served import answered
 from streamsx.errors import SettingError
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api

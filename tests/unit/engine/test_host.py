@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-from streamsx.broker.server import answered
+from streamsx.broker.api.served import answered
 from streamsx.kafka.batch import Header, scan
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api

@@ -8,7 +8,7 @@ import pytest
 
 from streamsx.assignor.memory import MARKS_MAX
 from streamsx.assignor.wire import read_join
-from streamsx.broker.server import answered
+from streamsx.broker.api.served import answered
 from streamsx.errors import GroupError, NotFound, UsageError
 from streamsx.group_tool.departures import DepartureState
 from streamsx.group_tool.marking import leave

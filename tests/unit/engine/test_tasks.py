@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.assignor.model import CopyRole
-from streamsx.broker.server import Handler, answered
+from streamsx.broker.api.served import Handler, answered
 from streamsx.errors import Fenced
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api

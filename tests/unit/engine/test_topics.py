@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from streamsx.broker.server import answered
+from streamsx.broker.api.served import answered
 from streamsx.errors import ChangelogLost
 from streamsx.kafka.wire import Api
 from tests.unit.engine.conftest import app_of, changelog, counting

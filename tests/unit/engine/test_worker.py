@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.assignor.wire import read_join
-from streamsx.broker.server import answered
+from streamsx.broker.api.served import answered
 from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError, WorldError
 from streamsx.kafka.batch import scan
 from streamsx.kafka.consumer_protocol import Subscription

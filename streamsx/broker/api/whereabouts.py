@@ -1,37 +1,63 @@
-"""3 Metadata: this broker leads everything; topic ids since 10 (KIP-516).
-
-A topic that is not there is made if the request allows it and the broker does (`auto_create`).
-Not: authorized operations, racks.
-"""
+"""Where everything is: on this broker, at the address where the client reached it."""
 
 from typing import Any
 
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import CLUSTER_ID, LEADER_EPOCH, NO_OPERATIONS, NODE_ID, Service
-from streamsx.broker.topics import NAME, StoredTopic
+from streamsx.broker.topics import NAME, StoredTopic, unknown
 from streamsx.kafka.errors import ErrorCode
 
-VERSIONS = (0, 13)
 NULL_IS_ALL_SINCE = 1
 REQUEST_ALLOWS_SINCE = 4
+GROUP = 0
 
 
-def answer(service: Service, call: Call) -> ReplyBody:
-    """All topics, or those that were asked for, at the address where the client reached us."""
+def metadata(service: Service, call: Call) -> ReplyBody:
+    """All topics, or those that were asked for.
+
+    One that is not there is made if the request allows it and the broker does (`auto_create`).
+    """
     asked = call.body.topics
     if asked is None or (not asked and call.version < NULL_IS_ALL_SINCE):
         topics = [describe(topic) for _, topic in sorted(service.topics.by_name.items())]
     else:
         topics = [find(service, call, one) for one in asked]
-    host, port = call.connection.address
     return {
-        "brokers": [{"node_id": NODE_ID, "host": host, "port": port}],
+        "brokers": [{"node_id": NODE_ID, **address(call)}],
         "cluster_id": CLUSTER_ID,
         "controller_id": NODE_ID,
         "topics": topics,
         "cluster_authorized_operations": NO_OPERATIONS,
     }
+
+
+def coordinator(_: Service, call: Call) -> ReplyBody:
+    """One answer per key, and the first once more at the top, where it was before version 4."""
+    body = call.body
+    if body.key_type != GROUP:
+        why = "only groups have a coordinator here"
+        us = {"node_id": -1, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
+    else:
+        us = {"node_id": NODE_ID, **address(call)}
+    return {**us, "coordinators": [{"key": key, **us} for key in body.coordinator_keys]}
+
+
+def cluster(_: Service, call: Call) -> ReplyBody:
+    """One broker."""
+    return {
+        "cluster_id": CLUSTER_ID,
+        "controller_id": NODE_ID,
+        "brokers": [{"broker_id": NODE_ID, **address(call)}],
+        "cluster_authorized_operations": NO_OPERATIONS,
+        "endpoint_type": call.body.endpoint_type,
+    }
+
+
+def address(call: Call) -> ReplyBody:
+    """Ours."""
+    host, port = call.connection.address
+    return {"host": host, "port": port}
 
 
 def find(service: Service, call: Call, asked: Any) -> ReplyBody:
@@ -40,8 +66,8 @@ def find(service: Service, call: Call, asked: Any) -> ReplyBody:
     if topic := service.topics.find(name, getattr(asked, "topic_id", b"")):
         return describe(topic)
     if name is None:
-        return {"error_code": ErrorCode.UNKNOWN_TOPIC_ID, "topic_id": asked.topic_id}
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return {"error_code": unknown(name), "topic_id": asked.topic_id}
+    code = unknown(name)
     if not NAME.fullmatch(name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif may_create(service, call):
@@ -53,8 +79,7 @@ def find(service: Service, call: Call, asked: Any) -> ReplyBody:
 def may_create(service: Service, call: Call) -> bool:
     """Whether both sides want it and there is room."""
     allowed = call.version < REQUEST_ALLOWS_SINCE or call.body.allow_auto_topic_creation
-    partitions = service.topics.partitions + service.options.partitions
-    return service.options.auto_create and allowed and partitions <= service.limits.partitions_max
+    return service.options.auto_create and allowed and service.options.partitions <= service.room
 
 
 def describe(topic: StoredTopic) -> ReplyBody:

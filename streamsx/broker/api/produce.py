@@ -1,7 +1,4 @@
-"""0 Produce: one batch per partition, idempotent (KIP-98), topic ids since 13 (KIP-516).
-
-Not: transactions; batches of magic 0 and 1; error messages per record (KIP-467).
-"""
+"""Records that clients append, and the ids by which batches that come twice are recognised."""
 
 import logging
 from typing import Any
@@ -10,25 +7,20 @@ from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.producer_state import BatchRefused
 from streamsx.broker.service import Service
-from streamsx.broker.topics import StoredTopic
+from streamsx.broker.topics import StoredTopic, unknown
 from streamsx.kafka.errors import ErrorCode
-
-VERSIONS = (3, 13)
-TOPIC_IDS_SINCE = 13
 
 logger = logging.getLogger(__name__)
 
 
 def answer(service: Service, call: Call) -> ReplyBody | None:
     """The offset of each batch; with `sync`, once it is on the disk."""
-    body, by_id = call.body, call.version >= TOPIC_IDS_SINCE
+    body, responses = call.body, []
     acks = body.acks in (-1, 0, 1)
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    code = unknown if acks else ErrorCode.INVALID_REQUIRED_ACKS
-    responses = []
     for asked in body.topic_data:
-        name = None if by_id else asked.name
+        name = getattr(asked, "name", None)  # newer versions name topics by id alone
         topic = service.topics.find(name, asked.topic_id) if acks else None
+        code = unknown(name) if acks else ErrorCode.INVALID_REQUIRED_ACKS
         partitions = [append(service, topic, p, code) for p in asked.partition_data]
         responses.append(
             {"name": name, "topic_id": asked.topic_id, "partition_responses": partitions}
@@ -73,3 +65,10 @@ def not_stored(reply: ReplyBody) -> ReplyBody:
             refused(p["index"], ErrorCode.KAFKA_STORAGE_ERROR) for p in topic["partition_responses"]
         ]
     return reply
+
+
+def producer_id(service: Service, call: Call) -> ReplyBody:
+    """An id that nobody had, at epoch 0."""
+    if call.body.transactional_id is not None:
+        return {"error_code": ErrorCode.INVALID_REQUEST, "producer_epoch": -1}
+    return {"producer_id": service.meta.next_producer_id(), "producer_epoch": 0}

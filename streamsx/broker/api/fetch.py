@@ -1,8 +1,4 @@
-"""1 Fetch: long polls, topic ids since 13 (KIP-516); about as many bytes as asked for.
-
-Not: sessions (KIP-227: the answer says session 0, so that clients send everything each time),
-followers, aborted transactions (there are none), leader epochs (there is one leader).
-"""
+"""Records that clients read: about as many bytes as asked for, or a wait until they are there."""
 
 import asyncio
 from typing import Any
@@ -11,10 +7,9 @@ from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
 from streamsx.broker.service import Service
+from streamsx.broker.topics import unknown
 from streamsx.kafka.errors import ErrorCode
 
-VERSIONS = (4, 18)
-TOPIC_IDS_SINCE = 13
 READ_COMMITTED = 1
 FETCH_BYTES_MAX = 55 << 20
 """Of one answer, whatever was asked for; as Kafka's fetch.max.bytes."""
@@ -40,26 +35,24 @@ class Reading:
         self.failed = not call.body.topics
         self.logs: list[Log] = []
         self._topics, self._body = service.topics, call.body
-        self._by_id = call.version >= TOPIC_IDS_SINCE
         self._left = min(call.body.max_bytes, FETCH_BYTES_MAX)
 
     def read(self) -> ReplyBody:
         """The answer as it is now."""
         responses = []
         for asked in self._body.topics:
-            name = None if self._by_id else asked.topic
+            name = getattr(asked, "topic", None)  # newer versions name topics by id alone
             topic = self._topics.find(name, asked.topic_id)
             partitions = [
-                self._partition(topic.log(p.partition) if topic else None, p)
+                self._partition(log, p)
+                if topic and (log := topic.log(p.partition))
+                else self._error(p, unknown(name))
                 for p in asked.partitions
             ]
             responses.append({"topic": name, "topic_id": asked.topic_id, "partitions": partitions})
         return {"responses": responses}
 
-    def _partition(self, log: Log | None, asked: Any) -> ReplyBody:
-        if log is None:
-            by_name = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return self._error(asked, ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else by_name)
+    def _partition(self, log: Log, asked: Any) -> ReplyBody:
         if not log.start <= asked.fetch_offset <= log.high_watermark:
             return self._error(asked, ErrorCode.OFFSET_OUT_OF_RANGE, log.start)
         self.logs.append(log)

@@ -1,0 +1,89 @@
+"""Configurations of topics and, to be read alone, of the broker: each resource by itself."""
+
+from typing import Any
+
+from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, told, wrong
+from streamsx.broker.connection import Call
+from streamsx.broker.events import ReplyBody
+from streamsx.broker.service import Service
+from streamsx.broker.topics import unknown
+from streamsx.kafka.errors import ErrorCode
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def describe(service: Service, call: Call) -> ReplyBody:
+    """All of a topic or of the broker, or those that were asked for."""
+    return {"results": [named(asked) | found(service, asked) for asked in call.body.resources]}
+
+
+def alter(service: Service, call: Call) -> ReplyBody:
+    """Of a topic; all of its changes or none."""
+    only = call.body.validate_only
+    answers = [named(asked) | changed(service, asked, only) for asked in call.body.resources]
+    return {"responses": answers}
+
+
+def named(asked: Any) -> ReplyBody:
+    """Which resource it is."""
+    return {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
+
+
+def found(service: Service, asked: Any) -> ReplyBody:
+    """The configurations of one, or why not."""
+    given: dict[str, str] = {}
+    if asked.resource_type == TOPIC:
+        topic = service.topics.by_name.get(asked.resource_name)
+        if topic is None:
+            return {"error_code": unknown(asked.resource_name)}
+        known, given = CONFIGS, topic.configs
+    elif asked.resource_type == BROKER:
+        auto_create = str(service.options.auto_create).lower()
+        known = {
+            "auto.create.topics.enable": ConfigDef(auto_create, ConfigType.BOOLEAN),
+            "default.replication.factor": ConfigDef("1", ConfigType.INT),
+            "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
+        }
+    else:
+        return {"error_code": ErrorCode.INVALID_REQUEST}
+    if (wanted := asked.configuration_keys) is not None:
+        known = {name: config for name, config in known.items() if name in wanted}
+    return {"configs": told(known, given, read_only=asked.resource_type == BROKER)}
+
+
+def changed(service: Service, asked: Any, validate_only: bool) -> ReplyBody:
+    """What is wrong with the changes of one topic, if anything is."""
+    if asked.resource_type != TOPIC:
+        return {"error_code": ErrorCode.INVALID_REQUEST}
+    topic = service.topics.by_name.get(asked.resource_name)
+    if topic is None:
+        return {"error_code": unknown(asked.resource_name)}
+    configs = dict(topic.configs)
+    for change in asked.configs:
+        if why := apply(configs, change):
+            return {"error_code": ErrorCode.INVALID_CONFIG, "error_message": why}
+    if not validate_only:
+        service.topics.configure(topic, configs)
+    return {}
+
+
+def apply(configs: dict[str, str], change: Any) -> str | None:
+    """Changes one of the configurations, or says what is wrong."""
+    name, value, operation = change.name, change.value, change.config_operation
+    if name not in CONFIGS:
+        return wrong(name, value)
+    if operation == DELETE:
+        configs.pop(name, None)
+        return None
+    if operation in (APPEND, SUBTRACT):
+        if CONFIGS[name].kind is not ConfigType.LIST:
+            return f"{name}: it is no list"
+        had = [part for part in configs.get(name, CONFIGS[name].default).split(",") if part]
+        given = (value or "").split(",")
+        rest = [part for part in had if part not in given]
+        value = ",".join([*rest, *given] if operation == APPEND else rest)
+    if why := wrong(name, value):
+        return why
+    configs[name] = value
+    return None

@@ -1,0 +1,106 @@
+"""Every request that is served: in which versions, and who answers it.
+
+From the oldest version that Kafka 4 still has, and older where clients ask for it. Said of each is
+what it knows beyond its first version, and what of Kafka's it does not.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from streamsx.broker.api import changes, configurations, fetch, partitions, produce, whereabouts
+from streamsx.broker.connection import Call
+from streamsx.broker.events import ReplyBody
+from streamsx.broker.service import Service
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+
+Handler = Callable[[Service, Call], ReplyBody | None]
+"""The answer; None if `call.reply` will be called, or was."""
+
+
+class Served(NamedTuple):
+    """The oldest and the newest version, and who answers."""
+
+    oldest: int
+    newest: int
+    answer: Handler
+
+
+def answered(service: Service, call: Call) -> ReplyBody | None:
+    """As the table says."""
+    return SERVED[call.api].answer(service, call)
+
+
+def of_groups(service: Service, call: Call) -> None:
+    """By the coordinator: whoever waits for others is answered when they have come."""
+    service.groups.ask(call)
+
+
+def versions(_: Service, call: Call) -> ReplyBody:
+    """This table; a version of the request that we do not know is answered as version 0."""
+    keys = [
+        {"api_key": key, "min_version": served.oldest, "max_version": served.newest}
+        for key, served in sorted(SERVED.items())
+    ]
+    code = ErrorCode.NONE if call.body else ErrorCode.UNSUPPORTED_VERSION
+    return {"error_code": code, "api_keys": keys}
+
+
+SERVED: dict[int, Served] = {
+    # One batch per partition, idempotent (KIP-98), topic ids since 13 (KIP-516). Not: transactions;
+    # batches of magic 0 and 1; error messages per record (KIP-467).
+    Api.PRODUCE: Served(3, 13, produce.answer),
+    # Long polls, topic ids since 13 (KIP-516). Not: sessions (KIP-227: the answer says session 0,
+    # so that clients send everything each time), followers, aborted transactions (there are none),
+    # leader epochs (there is one leader).
+    Api.FETCH: Served(4, 18, fetch.answer),
+    # The ends, by timestamp (KIP-79), the youngest record (KIP-734). Not: leader epochs,
+    # transactions; of tiered storage (-4, -5) what there is without tiers.
+    Api.LIST_OFFSETS: Served(1, 11, partitions.list_offsets),
+    # Topic ids since 10 (KIP-516). Not: authorized operations, racks.
+    Api.METADATA: Served(0, 13, whereabouts.metadata),
+    # KIP-98's leader epochs are kept, KIP-516's topic ids are understood. Not: the retention times
+    # of version 2 to 4, which Kafka ignores as well.
+    Api.OFFSET_COMMIT: Served(2, 10, of_groups),
+    # Several groups at once (KIP-709), topic ids (KIP-1074). There are no transactions, so nothing
+    # committed is ever unstable (KIP-447).
+    Api.OFFSET_FETCH: Served(1, 10, of_groups),
+    # Several at once since 4 (KIP-699). Not: coordinators of transactions and of share groups.
+    Api.FIND_COORDINATOR: Served(0, 6, whereabouts.coordinator),
+    # KIP-62 time-outs, KIP-345 static members, KIP-394 ids first, KIP-814 skips.
+    Api.JOIN_GROUP: Served(0, 9, of_groups),
+    # Of the classic protocol.
+    Api.HEARTBEAT: Served(0, 4, of_groups),
+    # Of several members, also in the name of others (KIP-345); KIP-800's reason is not kept.
+    Api.LEAVE_GROUP: Served(0, 5, of_groups),
+    # Of the classic protocol, with KIP-559's protocol names checked.
+    Api.SYNC_GROUP: Served(0, 5, of_groups),
+    # Of the classic protocol; an absent group is an error since 6 (KIP-1043).
+    Api.DESCRIBE_GROUPS: Served(0, 6, of_groups),
+    # By state (KIP-518) and type (KIP-848); those that hold only offsets too.
+    Api.LIST_GROUPS: Served(0, 5, of_groups),
+    # A version that we do not know is answered as 0 (KIP-511). Not: features (KIP-584).
+    Api.API_VERSIONS: Served(0, 4, versions),
+    # With configurations; what came of them since 5 (KIP-525). Not: replicas on other brokers.
+    Api.CREATE_TOPICS: Served(2, 7, changes.create_topics),
+    # With their records and committed offsets; by id since 6 (KIP-516).
+    Api.DELETE_TOPICS: Served(1, 6, changes.delete_topics),
+    # Everything before an offset (KIP-107); -1 stands for the end.
+    Api.DELETE_RECORDS: Served(0, 2, partitions.delete_records),
+    # A new id for an idempotent producer (KIP-98). Not: transactional ids, and what belongs to them
+    # (KIP-360, KIP-890, KIP-939).
+    Api.INIT_PRODUCER_ID: Served(0, 5, produce.producer_id),
+    # There is one leader in one epoch, so nothing was ever cut (KIP-320).
+    Api.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, partitions.epoch_ends),
+    # Of topics, with types (KIP-226, KIP-569); of the broker, what it has of them. Not: synonyms,
+    # documentation.
+    Api.DESCRIBE_CONFIGS: Served(1, 4, configurations.describe),
+    # More of them for a topic (KIP-195).
+    Api.CREATE_PARTITIONS: Served(0, 3, changes.create_partitions),
+    # With their offsets, if nobody is in them (KIP-229); each by itself.
+    Api.DELETE_GROUPS: Served(0, 2, of_groups),
+    # Of topics (KIP-339): set, delete, and for lists append and subtract. Not: of the broker.
+    Api.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, configurations.alter),
+    # One broker, which is also the controller (KIP-700, KIP-919).
+    Api.DESCRIBE_CLUSTER: Served(0, 2, whereabouts.cluster),
+}
