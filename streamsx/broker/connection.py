@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.frames import Frames
 from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.frames import Frames
 from streamsx.kafka.wire import Api, Head
 
 logger = logging.getLogger(__name__)
+
+REQUEST_BYTES_MIN = 8
+"""Nothing shorter holds the head of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Where the client reached us."""
         self.active_at = now()
         self._traffic, self._limits, self._serve, self._now = traffic, limits, serve, now
-        self._frames = Frames(limits.frame_bytes_max)
+        self._frames = Frames(REQUEST_BYTES_MIN, limits.frame_bytes_max)
         self._queue: deque[bytearray] = deque()
         self._serving = 0  # bytes of the frame that is being served
         self._queued = 0

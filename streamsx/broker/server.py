@@ -1,4 +1,4 @@
-"""The broker: owns its directory, listens, and has each request answered as `broker/api/served` says.
+"""The broker: owns its directory, listens, and has requests answered as `broker/api/served` says.
 
 Malformed requests close their connection with one line in the log, and so does a request of ours
 that fails; the others go on. Which bytes mean what is `streamsx.kafka.wire`'s to know.

@@ -26,6 +26,7 @@ from aiokafka.conn import create_conn  # type: ignore[import-untyped]  # has no 
 from streamsx.errors import BrokerUnreachable, Bug, SettingError, UsageError
 from streamsx.kafka import wire
 from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.frames import Frames
 from streamsx.kafka.security import KERBEROS, OAUTH, PLAINTEXT, Security
 from streamsx.kafka.wire import Api
 
@@ -38,7 +39,7 @@ REQUEST_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 1.0
 REPLY_BYTES_MAX = 128 << 20
 """A fetch is asked to stay below 16 MiB, but one batch may be as large as its topic allows."""
-SCRATCH_BYTES = 64 << 10
+REPLY_BYTES_MIN = 4
 CORRELATION_IDS = 1 << 31
 
 NEWEST: dict[int, int] = {
@@ -176,11 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id = 0
         self._lost = ""
         """Why the connection has ended."""
-        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._body: memoryview | None = None
-        """The frame being received, if it did not fit into the scratch."""
-        self._have = 0
-        """Bytes received so far, of the body if there is one, else in the scratch."""
+        self._frames = Frames(REPLY_BYTES_MIN, REPLY_BYTES_MAX, first=REPLY_BYTES_MAX)
         if user_timeout_ms is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             self._set_option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms)
         self._transport.set_protocol(self)
@@ -266,16 +263,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
-        return (self._scratch if self._body is None else self._body)[self._have :]
+        return self._frames.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """They are there."""
-        self._have += nbytes
-        if self._body is None:
-            self._cut()
-        elif self._have == len(self._body):
-            body, self._body, self._have = self._body, None, 0
-            self._arrived(body)
+        try:
+            frames = self._frames.received(nbytes)
+        except Malformed as error:
+            self._refuse(error)
+            return
+        for frame in frames:
+            self._arrived(frame)
 
     def eof_received(self) -> None:
         """The broker closes, as it does with idle connections (`connections.max.idle.ms`)."""
@@ -284,49 +282,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has ended; aiokafka's object must know."""
-        self._lost = self._lost or (str(exc) if exc else "closed by the broker")
-        self._lose(self._lost)
+        self._lose(str(exc) if exc else "closed by the broker")
         self._inner.connection_lost(exc)
         self._opened.close()
 
     # How it works.
 
-    def _cut(self) -> None:
-        """Cut frames from the scratch; one that is not whole moves into a buffer of its own."""
-        at, have = 0, self._have
-        while have - at >= 4:
-            size = int.from_bytes(self._scratch[at : at + 4], "big")
-            if not 4 <= size <= REPLY_BYTES_MAX:
-                self._refuse(f"a reply of {size} bytes")
-                return
-            at += 4
-            if have - at < size:
-                self._body = memoryview(bytearray(size))
-                self._have = have - at
-                self._body[: self._have] = self._scratch[at:have]
-                return
-            self._arrived(memoryview(bytes(self._scratch[at : at + size])))
-            at += size
-        self._have = have - at
-        self._scratch[: self._have] = bytes(self._scratch[at:have])
-
-    def _arrived(self, frame: memoryview) -> None:
-        if not self._waiting:
-            self._refuse("a reply to nothing")
-            return
-        waiter = self._waiting[0]
+    def _arrived(self, frame: bytearray) -> None:
         try:
+            if not self._waiting:
+                raise Malformed("a reply to nothing")
+            waiter = self._waiting[0]
             if (told := wire.correlation_id(frame)) != waiter.correlation_id:
                 raise Malformed(f"a reply to {told}, not to {waiter.correlation_id}")
             reply = wire.response_decoder(waiter.api, waiter.version)(frame)
         except Malformed as error:
-            self._refuse(str(error))
+            self._refuse(error)
             return
         self._waiting.popleft()
         waiter.answered(reply)
 
-    def _refuse(self, what: str) -> None:
-        self.abort(f"malformed: {what}: is it a Kafka broker?")
+    def _refuse(self, error: Malformed) -> None:
+        self.abort(f"malformed: {error}: is it a Kafka broker?")
 
     def _lose(self, why: str) -> None:
         """Tell every waiter, once."""

@@ -9,7 +9,7 @@ import pytest
 
 from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.frames import LARGE_BYTES
+from streamsx.kafka.frames import LARGE_BYTES
 from streamsx.kafka.wire import Api, Head
 
 HEAD = Head(Api.FETCH, 11, 1)

@@ -252,9 +252,9 @@ def answered(frame: bytes) -> Answer:
 
 
 LIES: list[tuple[Answer, str]] = [
-    (lambda asked: b"\xff\xff\xff\xff", "a reply of 4294967295 bytes"),
-    (lambda asked: b"\x00\x00\x00\x03abc", "a reply of 3 bytes"),
-    (lambda asked: b"HTTP/1.1 400 Bad Request\r\n\r\n", "a reply of 1213486160 bytes"),
+    (lambda asked: b"\xff\xff\xff\xff", "a frame of -1 bytes"),
+    (lambda asked: b"\x00\x00\x00\x03abc", "a frame of 3 bytes"),
+    (lambda asked: b"HTTP/1.1 400 Bad Request\r\n\r\n", "a frame of 1213486160 bytes"),
     (answered(bytes(10)), "a reply to 0, not to 1"),
     (answered(b"\0\0\0\1" + bytes(5)), "cut short"),
     (answered(b"\0\0\0\1" + bytes(7)), "11 bytes where its lengths say 10"),

@@ -1,9 +1,9 @@
 """Cuts what a connection receives into frames: 4 bytes of length, then so many bytes. Pure.
 
 Small frames are cut from one scratch buffer; a large one is received straight into a buffer of its
-own, which is then the caller's: what it carries is changed in place and written to disk from there.
-That buffer grows with what has come: a length alone, of which nothing follows, costs its sender
-nothing and would cost us all of it.
+own, which is then the caller's: a reader's records lie in it, and a broker changes in place what it
+carries and writes it to disk from there. At a broker that buffer grows with what has come: a length
+alone, of which nothing follows, costs its sender nothing and would cost us all of it.
 """
 
 from struct import Struct
@@ -14,9 +14,8 @@ SCRATCH_BYTES = 64 << 10
 LARGE_BYTES = 16 << 10
 """A frame of this size is not waited for in the scratch buffer."""
 FIRST_BYTES = 1 << 20
-"""Taken for a large frame at once; twice as many whenever they are full."""
-FRAME_BYTES_MIN = 8
-"""Nothing shorter holds the head of a request."""
+"""Of a large frame that is not believed: taken at once, and twice as many whenever they are full.
+"""
 
 _length = Struct(">i")
 
@@ -24,10 +23,11 @@ _length = Struct(">i")
 class Frames:
     """Give the caller `buffer()`, and then say with `received` how much came into it."""
 
-    __slots__ = ("_filled", "_large", "_most", "_scratch", "_size")
+    __slots__ = ("_filled", "_first", "_large", "_least", "_most", "_scratch", "_size")
 
-    def __init__(self, frame_bytes_max: int) -> None:
-        self._most = frame_bytes_max
+    def __init__(self, least: int, most: int, *, first: int = FIRST_BYTES) -> None:
+        """`least`, `most`: bytes that a frame may have; `first`: of a large one, taken at once."""
+        self._least, self._most, self._first = least, most, first
         self._scratch = bytearray(SCRATCH_BYTES)
         self._large: bytearray | None = None
         self._filled = self._size = 0
@@ -59,16 +59,14 @@ class Frames:
         frames, scratch, start, end = [], self._scratch, 0, self._filled
         while end - start >= _length.size:
             (size,) = _length.unpack_from(scratch, start)
-            if not FRAME_BYTES_MIN <= size <= self._most:
-                raise Malformed(
-                    f"a frame of {size} bytes: {FRAME_BYTES_MIN} to {self._most} can be"
-                )
+            if not self._least <= size <= self._most:
+                raise Malformed(f"a frame of {size} bytes: {self._least} to {self._most} can be")
             body = start + _length.size
             if end - body >= size:
                 frames.append(scratch[body : body + size])
                 start = body + size
             elif size >= LARGE_BYTES:
-                self._large, self._size = bytearray(min(size, FIRST_BYTES)), size
+                self._large, self._size = bytearray(min(size, self._first)), size
                 self._filled = end - body
                 self._large[: self._filled] = scratch[body:end]
                 return frames

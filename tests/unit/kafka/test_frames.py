@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from streamsx.broker.frames import FIRST_BYTES, LARGE_BYTES, SCRATCH_BYTES, Frames
 from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.frames import FIRST_BYTES, LARGE_BYTES, SCRATCH_BYTES, Frames
 
-MOST = 1 << 20
+LEAST, MOST = 8, 1 << 20
 
 
 def sent(frames: list[bytes]) -> bytes:
@@ -31,7 +31,7 @@ def test_each_split_of_small_frames_gives_the_same() -> None:
     data = sent(frames)
     for first in range(len(data) + 1):
         for second in range(first, len(data) + 1):
-            cutter, found = Frames(MOST), []
+            cutter, found = Frames(LEAST, MOST), []
             for part in (data[:first], data[first:second], data[second:]):
                 found += feed(cutter, part)
             assert found == frames
@@ -51,13 +51,13 @@ def test_each_split_near_a_border_of_a_large_frame_gives_the_same(size: int) -> 
         SCRATCH_BYTES + 1,
     ]
     for split in near:
-        cutter = Frames(MOST)
+        cutter = Frames(LEAST, MOST)
         assert feed(cutter, data[:split]) + feed(cutter, data[split:]) == frames
         assert cutter.held == 0
 
 
 def test_a_large_frame_is_counted_while_it_comes() -> None:
-    cutter = Frames(MOST)
+    cutter = Frames(LEAST, MOST)
     feed(cutter, sent([bytes(100_000)])[:10])
     assert cutter.held == 100_000
     feed(cutter, bytes(100_000 - 6))
@@ -66,7 +66,7 @@ def test_a_large_frame_is_counted_while_it_comes() -> None:
 
 @pytest.mark.parametrize("size", [FIRST_BYTES + 1, 2 * FIRST_BYTES, 5 * FIRST_BYTES])
 def test_a_frame_takes_no_more_than_twice_what_has_come_of_it(size: int) -> None:
-    cutter, frame, most = Frames(1 << 30), random.Random(size).randbytes(size), FIRST_BYTES
+    cutter, frame, most = Frames(LEAST, 1 << 30), random.Random(size).randbytes(size), FIRST_BYTES
     data, at, found = sent([frame]), 0, list[bytes]()
     while at < len(data):
         found += feed(cutter, data[at : at + 100_003])
@@ -79,4 +79,4 @@ def test_a_frame_takes_no_more_than_twice_what_has_come_of_it(size: int) -> None
 @pytest.mark.parametrize("size", [-1, 0, 7, MOST + 1, 2**31 - 1])
 def test_a_length_that_cannot_be_is_malformed_and_allocates_nothing(size: int) -> None:
     with pytest.raises(Malformed, match=f"a frame of {size} bytes"):
-        feed(Frames(MOST), size.to_bytes(4, signed=True) + bytes(8))
+        feed(Frames(LEAST, MOST), size.to_bytes(4, signed=True) + bytes(8))
