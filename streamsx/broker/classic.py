@@ -131,17 +131,17 @@ class Turn:
         self.now = 0.0
         self.wall_ms = 0
         self.effects: list[e.Effect] = []
-        self.wake_at = inf
+        self.wake_at = self.armed = inf  # when it wants to be woken, and when it will be
 
-    def begin(self, now: float) -> float:
-        """A step; when the group will be woken as things stand."""
+    def begin(self, now: float) -> None:
+        """A step."""
         self.now, self.effects = now, []
-        return self.wake_at
 
-    def over(self, armed: float) -> list[e.Effect]:
-        """What it puts out. Whoever wants to be woken earlier than is `armed` must say so."""
-        if self.wake_at < armed:
+    def over(self) -> list[e.Effect]:
+        """What it puts out. Whoever wants to be woken earlier must say so."""
+        if self.wake_at < self.armed:
             self.effects.append(e.Wake(self.group_id, self.wake_at))
+        self.armed = self.wake_at
         return self.effects
 
     def reply(self, waiter: int, body: ReplyBody) -> None:
@@ -236,12 +236,8 @@ class Round:
             return
         self.generation += 1
         if not joined:
-            self.state, self.deadline, self.protocol, self.leader = (
-                GroupState.EMPTY,
-                inf,
-                None,
-                None,
-            )
+            self.state, self.deadline = GroupState.EMPTY, inf
+            self.protocol = self.leader = None
             self.save("group_empty")
             return
         self.state, self.protocol = GroupState.COMPLETING, vote(self.members)
@@ -303,13 +299,13 @@ class Round:
         self.save("group_stable")
         for m in by_id(self.members):
             if m.sync is not None:
-                self.turn.reply(m.sync, self.assignment(m))
+                self.give(m, m.sync)
                 m.sync = None
                 self.turn.touch(m)
 
     def hand_out(self, member: RoundMember, request: e.ClientRequest) -> None:
         member.synced = True
-        self.turn.reply(request.waiter, self.assignment(member))
+        self.give(member, request.waiter)
 
     def remove_unsynced(self) -> None:
         self.deadline, before = inf, len(self.members)
@@ -325,15 +321,17 @@ class Round:
         if member.join is not None:
             leads = member.id == self.leader
             told = subscriptions(self.members) if leads else []
-            kind = {"protocol_type": self.protocol_type, "protocol_name": self.protocol}
             who = {"leader": self.leader, "member_id": member.id, "members": told}
-            body = {"generation_id": self.generation, **kind, **who, **but}
+            body = {"generation_id": self.generation, **self.kind, **who, **but}
             self.turn.reply(member.join, body)
         member.join, member.joined = None, False
 
-    def assignment(self, member: RoundMember) -> ReplyBody:
-        kind = {"protocol_type": self.protocol_type, "protocol_name": self.protocol}
-        return {**kind, "assignment": member.about.assignment}
+    def give(self, member: RoundMember, waiter: int) -> None:
+        self.turn.reply(waiter, {**self.kind, "assignment": member.about.assignment})
+
+    @property
+    def kind(self) -> ReplyBody:
+        return {"protocol_type": self.protocol_type, "protocol_name": self.protocol}
 
     def remove(self, member: RoundMember, why: str) -> None:
         del self.members[member.id]
@@ -369,32 +367,27 @@ class ClassicGroup:
         self.committed: CommittedOffsets = {}
         self.turn = Turn(group_id)
         self.round = Round(self.turn, config.initial_delay_ms)
-        self._requests = {
-            Api.JOIN_GROUP: self._join,
-            Api.HEARTBEAT: self._heartbeat,
-            Api.LEAVE_GROUP: self._leave,
-            Api.SYNC_GROUP: self._sync,
-        }
+        self._requests = {Api.JOIN_GROUP: self._join, Api.LEAVE_GROUP: self._leave}
 
     def step(self, now: float, event: e.ClientRequest | e.BrokerTick | e.Gone) -> list[e.Effect]:
         """Raises InvalidTransition if a request came through that its state does not know."""
         turn = self.turn
-        armed = turn.begin(now)
+        turn.begin(now)
         if isinstance(event, e.ClientRequest):
             turn.wall_ms = event.wall_ms
-            self._requests[event.api](event)
+            self._requests.get(event.api, self._speak)(event)
         elif isinstance(event, e.BrokerTick):
-            turn.wall_ms, armed = event.wall_ms, inf
+            turn.wall_ms, turn.armed = event.wall_ms, inf
             self._tick()
         else:
             self._forget_waiter(event.waiter)
-        return turn.over(armed)
+        return turn.over()
 
     def load(self, now: float, value: GroupValue) -> list[e.Effect]:
         """Becomes the group that was persisted."""
-        self.turn.now = now
+        self.turn.begin(now)
         self.round.load(value)
-        return [e.Wake(self.id, self.turn.wake_at)] if self.turn.wake_at < inf else []
+        return self.turn.over()
 
     def may_commit(self, now: float, request: e.ClientRequest) -> tuple[ErrorCode, list[e.Effect]]:
         """Whether this OffsetCommit is accepted; a member that may commit is alive."""
@@ -405,9 +398,9 @@ class ClassicGroup:
             return code, []
         if self.round.state is GroupState.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS, []
-        armed = self.turn.begin(now)
+        self.turn.begin(now)
         self.turn.touch(self.round.members[body.member_id])
-        return ErrorCode.NONE, self.turn.over(armed)
+        return ErrorCode.NONE, self.turn.over()
 
     def _join(self, request: e.ClientRequest) -> None:
         body, peer, members = request.body, request.peer, self.round.members
@@ -480,25 +473,19 @@ class ClassicGroup:
         same = member.about.protocols == old.about.protocols
         return Cause.UNCHANGED if same else Cause.CHANGED
 
-    def _sync(self, request: e.ClientRequest) -> None:
-        body, group = request.body, self.round
+    def _speak(self, request: e.ClientRequest) -> None:
+        """A member of this generation syncs, or says that it lives."""
+        body, group, cause = request.body, self.round, Cause.HEARTBEAT
         code = self._check(body, body.generation_id)
-        meant = (body.protocol_type, body.protocol_name)
-        named = request.version >= NAMES_SINCE
-        if not code and named and meant != (group.protocol_type, group.protocol):
-            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if request.api is Api.SYNC_GROUP:
+            cause = Cause.LEAD if body.member_id == group.leader else Cause.SYNC
+            meant = {"protocol_type": body.protocol_type, "protocol_name": body.protocol_name}
+            if not code and request.version >= NAMES_SINCE and meant != group.kind:
+                code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if code:
             self.turn.reply(request.waiter, {"error_code": code})
-            return
-        cause = Cause.LEAD if body.member_id == group.leader else Cause.SYNC
-        group.fire(cause, group.members[body.member_id], request)
-
-    def _heartbeat(self, request: e.ClientRequest) -> None:
-        body = request.body
-        if code := self._check(body, body.generation_id):
-            self.turn.reply(request.waiter, {"error_code": code})
-            return
-        self.round.fire(Cause.HEARTBEAT, self.round.members[body.member_id], request)
+        else:
+            group.fire(cause, group.members[body.member_id], request)
 
     def _leave(self, request: e.ClientRequest) -> None:
         many = request.version >= LEAVE_MANY_SINCE

@@ -10,8 +10,8 @@ from typing import Any
 from streamsx.broker import events as e
 from streamsx.broker.classic import ClassicGroup, GroupConfig, describe
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.offsets import NO_ID, Catalog, fetched, judge_commit, rows
-from streamsx.broker.records import GroupKey, GroupValue, Key, OffsetKey, OffsetValue
+from streamsx.broker.offsets import NO_ID, Catalog, fetched, judge_commit, refused_commit, rows
+from streamsx.broker.records import GroupKey, GroupValue, Key, OffsetKey
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 
@@ -169,7 +169,8 @@ class Coordinator:
             group = self._group(key.group)
             if isinstance(value, GroupValue):
                 effects += group.load(now, value)
-            elif isinstance(key, OffsetKey) and isinstance(value, OffsetValue):
+            else:
+                assert isinstance(key, OffsetKey)
                 group.committed[key.topic, key.partition] = value
         return effects
 
@@ -180,9 +181,10 @@ class Coordinator:
     def refuse(self, request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
         """The answer to a request of which nothing is done, in the form its clients look for."""
         body, error = request.body, {"error_code": code}
+        answer: ReplyBody = error
         match request.api:
             case Api.OFFSET_COMMIT:
-                answer = judge_commit(request, code, self.catalog, 0)[1]
+                answer = {"topics": [refused_commit(topic, code) for topic in body.topics]}
             case Api.OFFSET_FETCH:
                 ids = [asked.group_id for asked in fetched_groups(request)]
                 answer = {**error, "groups": [{"group_id": name, **error} for name in ids]}
@@ -192,8 +194,6 @@ class Coordinator:
                 answer = {"results": [{"group_id": name, **error} for name in body.groups_names]}
             case Api.JOIN_GROUP:
                 answer = {**error, "member_id": body.member_id}
-            case _:
-                answer = error
         return e.ClientReply(request.waiter, answer)
 
 

@@ -63,6 +63,15 @@ def judge_commit(
     return puts, {"topics": topics}
 
 
+def refused_commit(topic: Any, code: ErrorCode) -> ReplyBody:
+    """The answer for one topic of an OffsetCommit of which nothing is looked at."""
+    partitions = [
+        {"partition_index": p.partition_index, "error_code": code} for p in topic.partitions
+    ]
+    name = getattr(topic, "name", None)
+    return {"name": name, "topic_id": topic.topic_id, "partitions": partitions}
+
+
 def fetched(
     group_id: str, committed: CommittedOffsets, topics: Any, version: int, catalog: Catalog
 ) -> ReplyBody:

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 ReadCatalog = Callable[[], Mapping[str, tuple[bytes, int]]]
 
+AGAIN = ErrorCode.COORDINATOR_NOT_AVAILABLE
+"""Come again: what was known of the group, or of all, is loaded from disk."""
 OF_ONE_GROUP = frozenset(
     {Api.OFFSET_COMMIT, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP}
 )
@@ -90,9 +92,14 @@ class Groups:
 
     def _tell(self, event: e.Event, group: str | None = None) -> None:
         """With the group that it is of, where it is of one alone."""
-        machine = self._machine or self._load_or_dismiss()
+        machine = self._machine or self._load()
         try:
-            self._carry_out(machine, event, group)
+            try:
+                self._step(machine, event)
+            except Exception as error:
+                if group is None or isinstance(error, OSError):  # the disk is everybody's
+                    raise
+                self._start_group_over(machine, group, error)
         except OSError as error:
             logger.error("group_write_failed error=%r: loaded again from disk", str(error))
             self._start_over(machine)
@@ -100,36 +107,20 @@ class Groups:
             self._start_over(machine)
             raise
 
-    def _carry_out(self, machine: Coordinator, event: e.Event, group: str | None) -> None:
-        try:
-            self._step(machine, event)
-        except OSError:
-            raise  # of the disk, which is everybody's
-        except Exception as error:
-            if group is None:
-                raise
-            self._start_group_over(machine, group, error)
-
     def _step(self, machine: Coordinator, event: e.Event) -> None:
         for effect in machine.step(self._clock.now(), event):
-            self._perform(effect)
-
-    def _perform(self, effect: e.Effect) -> None:
-        match effect:
-            case e.ClientReply():
-                self._reply(effect)
-            case e.Persist():
-                self._meta.write(effect.puts, effect.deletes)
-            case e.Wake():
-                self._wake(effect)
-            case e.Story():
-                logger.info(effect.text)
-            case _:
-                assert_never(effect)
-
-    def _reply(self, reply: e.ClientReply) -> None:
-        _, call = self._open.pop(reply.waiter)
-        call.reply(reply.body)
+            match effect:
+                case e.ClientReply():
+                    _, call = self._open.pop(effect.waiter)
+                    call.reply(effect.body)
+                case e.Persist():
+                    self._meta.write(effect.puts, effect.deletes)
+                case e.Wake():
+                    self._wake(effect)
+                case e.Story():
+                    logger.info(effect.text)
+                case _:
+                    assert_never(effect)
 
     def _wake(self, wake: e.Wake) -> None:
         if timer := self._timers.pop(wake.group, None):
@@ -144,19 +135,17 @@ class Groups:
     def _wall_ms(self) -> int:
         return int(self._clock.wall() * 1000)
 
-    def _load_or_dismiss(self) -> Coordinator:
-        """Whoever asked something is not kept waiting for a machine that cannot be loaded."""
-        try:
-            return self._load()
-        except Exception:
-            self._dismiss(Coordinator(self._config))
-            raise
-
     def _load(self) -> Coordinator:
-        """Raises OSError and StoreCorrupt; then the next event tries again."""
+        """Raises OSError and StoreCorrupt; then the next event tries again, and nobody is kept
+        waiting for that.
+        """
         machine = Coordinator(self._config)
-        self._step(machine, e.Load(tuple(self._meta.rows("GO"))))
-        self._step(machine, e.Topics(self._catalog()))
+        try:
+            self._step(machine, e.Load(tuple(self._meta.rows("GO"))))
+            self._step(machine, e.Topics(self._catalog()))
+        except Exception:
+            self._dismiss(machine)
+            raise
         self._machine = machine
         return machine
 
@@ -173,21 +162,16 @@ class Groups:
         rows = self._meta.rows("GO")
         self._step(machine, e.Load(tuple(row for row in rows if row[0].group == group)))
 
-    def _start_over(
-        self, machine: Coordinator, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    ) -> None:
+    def _start_over(self, machine: Coordinator, code: ErrorCode = AGAIN) -> None:
         self._machine = None
         self.close()
         self._dismiss(machine, code=code)
         self._load()
 
     def _dismiss(
-        self,
-        machine: Coordinator,
-        group: str | None = None,
-        code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        self, machine: Coordinator, group: str | None = None, code: ErrorCode = AGAIN
     ) -> None:
-        """Answers what is open, of one group or of all: come again."""
+        """Answers what is open, of one group or of all."""
         for waiter, (request, call) in tuple(self._open.items()):
             if group is None or group == group_of(request):
                 del self._open[waiter]

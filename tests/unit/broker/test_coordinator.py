@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamsx.broker.classic import GroupState
+from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import BrokerTick, Topics
 from streamsx.kafka.errors import ErrorCode
 from tests.support.desk import Desk
@@ -402,3 +403,14 @@ def test_a_refused_request_is_answered_where_its_client_looks(desk: Desk, api: i
         42: lambda: body["results"][0]["error_code"],
     }[api]()
     assert found == code
+
+
+def test_a_coordinator_that_could_not_be_loaded_tells_nobody_that_a_topic_is_gone(
+    desk: Desk,
+) -> None:
+    """It knows of no topic, and a member would believe it."""
+    desk.commit("", -1, {("t", 0): 1})
+    (request,) = desk.asked.values()
+    body = Coordinator().refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE).body
+    (partition,) = body["topics"][0]["partitions"]
+    assert partition["error_code"] == ErrorCode.COORDINATOR_NOT_AVAILABLE
