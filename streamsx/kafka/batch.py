@@ -141,16 +141,40 @@ def columns(
     appends beats comprehensions over a list of records by 10 %: aiokafka recycles a record that is
     dropped at once.
     """
-    view, reading, visible = memoryview(data), _Reading(start), _Visible(aborted)
-    next_offset = start
+    view, visible, next_offset = memoryview(data), _Visible(aborted), start
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    times: list[int | None] = []
+    offsets: list[Sequence[int]] = []
+    headers: dict[int, Headers] = {}
+    add_key, add_value, add_time = keys.append, values.append, times.append
     for at, size, header in scan(view, check=check):
-        next_offset = header.base_offset + header.last_offset_delta + 1
+        base, next_offset = header.base_offset, header.last_offset + 1
+        if header.attributes & TRANSACTION and not visible.keeps(header):
+            continue
         try:
-            if not header.attributes & TRANSACTION or visible.keeps(header):
-                reading.add(header, view[at : at + size])
+            found = records(header, view[at : at + size])
+            if base >= start and header.records == next_offset - base:
+                offsets.append(range(base, next_offset))
+            else:  # it holds earlier records too, or compaction left holes
+                found = [record for record in found if record.offset >= start]
+                offsets.append([record.offset for record in found])
+            for record in found:
+                add_key(record.key)
+                add_value(record.value)
+                add_time(record.timestamp)
+                if record.headers:
+                    headers[len(keys) - 1] = record.headers
         except DAMAGES as error:
             raise _damaged(header, error) from None
-    return reading.columns(max(start, next_offset))
+    return Columns(
+        keys,
+        values,
+        _known(times),
+        _joined(offsets, len(keys)),
+        [headers.get(i, []) for i in range(len(keys))] if headers else None,
+        max(start, next_offset),
+    )
 
 
 class Piece(NamedTuple):
@@ -201,47 +225,6 @@ def _damaged(header: Header, error: Exception) -> CorruptRecord:
     return CorruptRecord(
         f"record batch at offset {header.base_offset}: {error}: damaged before it was written"
     )
-
-
-class _Reading:
-    """Columns that grow batch by batch."""
-
-    def __init__(self, start: int) -> None:
-        self._start = start
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
-        self._timestamps: list[int | None] = []
-        self._offsets: list[Sequence[int]] = []
-        self._headers: dict[int, Headers] = {}
-
-    def add(self, header: Header, batch: memoryview) -> None:
-        base, count = header.base_offset, header.records
-        found = records(header, batch) if header.attributes & CODEC else DefaultRecordBatch(batch)
-        if base >= self._start and count == header.last_offset_delta + 1:
-            self._offsets.append(range(base, base + count))
-        else:  # it holds earlier records too, or compaction left holes
-            found = [record for record in found if record.offset >= self._start]
-            self._offsets.append([record.offset for record in found])
-        keys = self._keys
-        add_key, add_value, add_time = keys.append, self._values.append, self._timestamps.append
-        for record in found:
-            add_key(record.key)
-            add_value(record.value)
-            add_time(record.timestamp)
-            if record.headers:
-                self._headers[len(keys) - 1] = record.headers
-
-    def columns(self, next_offset: int) -> Columns:
-        count = len(self._keys)
-        headers = [self._headers.get(i, []) for i in range(count)] if self._headers else None
-        return Columns(
-            self._keys,
-            self._values,
-            _known(self._timestamps),
-            _joined(self._offsets, count),
-            headers,
-            next_offset,
-        )
 
 
 def _known(times: list[int | None]) -> list[int]:
