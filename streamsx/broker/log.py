@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -24,6 +24,8 @@ MAGIC_AT = 16
 LEADER_EPOCH = 0
 """There is one broker, and it leads for ever."""
 
+Appended = Callable[[int], None]
+"""Is told of so many bytes that readers see more."""
 DurableEnd = tuple[int, int]
 """The end of a log at some time, and the bytes appended until then."""
 
@@ -62,7 +64,7 @@ def sound(header: Header) -> bool:
 class Log:
     """Offsets from `start` to before `end`; readers see those before `high_watermark`.
 
-    `waiters` are told how many bytes readers see more, and are called once more when it closes.
+    `waiters` are called once more when it closes.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Log:
         With `sync` readers see only what was flushed.
         """
         self.folder, self.segment_bytes, self.sync = folder, segment_bytes, sync
-        self.waiters: dict[Callable[[int], None], None] = {}
+        self.waiters: dict[Appended, None] = {}
         self.producers = ProducerState()
         self._appended_bytes = self._flushed_bytes = 0  # since it was opened
         self._descriptors = descriptors
@@ -210,7 +212,8 @@ class Log:
             segment.path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
             memoryview(mapped) as view,
-            closing(whole_batches(view, check=last and verify)) as batches,
+            closing(scan(view, check=last and verify)) as batches,
+            suppress(CorruptRecord),
         ):
             for _, length, header in batches:
                 gap = header.base_offset - segment.next
@@ -233,9 +236,3 @@ class Log:
     def _drop_below_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base <= self.start:
             self.segments.pop(0).delete()
-
-
-def whole_batches(data: memoryview, *, check: bool) -> Generator[tuple[int, int, Header]]:
-    """As `scan`, up to the first that is no sound batch."""
-    with suppress(CorruptRecord):
-        yield from scan(data, check=check)

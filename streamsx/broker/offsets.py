@@ -4,6 +4,7 @@ Who may commit is the group's to say; nothing expires yet, but the times for it 
 """
 
 from collections.abc import Collection, Mapping
+from itertools import groupby
 from typing import Any
 
 from streamsx.broker.events import ClientRequest, ReplyBody
@@ -78,9 +79,10 @@ def fetched(
     """The answer to an OffsetFetch for one group: of these topics, or of all if None."""
     asked: list[tuple[str | None, bytes, Collection[int]]]
     if topics is None:
-        names = sorted({name for name, _ in committed})
-        partitions = {name: sorted(p for n, p in committed if n == name) for name in names}
-        asked = [(name, catalog.identity(name)[0], partitions[name]) for name in names]
+        asked = [
+            (name, catalog.identity(name)[0], [partition for _, partition in held])
+            for name, held in groupby(sorted(committed), key=lambda place: place[0])
+        ]
     else:
         by_id = version >= TOPIC_IDS_SINCE
         asked = [

@@ -357,17 +357,8 @@ def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:
 
 async def _together(*attempts: Awaitable[None]) -> None:
     """All at once; then raise what one of them raised: a WorldError only if nothing else was."""
-    errors: list[StreamsxError] = []
-
-    async def run(attempt: Awaitable[None]) -> None:
-        try:
-            await attempt
-        except StreamsxError as error:
-            errors.append(error)
-
-    async with asyncio.TaskGroup() as tasks:
-        for attempt in attempts:
-            tasks.create_task(run(attempt), name="admin")
+    ended = await asyncio.gather(*attempts, return_exceptions=True)
+    errors = (each for each in ended if each is not None)
     for error in sorted(errors, key=lambda error: isinstance(error, WorldError)):
         raise error
 

@@ -7,7 +7,7 @@ which of them may be read is decided elsewhere, except that aborted transactions
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -101,7 +101,7 @@ class Columns(NamedTuple):
     """Where to go on reading: behind the last batch, whether or not it held records for us."""
 
 
-def scan(data: Buffer, *, check: bool) -> Iterator[tuple[int, int, Header]]:
+def scan(data: Buffer, *, check: bool) -> Generator[tuple[int, int, Header]]:
     """(position, size, header) of each whole batch; a last one that is cut short ends it.
 
     Raises CorruptRecord, naming the offset, for a batch that is no batch of version 2 and, with

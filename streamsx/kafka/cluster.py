@@ -127,13 +127,11 @@ class Cluster:
                 self._brokers = {b.node_id: Address(b.host, b.port) for b in told.brokers}
             self._controller = told.controller_id
             self._errors = {topic.name: topic.error_code for topic in told.topics}
-            before, self._leaders = (
-                self._leaders,
-                {
-                    topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
-                    for topic in told.topics
-                },
-            )
+            before = self._leaders
+            self._leaders = {
+                topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
+                for topic in told.topics
+            }
         if before != self._leaders:
             for changed in self._watchers:
                 changed()

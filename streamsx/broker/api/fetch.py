@@ -20,29 +20,26 @@ def answer(service: Service, call: Call) -> ReplyBody | None:
     if call.body.session_id:
         return {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
     reading = Reading(service, call)
-    body = reading.read()
     if reading.failed or reading.size >= call.body.min_bytes or call.body.max_wait <= 0:
-        return body
+        return reading.body
     Poll(service, call, reading)
     return None
 
 
 class Reading:
-    """One look at everything that was asked for."""
+    """One look at everything that was asked for; `body` is the answer as it is now."""
 
     def __init__(self, service: Service, call: Call) -> None:
-        self.size = 0
-        self.failed = not call.body.topics
+        self.size, self.failed = 0, not call.body.topics
         self.logs: list[Log] = []
-        self._topics, self._body = service.topics, call.body
         self._left = min(call.body.max_bytes, FETCH_BYTES_MAX)
-
-    def read(self) -> ReplyBody:
-        """The answer as it is now."""
+        self._aborted: list[int] | None = (
+            [] if call.body.isolation_level == READ_COMMITTED else None
+        )
         responses = []
-        for asked in self._body.topics:
+        for asked in call.body.topics:
             name = getattr(asked, "topic", None)  # newer versions name topics by id alone
-            topic = self._topics.find(name, asked.topic_id)
+            topic = service.topics.find(name, asked.topic_id)
             partitions = [
                 self._partition(log, p)
                 if topic and (log := topic.log(p.partition))
@@ -50,7 +47,7 @@ class Reading:
                 for p in asked.partitions
             ]
             responses.append({"topic": name, "topic_id": asked.topic_id, "partitions": partitions})
-        return {"responses": responses}
+        self.body: ReplyBody = {"responses": responses}
 
     def _partition(self, log: Log, asked: Any) -> ReplyBody:
         if not log.start <= asked.fetch_offset <= log.high_watermark:
@@ -66,7 +63,7 @@ class Reading:
             "high_watermark": log.high_watermark,
             "last_stable_offset": log.high_watermark,
             "log_start_offset": log.start,
-            "aborted_transactions": [] if self._body.isolation_level == READ_COMMITTED else None,
+            "aborted_transactions": self._aborted,
             "records": records,
         }
 
@@ -100,7 +97,7 @@ class Poll:
 
     def _answer(self) -> None:
         self._end()
-        self._call.reply(Reading(self._service, self._call).read())
+        self._call.reply(Reading(self._service, self._call).body)
 
     def _end(self) -> None:
         self._timer.cancel()
