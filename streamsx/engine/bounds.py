@@ -1,11 +1,12 @@
-"""Where logs begin and end, asked for until there is an answer; where a task without a position
-begins.
+"""Where logs begin and end, and what is committed, asked for until there is an answer; where a task
+without a position begins.
 
 Not here: what a store or a task does with it.
 """
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 
 from streamsx.config import Config
 from streamsx.engine.journal import LOG
@@ -19,7 +20,8 @@ from streamsx.model import TopicPartition
 
 class LogBounds:
     """Of the partitions of one cluster. `of`: as of now, while `run` runs, however long it takes:
-    whoever waits for it is cancelled by its owner.
+    whoever waits for it is cancelled by its owner. `committed`: offsets of the app's group, with
+    their metadata, in the same way.
     """
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
@@ -29,6 +31,10 @@ class LogBounds:
         """A leader did not answer, or was none."""
         inquiries = Inquiries(self._ask, lambda why: LOG.warning("offsets: %s", why))
         self.of, self.run = inquiries.of, inquiries.run
+        self.committed = Inquiries(
+            partial(admin.committed_now, cluster, config.id),
+            lambda why: LOG.info("positions: %s", why),
+        )
 
     async def begin(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where to begin without a position, by `consumer_auto_offset_reset`."""

@@ -30,9 +30,6 @@ class MemberDoor:
     def ready(self) -> None:
         self._session.post(e.Ready())
 
-    def fetch_positions(self, task: TaskId, number: int) -> None:
-        self._session.fetch_positions((task, number), sorted(self.owned.of(task)))
-
     def commit(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         told = {tp: e.OffsetAndMetadata(*what) for tp, what in offsets.items()}
         self._session.post(e.Commit(number, told, self.generation))

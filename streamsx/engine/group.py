@@ -167,12 +167,6 @@ class GroupLink:
         self.losses += 1
 
     @hear.register
-    def _(self, message: e.PositionsRead) -> None:
-        task, number = message.ticket
-        found = {tp.topic: what for tp, what in message.found.items()}
-        self._tasks.positions(task, number, found)
-
-    @hear.register
     def _(self, message: e.Counted) -> None:
         """It ends the worker where its state does not fit."""
         try:

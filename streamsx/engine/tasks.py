@@ -156,10 +156,6 @@ class Tasks:
             self._feeding = False
         self.changed = True
 
-    def positions(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
-        """Committed offset and metadata per source topic; -1 without one."""
-        self._spawn(self._place(task, number, found), f"positions of {task}")
-
     def granted(self, tasks: Iterable[TaskId]) -> None:
         """Learners that this assignment makes active: their hand-over begins here."""
         now = self._given.clock.now()
@@ -245,7 +241,7 @@ class Tasks:
             case reconcile.TaskMoved():
                 self._moved(effect)
             case reconcile.FetchPositions(task, number):
-                self._door.fetch_positions(task, number)
+                self._spawn(self._find_positions(task, number), f"positions of {task}")
             case reconcile.Release(task, number):
                 self._anew.pop(task, None)
                 self._stop(task)
@@ -374,13 +370,15 @@ class Tasks:
         stores = self._plans[task.subtopology].stores
         return [TopicPartition(node.changelog, task.partition) for node in stores]
 
-    async def _place(self, task: TaskId, number: int, found: Mapping[str, OffsetText]) -> None:
-        """Where nothing is committed, by `consumer_auto_offset_reset`."""
-        missing = [TopicPartition(t, task.partition) for t in found if found[t][0] < 0]
-        begin = await self.bounds.begin(missing) if missing else {}
+    async def _find_positions(self, task: TaskId, number: int) -> None:
+        """What is committed, offset and metadata; where nothing is, the offset to begin with by
+        `consumer_auto_offset_reset`."""
+        found = await self.bounds.committed.of(self._door.owned.of(task))
+        begin = await self.bounds.begin([tp for tp, (offset, _) in found.items() if offset < 0])
         if task in self.holdings and self.holdings.awaits(task, number):
-            starts = {tp.topic: (offset, found[tp.topic][1]) for tp, offset in begin.items()}
-            self._positions[task] = {**found, **starts}
+            self._positions[task] = {
+                tp.topic: (begin.get(tp, offset), text) for tp, (offset, text) in found.items()
+            }
         self.feed(reconcile.PositionsKnown(task, number))
 
 

@@ -252,6 +252,7 @@ class Worker:
             "fetch data": made.tasks.fetcher.run(),
             "fetch changelogs": made.tasks.changelogs.run(),
             "ask for bounds": made.tasks.bounds.run(),
+            "ask for positions": made.tasks.bounds.committed.run(),
             "watch what is on the disk": made.tasks.dormant.watch(),
             "clean up": self._clean_up(made),
             "purge": made.purging.run(),

@@ -1,7 +1,7 @@
 """What is asked of a cluster beside records: topics, configs, bounds, groups.
 
 Functions over a Cluster, which says for how long each tries. Nothing is altered but by
-`create_topics`, `delete_topics` and `delete_records`; committed offsets are the member's.
+`create_topics`, `delete_topics` and `delete_records`; only a member commits offsets.
 """
 
 import asyncio

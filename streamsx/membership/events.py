@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamsx.assignor.claims import Metadata
 from streamsx.assignor.wire import AssignmentView
@@ -417,18 +417,10 @@ Effect = Find | SendRequest | Close | Arm | Disarm | Assign | Evict | Count | Re
 
 
 @dataclass(frozen=True, slots=True)
-class PositionsRead:
-    """Committed offset and metadata; -1 where nothing is committed. `ticket`: of who asked."""
-
-    ticket: Any
-    found: Mapping[TopicPartition, tuple[int, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Counted:
     """Source topics that have other partition counts than before; 0: it is gone."""
 
     counts: Mapping[str, int]
 
 
-ControlMessage = WorkerHears | PositionsRead | Counted
+ControlMessage = WorkerHears | Counted

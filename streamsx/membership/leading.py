@@ -8,14 +8,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from streamsx.assignor.partition_assignor import Outcome
 from streamsx.clock import Clock
 from streamsx.errors import BrokerUnreachable
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
 from streamsx.membership import events as e
 from streamsx.membership.counts import Counts
-from streamsx.membership.seat import Seat
+from streamsx.membership.seat import Seat, planned
 
 LOG = logging.getLogger("streamsx")
 METADATA_RETRY_S = 0.1
@@ -26,36 +25,32 @@ TOPICS_EVERY_S = 5.0
 
 
 class Leading:
-    """One per session, on its loop. `changed` is told of topics with other counts than before."""
+    """One per session, on its loop. `deliver` is told of topics with other counts than before."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        clock: Clock,
-        seat: Seat,
-        changed: Callable[[dict[str, int]], None],
+        self, cluster: Cluster, clock: Clock, seat: Seat, deliver: Callable[[e.Counted], None]
     ) -> None:
-        self._cluster, self._clock, self._seat, self._changed = cluster, clock, seat, changed
+        self._cluster, self._clock, self._seat, self._deliver = cluster, clock, seat, deliver
         self._counts = Counts(seat.topics)
 
-    async def plan(self, asked: e.Assign) -> Outcome:
+    async def plan(self, asked: e.Assign) -> e.Planned:
         """Who runs what, as of now, by who led when it was asked: counts may take a while, and a
         member that is fenced meanwhile has no id any more."""
         await self._refresh_counts()
-        now_ms = int(self._clock.wall() * 1000)
-        outcome = self._seat.plan(asked, self._counts.known, now_ms)
+        wall_s = self._clock.wall()
+        outcome = self._seat.plan(asked, self._counts.known, int(wall_s * 1000))
         for note in outcome.notes:
             LOG.info("%s", note)
         for decision in outcome.plan.explain if outcome.plan else ():
             LOG.debug("plan task=%s %s: %s", decision.task, decision.decision, decision.why)
-        return outcome
+        return planned(asked.request, outcome, wall_s - self._clock.now())
 
-    async def watch(self, replan: Callable[[], None]) -> None:
+    async def watch(self, feed: Callable[[e.Event], None]) -> None:
         """Until cancelled: whoever leads has to plan with new counts."""
         while self._seat.topics:
             await asyncio.sleep(TOPICS_EVERY_S)
             if await self._look():
-                replan()
+                feed(e.PartitionsChanged())
 
     async def _refresh_counts(self) -> None:
         """Fresh, and patient while a topic was just created."""
@@ -79,7 +74,7 @@ class Leading:
         for topic in (topic for topic, count in changed.items() if not count):
             LOG.warning("source topic gone: %s: what reads it waits until it is there again", topic)
         if changed:
-            self._changed(changed)
+            self._deliver(e.Counted(changed))
         return bool(changed)
 
     def _found(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ user code may hold the data loop for seconds, and heartbeats, commits and plans 
 it on the loop that it has.
 
 Nothing that belongs to a hand-over shares a connection with a request that may wait for minutes:
-JoinGroup and SyncGroup have a lane, heartbeats and commits another, offset fetches a third.
+JoinGroup and SyncGroup have a lane, heartbeats and commits another.
 
 Not here: tasks and stores (the data loop's), what is said at a join and what a plan says (`seat`),
 what requests look like (`requests`).
@@ -14,18 +14,16 @@ what requests look like (`requests`).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from streamsx.clock import Clock
 from streamsx.errors import DataError, WorldError
-from streamsx.kafka import admin, wire
+from streamsx.kafka import wire
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import ErrorCode, name_of
-from streamsx.kafka.inquiries import Inquiries
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import requests
@@ -33,12 +31,11 @@ from streamsx.membership.lanes import Lane
 from streamsx.membership.leading import Leading
 from streamsx.membership.member import Member, MemberConfig
 from streamsx.membership.outage import Outage
-from streamsx.membership.seat import Seat, planned
-from streamsx.model import TopicPartition
+from streamsx.membership.seat import Seat
 
 LOG = logging.getLogger("streamsx")
 FIND_RETRY_S = 0.1
-EVICT_TIMEOUT_S = 5.0
+EVICT_LANE, EVICT_TIMEOUT_S = "evict", 5.0
 
 
 class _Over(Exception):
@@ -64,7 +61,7 @@ class Session:
         self._deliver, self._keep, self._outage = deliver, keep, outage
         self.member = Member(config)
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
-        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._posted: deque[e.Event] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.losses = 0
         """How often tasks were taken away; any thread may read it."""
@@ -78,43 +75,31 @@ class Session:
 
     def post(self, event: e.Event) -> None:
         """From any thread; waits for the session's start, and is nothing after its end."""
-        self._call(self._feed, event)
-
-    def fetch_positions(self, ticket: object, tps: Iterable[TopicPartition]) -> None:
-        """From any thread; answered by `PositionsRead` with the ticket."""
-        self._call(lambda: self._begin(self._positions(ticket, tuple(tps)), "positions"))
-
-    def _call(self, what: Callable[..., object], *arguments: object) -> None:
-        self._posted.append((what, arguments))
+        self._posted.append(event)
         if self._loop is not None:  # else whoever sets it looks what is there
             with suppress(RuntimeError):  # it is closed
-                self._loop.call_soon_threadsafe(self._called)
+                self._loop.call_soon_threadsafe(self._heard)
 
-    def _called(self) -> None:
+    def _heard(self) -> None:
         while self._posted:
-            what, arguments = self._posted.popleft()
+            event = self._posted.popleft()
             if not self._over.is_set():
-                what(*arguments)
+                self._feed(event)
 
     async def run(self, cluster: Cluster, predecessor: str | None = None) -> None:
         """Until it has left the group, or must not be in it any more. `predecessor`: member id of a
         dead process that kept it where this one does. Raises what `outage` does not bear."""
         self._cluster, self._over = cluster, asyncio.Event()
         self._lanes = {which: self._lane(which) for which in e.LaneName}
-        self._leading = Leading(cluster, self._clock, self.seat, self._counted)
-        self._offsets = Inquiries(
-            partial(admin.committed_now, cluster, self._group),
-            lambda why: LOG.info("positions: %s", why),
-        )
+        self._leading = Leading(cluster, self._clock, self.seat, self._deliver)
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for which, lane in self._lanes.items():
                     self._begin(lane.run(), f"lane {which.value}")
-                self._begin(self._leading.watch(self._grown), "watch topics")
-                self._begin(self._offsets.run(), "fetch offsets")
+                self._begin(self._leading.watch(self._feed), "watch topics")
                 self._feed(e.Start(predecessor))
                 self._loop = asyncio.get_running_loop()
-                self._called()
+                self._heard()
                 await self._over.wait()
                 raise _Over
         except* _Over:
@@ -127,12 +112,6 @@ class Session:
     def _begin(self, job: Coroutine[Any, Any, None], name: str) -> None:
         """It ends by itself, or with the session."""
         _ = self._tasks.create_task(job, name=name)
-
-    def _grown(self) -> None:
-        self._feed(e.PartitionsChanged())
-
-    def _counted(self, counts: dict[str, int]) -> None:
-        self._deliver(e.Counted(counts))
 
     def _lane(self, which: e.LaneName) -> Lane:
         return Lane(self._cluster, which.value, lambda: self._feed(e.Disconnected(which)))
@@ -195,15 +174,14 @@ class Session:
         self._feed(e.Found(node))
 
     async def _assign(self, asked: e.Assign) -> None:
-        outcome = await self._leading.plan(asked)
-        self._feed(planned(asked.request, outcome, self._zero()))
+        self._feed(await self._leading.plan(asked))
 
     async def _evict(self, member_id: str) -> None:
         """A marked member that may still be there behind its deadline."""
         body = requests.leave(self._group, member_id)
         try:
             node = await self._cluster.coordinator(self._group)
-            connection = await self._cluster.open(node, admin.OFFSETS_LANE)  # beside the member's
+            connection = await self._cluster.open(node, EVICT_LANE)  # beside the member's own
             reply = await connection.ask(Api.LEAVE_GROUP, body, EVICT_TIMEOUT_S)
         except WorldError as error:
             LOG.info("not evicted: %s: %s", member_id, error)
@@ -256,11 +234,6 @@ class Session:
 
     def _zero(self) -> float:
         return self._clock.wall() - self._clock.now()
-
-    # -- positions
-
-    async def _positions(self, ticket: object, tps: tuple[TopicPartition, ...]) -> None:
-        self._deliver(e.PositionsRead(ticket, await self._offsets.of(tps)))
 
 
 def compile_codecs(connection: Connection) -> None:

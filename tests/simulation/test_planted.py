@@ -160,8 +160,9 @@ def a_commit_is_late(made: World) -> None:
     assert other.member is not None
     made.network.cut(other.process.name, HOSTS[0], 5.0)
     session = leader.parts.session
-    removed = session._evict(other.member.member_id)
-    session._call(lambda: session._begin(removed, "remove"))
+    assert session._loop is not None
+    removes = e.Evict(other.member.member_id)
+    session._loop.call_soon_threadsafe(session._perform, removes)
 
 
 def leads(member: Member | None) -> bool:

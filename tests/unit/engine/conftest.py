@@ -410,7 +410,8 @@ class Hand:
         self.alive = True
         session = self._station.made.session
         session.member.lease.until = inf
-        session.post, session.fetch_positions = self._post, self._fetch  # type: ignore[method-assign]
+        session.post = self._post  # type: ignore[method-assign]
+        self._station.made.tasks.bounds.committed.of = self._committed  # type: ignore[method-assign]
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self._over
 
@@ -424,10 +425,10 @@ class Hand:
             self.alive = False
             self._over.set_result(None)
 
-    def _fetch(self, ticket: object, tps: Iterable[TopicPartition]) -> None:
-        if self.alive:
-            found = {tp: self._bench.committed.get(tp, (-1, "")) for tp in tps}
-            self._station.deliver(e.PositionsRead(ticket, found))
+    async def _committed(
+        self, tps: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        return {tp: self._bench.committed.get(tp, (-1, "")) for tp in tps}
 
 
 class _Journal(Journal):
