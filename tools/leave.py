@@ -67,7 +67,7 @@ async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" 
 
     first: list[Progress] = []
     async with (
-        connected(options.bootstrap, options.security, rng) as cluster,
+        connected(options, rng) as cluster,
         progress(options.people, f"looking at the group of {options.app}") as say,
     ):
 

@@ -13,10 +13,9 @@ from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable
 
     from streamsx.clock import Clock
-    from streamsx.engine.produce import Producer
 
     Record = tuple[bytes | None, bytes]
 
@@ -44,64 +43,51 @@ def main() -> None:
 async def send(options: argparse.Namespace, clock: "Clock") -> None:
     """Raises NotFound, UsageError, BrokerUnreachable and others."""
     from streamsx.errors import NotFound
+    from streamsx.kafka.partitioner import check_place, partition_of
     from streamsx.tools.cli.progress import progress
     from streamsx.tools.cli.records import writing
 
-    topic, room = options.topic, asyncio.Event()
-    async with (
-        connected(options.bootstrap, options.security) as cluster,
-        progress(sys.stderr, f"writing to {topic}") as say,
-    ):
+    topic, room, sent = options.topic, asyncio.Event(), Counter[int]()
+    async with connected(options) as cluster, progress(sys.stderr, f"writing to {topic}") as say:
         await cluster.follow([topic])
-        if not cluster.partitions(topic):
+        partitions = cluster.partitions(topic)
+        if not partitions:
             raise NotFound(f"unknown topic: {topic}: make it, or start the app that makes it")
+        check_place(topic, options.partition, partitions)
+        turns = cycle(range(partitions))
         async with writing(cluster, clock, room.set) as producer:
-            sent = await written(options, clock, producer, cluster.partitions(topic), room, say)
+            senders = [producer.to(topic, number) for number in range(partitions)]
+            await in_time(producer.start(), topic, sent)
+            async for key, value in records(options.values):
+                place = options.partition
+                if place is None:
+                    place = next(turns) if key is None else partition_of(key, partitions)
+                senders[place](key, value, int(clock.wall() * 1000), None)
+                sent[place] += 1
+                while producer.full():
+                    say(f"{sent.total()} records")
+                    room.clear()
+                    await in_time(room.wait(), topic, sent)
+            await in_time(producer.flush(), topic, sent)
     print(f"{topic}: {sent.total()} records, acknowledged", file=options.people)
-    partitions = {str(number): sent[number] for number in sorted(sent)}
-    tell(options, {"topic": topic, "records": sent.total(), "partitions": partitions})
+    told = {str(number): sent[number] for number in sorted(sent)}
+    tell(options, {"topic": topic, "records": sent.total(), "partitions": told})
 
 
-async def written(
-    options: argparse.Namespace,
-    clock: "Clock",
-    producer: "Producer",
-    partitions: int,
-    room: asyncio.Event,
-    say: "Callable[[str], None]",
-) -> Counter[int]:
-    """How many in each partition; all are acknowledged. Raises BrokerUnreachable, UsageError."""
+async def in_time(work: "Awaitable[object]", topic: str, sent: Counter[int]) -> None:
+    """What waits for brokers; who waits for the next line has all the time there is. Raises
+    BrokerUnreachable.
+    """
     from streamsx.errors import BrokerUnreachable
-    from streamsx.kafka.partitioner import check_place, partition_of
 
-    check_place(options.topic, options.partition, partitions)
-    senders = [producer.to(options.topic, number) for number in range(partitions)]
-    sent, turns = Counter[int](), cycle(range(partitions))
-
-    async def in_time(work: "Awaitable[object]") -> None:
-        """What waits for brokers; who waits for the next line has all the time there is."""
-        try:
-            async with asyncio.timeout(SILENT_S):
-                await work
-        except TimeoutError:
-            raise BrokerUnreachable(
-                f"not acknowledged in {SILENT_S:g} s: topic {options.topic}: some of "
-                f"{sent.total()} records may be there: look at the brokers, and send the rest again"
-            ) from None
-
-    await in_time(producer.start())
-    async for key, value in records(options.values):
-        place = options.partition
-        if place is None:
-            place = next(turns) if key is None else partition_of(key, partitions)
-        senders[place](key, value, int(clock.wall() * 1000), None)
-        sent[place] += 1
-        while producer.full():
-            say(f"{sent.total()} records")
-            room.clear()
-            await in_time(room.wait())
-    await in_time(producer.flush())
-    return sent
+    try:
+        async with asyncio.timeout(SILENT_S):
+            await work
+    except TimeoutError:
+        raise BrokerUnreachable(
+            f"not acknowledged in {SILENT_S:g} s: topic {topic}: some of "
+            f"{sent.total()} records may be there: look at the brokers, and send the rest again"
+        ) from None
 
 
 async def records(values: list[str]) -> "AsyncIterator[Record]":

@@ -55,7 +55,7 @@ async def show(options: argparse.Namespace, clock: "Clock") -> None:
     async def known(seen: "Look") -> dict[str, Any]:
         return as_data(options.app, seen, await lags(cluster, options.app, seen.report))
 
-    async with connected(options.bootstrap, options.security) as cluster:
+    async with connected(options) as cluster:
         async with progress(sys.stderr, f"looking at the group of {options.app}") as say:
             again = f"the group of {options.app} is rebalancing: asking again"
             seen = await settled(cluster, clock, options.app, SETTLE_S, lambda _: say(again))

@@ -45,10 +45,7 @@ async def show(options: argparse.Namespace, clock: "Clock") -> int:
         raise UsageError(f"cannot tell app, table and key: {words}: say {form}")
     name, *wanted = rest
     topic = changelog_name(app, name)
-    async with (
-        connected(options.bootstrap, options.security) as cluster,
-        progress(sys.stderr, f"reading {topic}"),
-    ):
+    async with connected(options) as cluster, progress(sys.stderr, f"reading {topic}"):
         await cluster.follow([topic])
         if not cluster.partitions(topic):
             raise NotFound(

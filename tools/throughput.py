@@ -81,13 +81,15 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """Raises UsageError and others."""
+    from streamsx.kafka.security import PLAINTEXT
     from streamsx.loops import run
     from streamsx.testing import Broker
 
+    options.security = PLAINTEXT
     with ExitStack() as stack:
-        bootstrap = options.bootstrap or stack.enter_context(Broker()).bootstrap
+        options.bootstrap = options.bootstrap or stack.enter_context(Broker()).bootstrap
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamsx-throughput-"))
-        result = summary(run(rounds(options, bootstrap, Path(folder))))
+        result = summary(run(rounds(options, Path(folder))))
     if ratios := result.get("ratios"):
         pairs = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         print(f"    ratio {median(ratios):.2f} (each pair: {pairs})", file=options.people)
@@ -103,7 +105,7 @@ def summary(rates: dict[str, list[float]]) -> dict[str, Any]:
     return found
 
 
-async def rounds(options: argparse.Namespace, bootstrap: str, root: Path) -> dict[str, list[float]]:
+async def rounds(options: argparse.Namespace, root: Path) -> dict[str, list[float]]:
     """The rates of each program, over topics of this process: the broker may have others."""
     from streamsx.tools.cli.cluster import connected
     from streamsx.tools.peers.corpora import fill, orders, text
@@ -113,7 +115,7 @@ async def rounds(options: argparse.Namespace, bootstrap: str, root: Path) -> dic
     rates: dict[str, list[float]] = {name: [] for name in programs}
     topics = {f"{TOPIC}-{os.getpid()}-start": options.records // START}
     topics[f"{TOPIC}-{os.getpid()}-all"] = options.records
-    async with connected(bootstrap) as cluster:
+    async with connected(options) as cluster:
         for topic, records in topics.items():
             rows = text() if options.case == "wordcount" else orders()
             await fill(cluster, CLOCK, topic, PARTITIONS, islice(rows, records))
@@ -122,10 +124,10 @@ async def rounds(options: argparse.Namespace, bootstrap: str, root: Path) -> dic
             for topic, records in topics.items():
                 group = f"{name}-{number}-{topic}"
                 environment = {
-                    "BOOTSTRAP": bootstrap, "TOPIC": topic, "GROUP": group,
-                    "STATE_DIR": str(root / group), "PARTITIONS": str(PARTITIONS),
-                    "WORKLOAD": CASES[options.case], "STYLE": "agent",
-                    "STREAMSX_BOOTSTRAP": bootstrap,
+                    "BOOTSTRAP": options.bootstrap, "STREAMSX_BOOTSTRAP": options.bootstrap,
+                    "TOPIC": topic, "GROUP": group, "PARTITIONS": str(PARTITIONS),
+                    "STATE_DIR": str(root / group), "WORKLOAD": CASES[options.case],
+                    "STYLE": "agent",
                 }  # fmt: skip
                 command = shlex.split(program)
                 child = Child(group, root / f"{group}.log", command, env=os.environ | environment)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from streamsx.clock import Clock
     from streamsx.kafka.cluster import Cluster
-    from streamsx.kafka.security import Security
 
     AskWork = Callable[[argparse.Namespace, Clock], Coroutine[None, None, int | None]]
 
@@ -89,13 +88,14 @@ def settle(options: argparse.Namespace) -> argparse.Namespace:
 
 @asynccontextmanager
 async def connected(
-    bootstrap: str, security: "Security | None" = None, rng: "Random | None" = None
+    options: argparse.Namespace, rng: "Random | None" = None
 ) -> "AsyncIterator[Cluster]":
-    """Raises BrokerUnreachable after 10 s, SettingError. `rng`: which broker is asked first."""
+    """To their `bootstrap`, by their `security`. Raises BrokerUnreachable after 10 s, SettingError.
+    `rng`: which broker is asked first.
+    """
     from streamsx.kafka.cluster import Cluster
-    from streamsx.kafka.security import PLAINTEXT
 
-    cluster = Cluster(bootstrap, security or PLAINTEXT, rng=rng)
+    cluster = Cluster(options.bootstrap, options.security, rng=rng)
     await cluster.start()
     try:
         yield cluster

@@ -6,6 +6,7 @@ monotonic times. Not here: what came of a move (`verdict`), how it is drawn (`sc
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,17 +34,13 @@ class EventsFile:
                 lines = file.read().splitlines(keepends=True)
         except FileNotFoundError:
             return []
-        whole = [line for line in lines if line.endswith(b"\n")]
-        self._read += sum(map(len, whole))
-        return [event for line in whole if (event := _event(line)) is not None]
-
-
-def _event(line: bytes) -> SeenEvent | None:
-    try:
-        found: SeenEvent = json.loads(line)
-    except ValueError:
-        return None
-    return found
+        found: list[SeenEvent] = []
+        for line in lines:
+            if line.endswith(b"\n"):
+                self._read += len(line)
+                with suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
 
 
 @dataclass(slots=True)
