@@ -145,7 +145,7 @@ class Home:
         """User code holds the data loop; the control thread goes on."""
         if self.alive:
             self.say(f"busy for {seconds} s")
-            self.process.main.loop.hold(seconds)
+            self.process.main.hold(seconds)
 
     def say(self, what: str) -> None:
         """Where its folder is, which is elsewhere each time, is no part of a story."""

@@ -1,19 +1,317 @@
-"""Processes: threads, memory and sockets that freeze and die together."""
+"""Processes: threads, memory and sockets that freeze and die together; a thread is an event loop.
+
+Of asyncio's loop only what waits, and for whom, is another. Where a real one sleeps in its
+selector, this one is called by the scheduler when something is due: a socket is ready, a timer,
+another thread's call. That call is in the queue at once and wakes the loop late, as a write to its
+pipe would.
+"""
 
 import asyncio
+from asyncio.selector_events import BaseSelectorEventLoop
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from heapq import heappop
+from math import inf
+from selectors import BaseSelector, SelectorKey
+from typing import TYPE_CHECKING, Any, Final
 
-from streamsx.simulation.loop import ThreadLoop
-from streamsx.simulation.scheduler import SimClock
+from streamsx.simulation.scheduler import Killed, SimClock
 
 if TYPE_CHECKING:
-    from streamsx.simulation.network import Net
-    from streamsx.simulation.tcp import SimSocket
+    from streamsx.simulation.network import Net, SimSocket
+
+TURN_S: Final = 40e-6
+"""CPU time of a turn, at the mean: a loop that never sleeps moves the time on."""
+LIVELOCK_TURNS: Final = 12_000
+"""In one virtual second of one loop: it is busy for half of it with nothing but being woken."""
+UNWIND_TURNS: Final = 100
 
 ProcessMain = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class SimTask(asyncio.Task[Any]):
+    """In sets, tasks are ordered by birth, not by address: a task group cancels in that order."""
+
+    def __init__(self, coroutine: Any, *, loop: "SimThread", **options: Any) -> None:
+        self.number: int = next(loop.process.scheduler.numbers)
+        super().__init__(coroutine, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SimSelector(BaseSelector):
+    """Says which sockets of a thread are ready, and `woken` when one may have become so."""
+
+    def __init__(self, net: "Net", woken: Callable[[], None]) -> None:
+        self._net, self._woken = net, woken
+        self._keys: dict[Any, SelectorKey] = {}
+        self._maybe: dict[int, None] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> SelectorKey:
+        key = self._keys[fileobj] = SelectorKey(fileobj, fileobj, events, data)
+        self._net.sockets[fileobj].watcher = self
+        self.look_at(fileobj)
+        return key
+
+    def unregister(self, fileobj: Any) -> SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def get_map(self) -> dict[Any, SelectorKey]:
+        return self._keys
+
+    def look_at(self, number: int) -> None:
+        self._maybe[number] = None
+        if self.select():
+            self._woken()
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        found = []
+        for number in tuple(self._maybe):
+            key, sock = self._keys.get(number), self._net.sockets.get(number)
+            if key and sock and (events := sock.ready() & key.events):
+                found.append((key, events))
+            else:
+                del self._maybe[number]
+        return found
+
+
+class SimThread(BaseSelectorEventLoop):
+    """A thread of a process, which is its loop; `name` is PROCESS/THREAD. `result` or `error`:
+    how its coroutine has ended.
+    """
+
+    # asyncio's own.
+    _closed: bool
+    _ready: deque[asyncio.Handle]
+    _run_once: Callable[[], None]
+    _scheduled: list[asyncio.TimerHandle]
+    _timer_cancelled_count: int
+    _transports: dict[int, asyncio.Transport]
+
+    def __init__(self, process: "Process", name: str, main: ProcessMain) -> None:
+        self.process, self.scheduler, self.net = process, process.scheduler, process.net
+        self.name = f"{process.name}/{name}"
+        self.number = next(self.scheduler.numbers)
+        self.signals: dict[int, Callable[[], object]] = {}
+        self._rng = self.scheduler.stream(f"thread/{self.name}/{process.life}")
+        self._wakes_at = inf
+        """When it looks at what is ready."""
+        self._busy_until = 0.0
+        self._armed = inf
+        """When the scheduler calls next; anything else that it has is stale."""
+        self._in_turn = self._ending = False
+        self._turns = self._second = 0
+        self._sockets = SimSelector(self.net, self.wake)
+        super().__init__(self._sockets)
+        self.set_debug(False)
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._over: Future[Any] = Future()
+        self._over.set_running_or_notify_cancel()  # who waits no more cancels nothing
+        self.task = self.create_task(main(), name=name)
+        self.task.add_done_callback(self._done)
+        self.wake()
+
+    # -- what asyncio asks of the machine
+
+    def time(self) -> float:
+        return self.process.clock.now()
+
+    def create_task(self, coro: Any, **options: Any) -> SimTask:
+        self._check_closed()
+        return SimTask(coro, loop=self, **options)
+
+    def _make_self_pipe(self) -> None:
+        """`_write_to_self` needs none."""
+
+    def _write_to_self(self) -> None:
+        """When a thread wakes up is random."""
+        if self.scheduler.running is not self:
+            self.wake(self._rng.expovariate(1 / self.scheduler.hop_s))
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        self._check_closed()
+        done: Future[Any] = Future()
+        took = self._rng.expovariate(1 / self.scheduler.disk_s)
+        self.scheduler.after(took, self._execute, done, func, args)
+        return asyncio.wrap_future(done, loop=self)
+
+    def _execute(self, done: "Future[Any]", func: Any, args: tuple[Any, ...]) -> None:
+        if not self.process.alive or self._closed:
+            return
+        if self.process.frozen:
+            self.scheduler.at(self.process.frozen_until, self._execute, done, func, args)
+        elif done.set_running_or_notify_cancel():
+            try:
+                done.set_result(func(*args))
+            except Exception as error:
+                done.set_exception(error)
+
+    def add_signal_handler(  # type: ignore[override]
+        self, sig: int, callback: Any, *args: Any
+    ) -> None:
+        self.signals[sig] = lambda: callback(*args)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        return self.signals.pop(sig, None) is not None
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Whatever asyncio would log and forget is a violation: nobody else hears of it."""
+        if self.process.alive:
+            what = f"{self.name}: {context.get('message')}: {context.get('exception')!r}"
+            self.scheduler.violate("exception in a callback", what)
+            self.scheduler.say(self.name, what)
+
+    def is_running(self) -> bool:
+        return asyncio._get_running_loop() is self
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
+        return [(2, 1, 6, "", (host, port))]
+
+    async def create_server(  # type: ignore[override]
+        self, factory: Any, host: str, port: int, **options: Any
+    ) -> asyncio.AbstractServer:
+        sock: Any = self.net.listening(self.process, host, port)
+        return await super().create_server(factory, sock=sock, **options)
+
+    async def create_connection(  # type: ignore[override]
+        self, factory: Any, host: str, port: int, *, ssl: Any = None, **_: Any
+    ) -> Any:
+        assert ssl is None, "no TLS in the simulation"
+        sock: Any = self.net.socket(self.process, host, port)
+        try:
+            await self.sock_connect(sock, (host, port))
+            return await super().create_connection(factory, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
+
+    # -- what the scheduler, the process and the network want
+
+    def wake(self, late_s: float = 0.0) -> None:
+        """There is something to do."""
+        self._wakes_at = min(self._wakes_at, self.scheduler.now + late_s)
+        self._arm(self._wakes_at)
+
+    def hold(self, seconds: float) -> None:
+        """This thread alone is not run for so long."""
+        self._busy_until = max(self._busy_until, self.scheduler.now + seconds)
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        with suppress(RuntimeError):  # it is over
+            self.call_soon_threadsafe(function, *arguments)
+
+    def end(self) -> "asyncio.Future[Any]":
+        """Done, on the caller's loop, when it is over, or has failed."""
+        return asyncio.wrap_future(self._over)
+
+    def _done(self, main: asyncio.Task[Any]) -> None:
+        """Its coroutine is over: as `asyncio.run`, cancel what is left, and close after that."""
+        self.error = asyncio.CancelledError() if main.cancelled() else main.exception()
+        self.result = None if self.error else main.result()
+        self._ending = True
+        for task in self._left():
+            task.cancel()
+
+    def close(self) -> None:
+        """Nothing of it runs any more."""
+        self._closed = True
+
+    def unwind(self) -> None:
+        """After everything: let its tasks end, so that nobody collects them half done."""
+        self._closed, running = False, self.scheduler.running
+        left: list[SimTask] = []
+        self.scheduler.running = None
+        asyncio._set_running_loop(self)
+        try:
+            for transport in tuple(self._transports.values()):
+                transport.abort()
+            for _ in range(UNWIND_TURNS):
+                left = self._left()
+                if not left and not self._ready:
+                    break
+                for task in left:
+                    task.cancel()
+                with suppress(Killed):  # kept by a task group, as how its body has ended
+                    self._run_once()
+        finally:
+            asyncio._set_running_loop(None)
+            self.scheduler.running = running
+            self._closed = True
+            for task in left:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def _left(self) -> list[SimTask]:
+        tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]
+        return sorted(tasks, key=lambda task: task.number)
+
+    def _check_closed(self) -> None:
+        """Of a killed process nothing runs any more, but frames on the way out of its last turn
+        still call: refused, they would leave tasks behind that nobody can end.
+        """
+        if self._closed and not self.process.killed:
+            raise RuntimeError("Event loop is closed")
+
+    # -- turns
+
+    def _due(self) -> float:
+        timers = self._scheduled
+        while timers and timers[0].cancelled():
+            heappop(timers)._scheduled = False  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1
+        at = min(self._wakes_at, timers[0].when() if timers else inf)
+        return max(at, self._busy_until, self.process.frozen_until) if at < inf else inf
+
+    def _arm(self, at: float) -> None:
+        """The scheduler calls then; in a turn, the turn's end sees to it."""
+        if at < self._armed and not self._in_turn:
+            self._armed = at = max(at, self._busy_until, self.process.frozen_until)
+            self.scheduler.at(at, self._called, at)
+
+    def _called(self, armed: float) -> None:
+        if armed != self._armed or self._closed:
+            return
+        self._armed = inf
+        if self._due() <= self.scheduler.now:
+            self._turn()
+        if not self._closed:
+            self._arm(self._due())
+
+    def _turn(self) -> None:
+        scheduler = self.scheduler
+        self._in_turn, self._wakes_at, scheduler.running = True, inf, self
+        asyncio._set_running_loop(self)
+        try:
+            self._run_once()
+        except Killed:
+            return
+        finally:
+            self._in_turn, scheduler.running = False, None
+            asyncio._set_running_loop(None)
+        self._after()
+
+    def _after(self) -> None:
+        scheduler = self.scheduler
+        if self._ready or self._sockets.select():
+            self._wakes_at = 0.0
+        self._busy_until = max(self._busy_until, scheduler.now + self._rng.random() * 2 * TURN_S)
+        scheduler.note(self, len(self._ready))
+        second = int(scheduler.now)
+        self._turns = self._turns + 1 if second == self._second else 0
+        self._second = second
+        if self._turns > LIVELOCK_TURNS:
+            scheduler.violate("livelock", f"{self.name}: {self._turns} turns in one second")
+        if self._ending and not self._ready and not self._left():
+            self.close()
+            self._over.set_exception(self.error)  # or that there is none
+            self.process.thread_over(self)
 
 
 class Process:
@@ -39,21 +337,17 @@ class Process:
         net.boot(self.host)
         self.scheduler.processes.append(self)
 
-    def __repr__(self) -> str:
-        return f"<Process {self.name}>"
-
     def begin(self, name: str, main: ProcessMain) -> "asyncio.Future[None]":
         """As a worker has its control thread begun; done, on the caller's loop, at its end."""
         return self.start(main, name).end()
 
-    def start(self, main: ProcessMain, name: str = "main") -> "SimThread":
+    def start(self, main: ProcessMain, name: str = "main") -> SimThread:
         """A thread; the first one is the main one."""
-        thread = SimThread(self, name, main)
-        self.threads.append(thread)
-        return thread
+        self.threads.append(SimThread(self, name, main))
+        return self.threads[-1]
 
     @property
-    def main(self) -> "SimThread":
+    def main(self) -> SimThread:
         return self.threads[0]
 
     @property
@@ -76,12 +370,12 @@ class Process:
 
     def signal(self, number: int) -> None:
         """Without a handler it kills."""
-        if handler := self.main.loop.signals.get(number):
-            self.main.loop.call_soon_threadsafe(handler)
+        if handler := self.main.signals.get(number):
+            self.main.call_soon_threadsafe(handler)
         else:
             self.kill()
 
-    def thread_over(self, thread: "SimThread") -> None:
+    def thread_over(self, thread: SimThread) -> None:
         """All of its tasks have ended."""
         if thread is self.main:
             self._gone(power=False)
@@ -89,52 +383,8 @@ class Process:
     def _gone(self, *, power: bool) -> None:
         self.alive = False
         for thread in self.threads:
-            thread.loop.close()
+            thread.close()
         if power:
             self.net.switch_off(self)
         for sock in tuple(self.sockets.values()):
             sock.vanish() if power else sock.close()
-
-
-class SimThread:
-    """A thread of a simulated process. `result` or `error`: how its coroutine has ended."""
-
-    def __init__(self, process: Process, name: str, main: ProcessMain) -> None:
-        self.process = process
-        self.loop = ThreadLoop(process, name, self._ended)
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self._over: Future[None] = Future()
-        self.task = self.loop.create_task(main(), name=name)
-        self.task.add_done_callback(self._done)
-        self.loop.wake()
-
-    @property
-    def alive(self) -> bool:
-        return not self.loop.is_closed()
-
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        with suppress(RuntimeError):  # it is over
-            self.loop.call_soon_threadsafe(function, *arguments)
-
-    def end(self) -> "asyncio.Future[None]":
-        """Done, on the caller's loop, when it is over, or has failed."""
-        return asyncio.wrap_future(self._over)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        if task.cancelled():
-            self.error = asyncio.CancelledError()
-        elif (error := task.exception()) is not None:
-            self.error = error
-        else:
-            self.result = task.result()
-        self.loop.end()
-
-    def _ended(self) -> None:
-        self.loop.close()
-        if self._over.set_running_or_notify_cancel():
-            if self.error is None:
-                self._over.set_result(None)
-            else:
-                self._over.set_exception(self.error)
-        self.process.thread_over(self)

@@ -4,7 +4,7 @@ What happens when lies on one heap; a seed decides the rest. A turn is one itera
 event loop. Time passes between turns, a little with each look at a clock, and in the middle of a
 turn where somebody calls `elapse`: others run meanwhile, as they would beside a thread that blocks.
 
-Not here: what a loop does in its turn (`loop`), what dies and freezes (`process`), the network.
+Not here: what a thread does in its turn, what dies and freezes (`process`), the network.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from streamsx.simulation.loop import ThreadLoop
-    from streamsx.simulation.process import Process
+    from streamsx.simulation.process import Process, SimThread
 
 TICK_S: Final = 2e-6
 """Between two looks at a clock, at the mean."""
+DISK_S: Final = 0.004
 WALL_0: Final = 1_700_000_000.0
 """Unix seconds at the virtual second 0."""
 
@@ -48,12 +48,12 @@ class Scheduler:
         self.seed, self.now = seed, 0.0
         self.hop_s = 0.0005
         """How late a sleeping thread wakes up for another one's call, at the mean."""
-        self.disk_s = 0.004
+        self.disk_s = DISK_S
         """What is given to an executor takes so long, at the mean."""
         self.preempt = 0.0
         """How often a look at a clock lets other threads run first: a share of 1."""
         self.processes: list[Process] = []
-        self.running: ThreadLoop | None = None
+        self.running: SimThread | None = None
         """Whose turn it is."""
         self.violation: Violation | None = None
         self.turns = 0
@@ -141,7 +141,7 @@ class Scheduler:
 
     # -- what is told
 
-    def note(self, loop: "ThreadLoop", handles: int) -> None:
+    def note(self, loop: "SimThread", handles: int) -> None:
         """A turn is over."""
         self.turns += 1
         self._digest.update(struct.pack("<dII", self.now, loop.number, handles))
@@ -162,7 +162,7 @@ class Scheduler:
         Without it the interpreter would complain of the coroutines of those who were killed.
         """
         self._heap.clear()
-        loops = [thread.loop for process in self.processes for thread in process.threads]
+        loops = [thread for process in self.processes for thread in process.threads]
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # begun too late, and never awaited
@@ -183,7 +183,7 @@ class SimClock:
         return WALL_0 + self.now()
 
 
-def _swap_task(loop: "ThreadLoop", task: Any) -> Any:
+def _swap_task(loop: "SimThread", task: Any) -> Any:
     """Where Python counts current tasks per thread (from 3.12 on), the one that waits steps out."""
     swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)
     return swap(loop, task) if swap else None

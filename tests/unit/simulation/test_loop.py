@@ -73,13 +73,8 @@ def test_another_threads_call_is_in_the_queue_at_once_but_wakes_it_late(
         asyncio.get_running_loop().call_later(1.5, heard, "timer")
         await for_ever()
 
-    async def main() -> None:
-        await asyncio.sleep(1)
-        other.call(heard, "called")
-        await for_ever()
-
-    process.start(main)
-    other = process.start(beside, "beside")
+    process.start(for_ever)
+    scheduler.at(1, process.start(beside, "beside").call, heard, "called")
     scheduler.run_until(5)
     assert heard.words() == ["called", "timer"]
     assert heard[0][1] == pytest.approx(1.5, abs=0.01)

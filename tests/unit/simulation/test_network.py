@@ -8,46 +8,105 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from math import inf
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
 import pytest
 
-from streamsx.simulation.network import Net
+from streamsx.simulation.network import Net, SimSocket
 from streamsx.simulation.process import Process
-from streamsx.simulation.tcp import SimSocket
 from tests.unit.simulation.conftest import Run, for_ever
 
 LINGER_NOT = socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-LOST, EOF = "ConnectionResetError", "eof"
+ENDS: dict[type[OSError], str] = {
+    ConnectionResetError: "reset", BrokenPipeError: "pipe", TimeoutError: "timeout",
+}  # fmt: skip
 REAL_S = 0.05
 
 
 class Wire:
-    """A connection from host `c` to host `s`, as soon as it stands: `ours` and `theirs`."""
+    """A connection from host `c` to host `s`, as soon as it stands. Each public method with a verb
+    for a name is a step of a story: who does what.
+    """
 
     def __init__(self, net: Net) -> None:
         self.net, self.scheduler = net, net.scheduler
         self.server, self.client = Process(net, "s"), Process(net, "c")
         self.listener: Any = net.listening(self.server, "s", 9092)
-        self.ours: Any = dial(net, self.client)
+        ours: Any = dial(net, self.client)
         self.run(0.5)
-        self.theirs: Any = self.listener.accept()[0]
+        self.ends = {"c": ours, "s": self.listener.accept()[0]}
 
     def run(self, seconds: float = 1.0) -> None:
         self.scheduler.run_until(self.scheduler.now + seconds)
+
+    def tell(self, story: str) -> None:
+        for step in story.split("; "):
+            who, does, *what = step.split()
+            getattr(self, does)(who, *what)
+
+    def passes(self, seconds: str) -> None:
+        self.run(float(seconds))
+
+    def sends(self, who: str, data: str) -> None:
+        assert send(self.ends[who], data.encode()) == len(data)
+
+    def reads(self, who: str, *found: str) -> None:
+        """All that there is, at once, and how it ends, if it does."""
+        assert [str(one) for one in read(self.ends[who])] == list(found)
+
+    def hears(self, who: str, end: str) -> None:
+        """Behind what it can read, if that is not lost with it."""
+        assert read(self.ends[who])[-1] == end
+
+    def fails(self, who: str, *how: str) -> None:
+        assert send(self.ends[who], b"and more") in how
+
+    def closes(self, who: str) -> None:
+        self.ends[who].close()
+        assert self.ends[who].fileno() == -1
+
+    def resets(self, who: str) -> None:
+        self.ends[who].setsockopt(*LINGER_NOT)
+        self.closes(who)
+
+    def lasts(self, who: str, seconds: str) -> None:
+        """No longer than that without an acknowledgement."""
+        self.ends[who].setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(float(seconds) * 1000)
+        )
+
+    def breaks(self, who: str) -> None:
+        self.net.reset(self.ends[who])
+
+    def misses(self, who: str, host: str, seconds: str) -> None:
+        self.net.cut(host, who, float(seconds))
+
+    def vanishes(self, who: str) -> None:
+        self.net.lose(who, inf)
+
+    def heals(self, _: str) -> None:
+        self.net.heal()
+
+    def slows(self, who: str) -> None:
+        self.net.slow[who] = 1000.0
+
+    def dies(self, who: str, *power: str) -> None:
+        {"c": self.client, "s": self.server}[who].kill(power=bool(power))
+
+    def boots(self, who: str) -> None:
+        Process(self.net, who)
 
 
 class RealWire(Wire):
     """The machine's own TCP, over loopback: what it does is what a simulated one has to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: Net) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.ours = socket.create_connection(listener.getsockname())
-            self.theirs = listener.accept()[0]
-        for end in (self.ours, self.theirs):
+            ours = socket.create_connection(listener.getsockname())
+            self.ends = {"c": ours, "s": listener.accept()[0]}
+        for end in self.ends.values():
             end.setblocking(False)
 
     def run(self, seconds: float = 1.0) -> None:
@@ -70,26 +129,22 @@ def send(sock: Any, data: bytes) -> int | str:
     except BlockingIOError:
         return at
     except OSError as error:
-        return type(error).__name__
+        return ENDS[type(error)]
     return at
 
 
-def read(sock: Any) -> list[bytes | str]:
+def read(sock: Any) -> list[str]:
     """All that is there, as one, and how it ends, if it does."""
-    data, end = b"", list[bytes | str]()
+    data, end = b"", list[str]()
     try:
         while more := sock.recv(1 << 16):
             data += more
-        end = [EOF]
+        end = ["eof"]
     except BlockingIOError:
         pass
     except OSError as error:
-        end = [type(error).__name__]
-    return [data, *end] if data else end
-
-
-def patient(sock: Any, seconds: float) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+        end = [ENDS[type(error)]]
+    return [data.decode(), *end] if data else end
 
 
 @pytest.fixture
@@ -97,241 +152,123 @@ def wire(net: Net) -> Wire:
     return Wire(net)
 
 
-@pytest.fixture(params=["simulated", "real"])
-def either(request: pytest.FixtureRequest, net: Net) -> Iterator[Wire]:
+@pytest.fixture(params=[Wire, RealWire], ids=["simulated", "real"])
+def either(request: pytest.FixtureRequest, net: Net) -> Any:
     """What is said of one has to hold for the other."""
-    if request.param == "simulated":
-        yield Wire(net)
-        return
-    real = RealWire()
-    yield real
-    real.ours.close()
-    real.theirs.close()
+    made = request.param(net)
+    yield made
+    for end in made.ends.values():
+        end.close()
 
 
 # -- data and ends, on the machine's own TCP too
 
 
 def test_what_is_sent_arrives_in_order(either: Wire) -> None:
-    sent = b"".join(b"%06d" % number for number in range(2000))
+    sent = "".join(f"{number:06}" for number in range(2000))
     for at in range(0, len(sent), 600):
-        assert send(either.ours, sent[at : at + 600]) == 600
-    send(either.theirs, b"the other way")
-    either.run()
-    assert read(either.theirs) == [sent]
-    assert read(either.ours) == [b"the other way"]
+        either.sends("c", sent[at : at + 600])
+    either.tell("s sends the-other-way; 1 passes; c reads the-other-way")
+    either.reads("s", sent)
 
 
 def test_as_much_is_received_as_fits_a_buffer(either: Wire) -> None:
-    send(either.ours, b"123456789")
-    either.run()
+    either.tell("c sends 123456789; 1 passes")
     buffer = bytearray(4)
-    assert [either.theirs.recv_into(buffer) for _ in range(3)] == [4, 4, 1]
+    assert [either.ends["s"].recv_into(buffer) for _ in range(3)] == [4, 4, 1]
     assert bytes(buffer) == b"9678"
-    assert read(either.theirs) == []
+    either.reads("s")
 
 
 def test_a_writer_waits_while_nobody_reads(either: Wire) -> None:
-    sent, got = bytes(range(256)) * (1 << 15), b""
-    left = sent
-    while left or len(got) < len(sent):
-        taken = send(either.ours, left)
+    left, got = "0123456789abcdef" * (1 << 19), list[str]()
+    sent = left
+    while left or len("".join(got)) < len(sent):
+        taken = send(either.ends["c"], left.encode())
         assert isinstance(taken, int)
         left = left[taken:]
         assert left or got
         either.run()
-        got += b"".join(data for data in read(either.theirs) if isinstance(data, bytes))
-    assert got == sent
+        got += read(either.ends["s"])
+    assert "".join(got) == sent
 
 
-def test_close_delivers_what_was_sent_then_the_end(either: Wire) -> None:
-    send(either.ours, b"last words")
-    either.ours.close()
-    either.run()
-    assert either.ours.fileno() == -1
-    assert read(either.theirs) == [b"last words", EOF]
-    assert read(either.theirs) == [EOF]
+ENDINGS = {
+    "close delivers what was sent, then the end":
+        "c sends words; c closes; 1 passes; s reads words eof; s reads eof",
+    "a reset comes behind what has been read":
+        "c sends last; 1 passes; s reads last; c sends words; 1 passes; c resets; 1 passes;"
+        " s hears reset",
+    "who writes to a closed connection is reset":
+        "c closes; s sends answer; 1 passes; s fails reset pipe",
+    "a close over unread data is a reset":
+        "c sends words; 1 passes; s closes; 1 passes; c reads reset",
+    "who writes after a reset learns of it": "c resets; 1 passes; s fails reset",
+}  # fmt: skip
 
 
-def test_a_reset_comes_behind_what_has_arrived(either: Wire) -> None:
-    send(either.ours, b"last words")
-    either.run()
-    assert either.theirs.recv(4) == b"last"
-    either.ours.setsockopt(*LINGER_NOT)
-    either.ours.close()
-    either.run()
-    assert read(either.theirs)[-1] == LOST
-
-
-def test_who_writes_to_a_closed_connection_is_reset(either: Wire) -> None:
-    either.ours.close()
-    send(either.theirs, b"an answer")
-    either.run()
-    assert send(either.theirs, b"and more") in (LOST, "BrokenPipeError")
-
-
-def test_a_close_over_unread_data_is_a_reset(either: Wire) -> None:
-    send(either.ours, b"never read")
-    either.run()
-    either.theirs.close()
-    either.run()
-    assert read(either.ours) == [LOST]
-
-
-def test_who_writes_after_a_reset_learns_of_it(either: Wire) -> None:
-    either.ours.setsockopt(*LINGER_NOT)
-    either.ours.close()
-    either.run()
-    assert send(either.theirs, b"hello?") == LOST
+@pytest.mark.parametrize("story", ENDINGS)
+def test_a_connection_ends_as_the_kernel_ends_it(either: Wire, story: str) -> None:
+    either.tell(ENDINGS[story])
 
 
 # -- what only a simulated one can be asked for
 
+HURT = {
+    "something in between resets both": "c breaks; c reads reset; s reads reset",
+    # Again after 0.2, 0.6, 1.4 and 3.0 s: the cut is over by the last one.
+    "what a cut holds is sent again, later and later":
+        "s misses c 2; c sends one; 1 passes; c sends two; s sends not-cut; 1.9 passes; s reads;"
+        " c reads not-cut; 0.2 passes; s reads onetwo",
+    "and dropped after the user timeout: one side knows, the other is half open":
+        "c lasts 3; s misses c 10; c sends commit; 2.9 passes; c reads; 0.2 passes;"
+        " c reads timeout; 20 passes; s reads; s sends there?; c closes; 1 passes; s reads reset",
+    # The request is carried out; the answer, and that it arrived, never come.
+    "an acknowledgement that is cut off drops what has arrived":
+        "c lasts 3; c misses s 60; c sends commit; 5 passes; s reads commit; c reads timeout",
+    "an idle connection survives a cut":
+        "c lasts 3; s misses c 60; c misses s 60; 61 passes; c sends still; 1 passes;"
+        " s reads still",
+    "a reset into a cut is lost with what it dropped":
+        "s misses c 5; c sends commit; 1 passes; c resets; 60 passes; s reads",
+    "a usual close into a cut is delivered by the kernel after it":
+        "s misses c 5; c sends commit; c closes; 10 passes; s reads commit eof",
+    "healing ends all cuts, and what was held comes when it is sent again":
+        "s vanishes; c sends x; 10 passes; s reads; net heals; 10 passes; s reads x",
+    "a slow host is slow both ways":
+        "c slows; c sends x; s sends y; 0.05 passes; s reads; c reads; 30 passes; s reads x;"
+        " c reads y",
+    "the kernel of a killed process sends what it has and closes":
+        "s misses c 1; c sends words; c dies; 5 passes; s reads words eof",
+    "a machine without power says nothing, and a new one knows no connection":
+        "s dies power; c sends hello?; 30 passes; c reads; s boots; 60 passes; c reads reset",
+}  # fmt: skip
 
-def test_each_side_knows_both_addresses(wire: Wire) -> None:
-    assert wire.ours.getpeername() == wire.theirs.getsockname() == ("s", 9092)
-    assert wire.theirs.getpeername() == wire.ours.getsockname()
-    assert wire.ours.getsockname()[0] == "c"
+
+@pytest.mark.parametrize("story", HURT)
+def test_a_connection_is_hurt(wire: Wire, story: str) -> None:
+    wire.tell(HURT[story])
 
 
 def test_segments_split_what_was_sent_anywhere(wire: Wire) -> None:
     wire.net.split, wire.net.mean_s = 0.9, 1.0
-    send(wire.ours, bytes(1000))
-    while not (found := read(wire.theirs)):
+    wire.sends("c", "x" * 1000)
+    while not (found := read(wire.ends["s"])):
         wire.run(0.01)
     assert 0 < len(found[0]) < 1000
 
 
-def test_a_window_that_stays_full_ends_in_a_time_out(wire: Wire) -> None:
-    patient(wire.ours, 3)
-    much = bytes(2 * wire.net.window_bytes)
-    assert send(wire.ours, much) == wire.net.window_bytes
-    assert wire.ours.ready() == 0
-    wire.run(5)
-    assert wire.ours.ready() == EVENT_READ | EVENT_WRITE
-    assert send(wire.ours, much) == "TimeoutError"
-
-
-def test_a_window_opens_when_it_is_read(wire: Wire) -> None:
-    send(wire.ours, bytes(2 * wire.net.window_bytes))
+def test_a_window_opens_when_it_is_read_or_stays_full_until_a_time_out(wire: Wire) -> None:
+    ours, much = wire.ends["c"], bytes(2 * wire.net.window_bytes)
+    assert send(ours, much) == wire.net.window_bytes
+    assert ours.ready() == 0
     wire.run()
-    read(wire.theirs)
-    assert wire.ours.ready() == EVENT_WRITE
-
-
-def test_something_in_between_resets_both(wire: Wire) -> None:
-    wire.net.reset(wire.ours)
-    assert read(wire.ours) == read(wire.theirs) == [LOST]
-
-
-def test_a_cut_holds_what_is_sent_and_it_is_sent_again_later_and_later(wire: Wire) -> None:
-    wire.net.cut("c", "s", 2)
-    send(wire.ours, b"one")
-    wire.run(1)
-    send(wire.ours, b"two")
-    send(wire.theirs, b"not cut this way")
-    wire.run(1.9)  # sent again after 0.2, 0.6, 1.4 and 3.0 s: the cut was over by the last one
-    assert read(wire.theirs) == []
-    assert read(wire.ours) == [b"not cut this way"]
-    wire.run(0.2)
-    assert read(wire.theirs) == [b"onetwo"]
-
-
-def test_what_a_cut_holds_is_dropped_after_the_user_timeout_and_only_one_side_knows(
-    wire: Wire,
-) -> None:
-    patient(wire.ours, 3)
-    wire.net.cut("c", "s", 10)
-    send(wire.ours, b"a commit")
-    wire.run(2.9)
-    assert read(wire.ours) == []
-    wire.run(0.2)
-    assert read(wire.ours) == ["TimeoutError"]
-    wire.run(20)
-    assert read(wire.theirs) == []  # half open
-    send(wire.theirs, b"are you there?")
-    wire.ours.close()
+    _ = read(wire.ends["s"])
     wire.run()
-    assert read(wire.theirs) == [LOST]
-
-
-def test_an_acknowledgement_that_is_cut_off_drops_what_has_arrived(wire: Wire) -> None:
-    """The request is carried out; the answer, and that it arrived, never come."""
-    patient(wire.ours, 3)
-    wire.net.cut("s", "c", 60)
-    send(wire.ours, b"a commit")
-    wire.run(5)
-    assert read(wire.theirs) == [b"a commit"]
-    assert read(wire.ours) == ["TimeoutError"]
-
-
-def test_an_idle_connection_survives_a_cut(wire: Wire) -> None:
-    patient(wire.ours, 3)
-    wire.net.cut("c", "s", 60)
-    wire.net.cut("s", "c", 60)
-    wire.run(61)
-    send(wire.ours, b"still here")
-    wire.run()
-    assert read(wire.theirs) == [b"still here"]
-
-
-def test_a_reset_into_a_cut_is_lost_with_what_it_dropped(wire: Wire) -> None:
-    wire.net.cut("c", "s", 5)
-    send(wire.ours, b"a commit")
-    wire.run()
-    wire.ours.setsockopt(*LINGER_NOT)
-    wire.ours.close()
-    wire.run(60)
-    assert read(wire.theirs) == []
-
-
-def test_a_usual_close_into_a_cut_is_delivered_by_the_kernel_after_it(wire: Wire) -> None:
-    wire.net.cut("c", "s", 5)
-    send(wire.ours, b"a commit")
-    wire.ours.close()
-    wire.run(10)
-    assert read(wire.theirs) == [b"a commit", EOF]
-
-
-def test_healing_ends_all_cuts_and_what_was_held_comes_when_it_is_sent_again(wire: Wire) -> None:
-    wire.net.lose("s", inf)
-    send(wire.ours, b"x")
-    wire.run(10)
-    assert read(wire.theirs) == []
-    wire.net.heal()
-    wire.run(10)
-    assert read(wire.theirs) == [b"x"]
-
-
-def test_a_slow_host_is_slow_both_ways(wire: Wire) -> None:
-    wire.net.slow["c"] = 1000.0
-    send(wire.ours, b"x")
-    send(wire.theirs, b"y")
-    wire.run(0.05)
-    assert read(wire.theirs) == read(wire.ours) == []
-    wire.run(30)
-    assert (read(wire.theirs), read(wire.ours)) == ([b"x"], [b"y"])
-
-
-# -- processes and machines
-
-
-def test_the_kernel_of_a_killed_process_sends_what_it_has_and_closes(wire: Wire) -> None:
-    wire.net.cut("c", "s", 1)
-    send(wire.ours, b"last words")
-    wire.client.kill()
-    wire.run(5)
-    assert read(wire.theirs) == [b"last words", EOF]
-
-
-def test_a_machine_without_power_says_nothing_and_a_new_one_knows_no_connection(wire: Wire) -> None:
-    wire.server.kill(power=True)
-    send(wire.ours, b"hello?")
-    wire.run(30)
-    assert read(wire.ours) == []
-    Process(wire.net, "s")
-    wire.run(60)
-    assert read(wire.ours) == [LOST]
+    assert ours.ready() == EVENT_WRITE
+    _ = send(ours, much)
+    wire.tell("c lasts 3; 5 passes; c fails timeout")
+    assert ours.ready() == EVENT_READ | EVENT_WRITE
 
 
 def asked(wire: Wire, host: str, seconds: float) -> int | None:
@@ -364,8 +301,10 @@ def test_who_was_killed_listens_no_more_and_its_successor_may(wire: Wire) -> Non
 def test_a_listener_is_reached_at_its_alias_and_knows_it(wire: Wire) -> None:
     wire.net.alias(("t", 9092), ("s", 9092))
     assert asked(wire, "t", 1) == 0
-    accepted, _ = wire.listener.accept()
+    accepted, at = wire.listener.accept()
     assert accepted.getsockname() == ("t", 9092)
+    assert accepted.getpeername() == at
+    assert at[0] == "c"
     wire.net.lose("t", 5)
     assert not wire.net.open("d", "t")
     assert wire.net.open("d", "s")
@@ -378,25 +317,34 @@ def test_a_connection_that_nobody_waits_for_any_more_is_closed(wire: Wire) -> No
         wire.run(0.0001)
     sock.close()
     wire.run(5)
-    assert read(wire.listener.accept()[0]) == [EOF]
+    assert read(wire.listener.accept()[0]) == ["eof"]
 
 
 # -- under asyncio's transports
 
 
-@pytest.mark.parametrize("much", [10, 3 << 20])
-def test_streams_of_asyncio_talk_over_it(net: Net, run: Run, much: int) -> None:
-    """More than there is room for on the way, too: the writer drains as the reader reads."""
+def echo(net: Net, heard: list[bytes]) -> Process:
+    """A server."""
 
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
+            heard.append(data)
             writer.write(data)
             await writer.drain()
         writer.close()
 
-    async def serve() -> None:
-        await asyncio.start_server(echo, "s", 9092)
+    async def main() -> None:
+        await asyncio.start_server(talk, "s", 9092)
         await for_ever()
+
+    process = Process(net, "s")
+    process.start(main)
+    return process
+
+
+@pytest.mark.parametrize("much", [10, 3 << 20])
+def test_streams_of_asyncio_talk_over_it(net: Net, run: Run, much: int) -> None:
+    """More than there is room for on the way, too: the writer drains as the reader reads."""
 
     async def main() -> bytes:
         await asyncio.sleep(1)
@@ -407,7 +355,7 @@ def test_streams_of_asyncio_talk_over_it(net: Net, run: Run, much: int) -> None:
         await writer.wait_closed()
         return found
 
-    Process(net, "s").start(serve)
+    _ = echo(net, [])
     assert run(main, limit_s=2.0) == bytes(much)
     net.scheduler.run_until(net.scheduler.now + 1)
     assert len(net.sockets) == 1  # who listens
@@ -415,14 +363,6 @@ def test_streams_of_asyncio_talk_over_it(net: Net, run: Run, much: int) -> None:
 
 def test_what_arrives_while_a_process_is_frozen_is_read_at_once_when_it_wakes(net: Net) -> None:
     heard: list[bytes] = []
-
-    async def collect(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            heard.append(data)
-
-    async def serve() -> None:
-        await asyncio.start_server(collect, "s", 9092)
-        await for_ever()
 
     async def main() -> None:
         _, writer = await asyncio.open_connection("s", 9092)
@@ -432,8 +372,7 @@ def test_what_arrives_while_a_process_is_frozen_is_read_at_once_when_it_wakes(ne
             await asyncio.sleep(0.1)
         await for_ever()
 
-    server = Process(net, "s")
-    server.start(serve)
+    server = echo(net, heard)
     net.scheduler.at(0.1, Process(net, "c").start, main)
     net.scheduler.run_until(3)
     assert heard == []
