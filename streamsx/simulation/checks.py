@@ -1,6 +1,6 @@
 """What must hold in a world: when something happens, four times in a virtual second, at the end.
 
-Each check is a small class with its reason; what is wrong it gives to `world.violate`. It reads the
+Each check is a small class with its reason; what is wrong it gives to the scheduler. It reads the
 truth of all processes at once, which no process knows. Where an invariant does not hold on purpose,
 the exception has a name and is counted (`world.excuse`).
 """
@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from streamsx.assignor.wire import ErrorWord, read_assignment
-from streamsx.broker.classic import GroupState as GroupState
+from streamsx.broker.classic import GroupState
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.errors import BrokerUnreachable, DiskFailed
@@ -19,9 +19,9 @@ from streamsx.kafka.wire import Api
 from streamsx.lifecycle.task import TaskState
 from streamsx.membership import member
 from streamsx.model import Role, TaskId, TopicPartition
-from streamsx.simulation import front
 from streamsx.simulation.apps import UNDECODABLE, readers
 from streamsx.simulation.homes import Home
+from streamsx.simulation.nodes import NOBODY
 from streamsx.simulation.scene import APP, COUNTS, ROUTED, SIZES, WORDS
 from streamsx.state.api import ROW
 from streamsx.state.layout import changelog_key
@@ -42,7 +42,7 @@ class Check:
         self.world = world
 
     def wrong(self, what: str) -> None:
-        self.world.violate(type(self).__name__, what)
+        self.world.scheduler.violate(type(self).__name__, what)
 
     def sample(self) -> None:
         """Four times a second."""
@@ -76,15 +76,12 @@ class OneRunner(Check):
     ends: its commits are refused.
     """
 
-    def sample(self) -> None:
-        self._look({task for home in self.world.homes for task in home.running})
-
     def begins(self, home: Home, task: TaskId) -> None:
-        self._look({task})
+        self.sample()
 
-    def _look(self, tasks: set[TaskId]) -> None:
+    def sample(self) -> None:
         homes = [home for home in self.world.homes if home.works and self.world.belongs(home)]
-        for task in sorted(tasks):
+        for task in sorted({task for home in homes for task in home.running}):
             runners = [home.name for home in homes if task in home.running]
             if len(runners) > 1:
                 self.wrong(f"{task} runs on {' and '.join(runners)}")
@@ -124,11 +121,6 @@ class OnlyItsRunnerCommits(Check):
         super().__init__(world)
         self.readers = readers(world.scene)
         self.processed: defaultdict[tuple[str, str, TopicPartition], set[int]] = defaultdict(set)
-        self.runner: dict[TopicPartition, str] = {}
-
-    def begins(self, home: Home, task: TaskId) -> None:
-        for tp in self.world.sources(task):
-            self.runner[tp] = home.process.name
 
     def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
         self.processed[home.process.name, agent, tp].add(offset)
@@ -151,8 +143,9 @@ class OnlyItsRunnerCommits(Check):
         before = self.world.offsets.get(tp, 0)
         if offset < before:
             self.wrong(f"{host} sets {tp} back from {before} to {offset}")
-        if host != self.runner.get(tp):
-            self.wrong(f"{host} commits {tp}, which {self.runner.get(tp)} runs")
+        task = TaskId(self.world.numbers[tp.topic], tp.partition)
+        if host != (runner := self.world.runner.get(task)):
+            self.wrong(f"{host} commits {tp}, which {runner} runs")
         self.world.offsets[tp] = offset
         for agent in self.readers.get(tp.topic, ()):
             processed = self.processed[host, agent, tp]
@@ -179,12 +172,10 @@ class StoresEqualTheirChangelogs(Check):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self.runner: dict[TaskId, str] = {}
         self.spoiled: defaultdict[TopicPartition, set[bytes]] = defaultdict(set)
         self.number = world.numbers[WORDS]
 
     def begins(self, home: Home, task: TaskId) -> None:
-        self.runner[task] = home.process.name
         if self.world.nodes.service is not None:  # else nobody can say what is in a log
             self._compare(home, task)
 
@@ -194,7 +185,7 @@ class StoresEqualTheirChangelogs(Check):
         for topic in call.body.topic_data:
             if topic.name in (COUNTS, SIZES):
                 for part in topic.partition_data:
-                    if self.runner.get(TaskId(self.number, part.index)) != host:
+                    if self.world.runner.get(TaskId(self.number, part.index)) != host:
                         keys = {key or b"" for key in columns(bytes(part.records), 0).keys}
                         self.spoiled[TopicPartition(topic.name, part.index)] |= keys
 
@@ -239,7 +230,7 @@ class CancelledStay(Check):
             return
         ids = {m.member_id for m in getattr(call.body, "members", None) or (call.body,)}
         for home in self.world.homes:
-            if home.name not in self.world.cancelled or home.member is None:
+            if not self.world.cancelled(home.name) or home.member is None:
                 continue
             if host != home.process.name and home.member.member_id in ids:
                 self.wrong(f"{host} removes {home.name}, whose leave was cancelled")
@@ -277,65 +268,12 @@ class NoTaskStands(Check):
     def _input(self, task: TaskId, positions: dict[str, int]) -> bool:
         for topic, offset in positions.items():
             tp = TopicPartition(topic, task.partition)
-            if self.world.front.leads(topic) == front.NOBODY or offset >= self.world.end(tp):
+            if self.world.nodes.leads(topic) == NOBODY or offset >= self.world.end(tp):
                 continue
             if not self.world.streak(tp, offset):
                 return True
             self.world.excuse("streak")
         return False
-
-
-class Whole(Check):
-    """L. A group that stays torn when nothing hurts it any more helps nobody."""
-
-    def __init__(self, world: "World") -> None:
-        super().__init__(world)
-        self.generation, self.changed_at = -1, 0.0
-
-    def sample(self) -> None:
-        group = self.world.group
-        if group is not None and group.round.generation != self.generation:
-            self.generation, self.changed_at = group.round.generation, self.world.now
-
-    def settled(self) -> None:
-        alive = [home for home in self.world.homes if home.alive]
-        if self.world.faults is not None and len(alive) < len(self.world.homes):
-            self.wrong(f"{[home.name for home in alive]} are alive")
-        self._members(alive)
-        self._tasks(alive)
-        longest = max(home.scene.session_s(home.number) for home in self.world.homes)
-        if self.world.now - self.changed_at < longest:
-            self.wrong(f"the last rebalance was at {self.changed_at:.3f}")
-
-    def _members(self, alive: list[Home]) -> None:
-        group = self.world.group
-        ids = {home.member.member_id for home in alive if home.member is not None}
-        if group is None or group.round.state is not GroupState.STABLE:
-            self.wrong(f"the group is {group.round.state.value if group else 'not there'}")
-        elif group.round.members.keys() != ids:
-            self.wrong(f"members {sorted(group.round.members)}, alive {sorted(ids)}")
-        for home in alive:
-            if home.member is None or home.member.state is not member.MemberState.STABLE:
-                self.wrong(f"{home.name} is {home.member and home.member.state}")
-            elif home.member.leaving:
-                self.wrong(f"{home.name} is leaving")
-
-    def _tasks(self, alive: list[Home]) -> None:
-        for task in self.world.tasks():
-            runners = [home.name for home in alive if task in home.running and home.works]
-            if len(runners) != 1:
-                self.wrong(f"{task} runs on {runners}")
-        for home in alive:
-            if (parts := home.parts) is not None:
-                held = parts.tasks.holdings
-                learns = [t for t in held.tasks() if held.of(t).role is Role.LEARNER]
-                rest = [t for t in held.tasks() if held.of(t).state is not TaskState.RUNNING]
-                if learns or rest:
-                    self.wrong(f"{home.name} learns {learns}, does not run {rest}")
-        number = self.world.numbers[WORDS]
-        counts = [sum(t.subtopology == number for t in home.running) for home in alive]
-        if not self.world.scene.imbalance and max(counts, default=0) - min(counts, default=0) > 1:
-            self.wrong(f"stateful tasks {counts}")
 
 
 class EverythingIsCommitted(Check):
@@ -426,15 +364,65 @@ class WorkersEndWell(Check):
             self.world.excuse("lost something while leaving")
         elif outcome != 0:
             self.wrong(f"{home.name}: {outcome!r}")
-        elif not home.terminated and (home.name in self.world.cancelled or not self._told(home)):
+        elif not home.terminated and (self.world.cancelled(home.name) or not self._told(home)):
             self.wrong(f"{home.name} has left, and nobody had told it to")
 
     def _told(self, home: Home) -> bool:
         return any(home.name in tool.instances and not tool.cancel for tool in self.world.tools)
 
 
-CHECKS: tuple[type[Check], ...] = (
-    OneRunner, NobodyOutlivesItsSession, OnlyItsRunnerCommits, StoresEqualTheirChangelogs,
-    LegalPlans, CancelledStay, NoTaskStands, EverythingIsCommitted, NothingIsSkipped,
-    WorkersEndWell, Whole,
-)  # fmt: skip
+class Whole(Check):
+    """L. A group that stays torn when nothing hurts it any more helps nobody."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.generation, self.changed_at = -1, 0.0
+
+    def sample(self) -> None:
+        group = self.world.group
+        if group is not None and group.round.generation != self.generation:
+            self.generation, self.changed_at = group.round.generation, self.world.now
+
+    def settled(self) -> None:
+        alive = [home for home in self.world.homes if home.alive]
+        if self.world.faults is not None and len(alive) < len(self.world.homes):
+            self.wrong(f"{[home.name for home in alive]} are alive")
+        self._members(alive)
+        self._tasks(alive)
+        longest = max(home.scene.session_s(home.number) for home in self.world.homes)
+        if self.world.now - self.changed_at < longest:
+            self.wrong(f"the last rebalance was at {self.changed_at:.3f}")
+
+    def _members(self, alive: list[Home]) -> None:
+        group = self.world.group
+        ids = {home.member.member_id for home in alive if home.member is not None}
+        if group is None or group.round.state is not GroupState.STABLE:
+            self.wrong(f"the group is {group.round.state.value if group else 'not there'}")
+        elif group.round.members.keys() != ids:
+            self.wrong(f"members {sorted(group.round.members)}, alive {sorted(ids)}")
+        for home in alive:
+            if home.member is None or home.member.state is not member.MemberState.STABLE:
+                self.wrong(f"{home.name} is {home.member and home.member.state}")
+            elif home.member.leaving:
+                self.wrong(f"{home.name} is leaving")
+
+    def _tasks(self, alive: list[Home]) -> None:
+        for task in self.world.tasks():
+            runners = [home.name for home in alive if task in home.running and home.works]
+            if len(runners) != 1:
+                self.wrong(f"{task} runs on {runners}")
+        for home in alive:
+            if (parts := home.parts) is not None:
+                held = parts.tasks.holdings
+                learns = [t for t in held.tasks() if held.of(t).role is Role.LEARNER]
+                rest = [t for t in held.tasks() if held.of(t).state is not TaskState.RUNNING]
+                if learns or rest:
+                    self.wrong(f"{home.name} learns {learns}, does not run {rest}")
+        number = self.world.numbers[WORDS]
+        counts = [sum(t.subtopology == number for t in home.running) for home in alive]
+        if not self.world.scene.imbalance and max(counts, default=0) - min(counts, default=0) > 1:
+            self.wrong(f"stateful tasks {counts}")
+
+
+CHECKS = tuple(Check.__subclasses__())
+"""In the order in which they stand here."""

@@ -1,34 +1,88 @@
-"""The broker's process: the real one, behind the addresses of `front`. It crashes, and comes back.
+"""The broker's process: the real one, behind several addresses. It crashes, and comes back.
 
-All nodes are one process and one disk: a node that vanishes is an address that nobody reaches.
+Nodes of one broker, not a cluster: who leads and who coordinates moves between addresses while the
+old one goes on serving, and asks there are refused as Kafka refuses them. On the way back answers
+are damaged, and some requests are refused that the broker would have granted. All nodes are one
+process and one disk: a node that vanishes is an address that nobody reaches.
+
+Not here: what a request means (the broker's own files in `api/`).
 """
 
 import asyncio
 import uuid
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from streamsx.broker.connection import ConnectionLimits
+from streamsx.broker.api.served import answered
+from streamsx.broker.connection import Call, ConnectionLimits
+from streamsx.broker.events import ClientRequest, Peer, ReplyBody
 from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Options, Service
-from streamsx.simulation.front import HOSTS, PORT, Front
-from streamsx.simulation.network import Net
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+from streamsx.model import TopicPartition
 from streamsx.simulation.process import Process
-from streamsx.simulation.scene import Scene
+
+if TYPE_CHECKING:
+    from streamsx.simulation.world import World
 
 BROKER = "broker"
+PORT = 9092
+HOSTS = ("127.0.0.1", "127.0.0.2")
 BOOTSTRAP = ",".join(f"{host}:{PORT}" for host in HOSTS)
+GROUP_APIS = frozenset(
+    {
+        Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.OFFSET_COMMIT,
+        Api.OFFSET_FETCH, Api.DESCRIBE_GROUPS,
+    }
+)  # fmt: skip
+LEADER_APIS: dict[Api, tuple[Any, ...]] = {
+    Api.PRODUCE: (
+        "topic_data", "name", "partition_data", "index",
+        "responses", "partition_responses", "index", {"base_offset": -1},
+    ),
+    Api.FETCH: (
+        "topics", "topic", "partitions", "partition",
+        "responses", "partitions", "partition_index", {"high_watermark": -1, "records": b""},
+    ),
+    Api.LIST_OFFSETS: (
+        "topics", "name", "partitions", "partition_index",
+        "topics", "partitions", "partition_index", {"timestamp": -1, "offset": -1},
+    ),
+}  # fmt: skip
+"""What its fields are called, in a request (topics, name, partitions, number) and in its answer
+(topics, partitions, number), and what stands in one that refuses."""
+DAMAGED_AT = -3
+"""Inside of the last record of an answer."""
+NOBODY = -1
+
+Respond = Callable[[Call, ReplyBody | None], None]
 
 
 class Nodes:
-    """`service` is None while there is no broker."""
+    """`service` is None while there is no broker; `coordinator` and `leader`: node numbers. Faults
+    are set here, and end by themselves.
 
-    def __init__(self, network: Net, front: Front, scene: Scene, folder: Path) -> None:
-        self.scheduler, self.network = network.scheduler, network
-        self.front, self.scene = front, scene
+    `leaderless` and `stingy`: of topics, until when they have no leader, or too few replicas for a
+    produce; `refused`: so many requests of a kind are refused, with which code.
+    """
+
+    def __init__(self, world: "World", folder: Path) -> None:
+        self.scheduler, self.network, self.world = world.scheduler, world.network, world
+        self.scene = world.scene
         self._folder, self._ids = folder, self.scheduler.stream("broker ids")
         self.service: Service | None = None
         self.process: Process
-        network.alias((HOSTS[1], PORT), (HOSTS[0], PORT))
+        self.coordinator = self.leader = 0
+        self.away_until = self.uncoordinated_until = 0.0
+        self.leaderless: dict[str, float] = {}
+        self.stingy: dict[str, float] = {}
+        self.refused: dict[Api, tuple[int, ErrorCode]] = {}
+        self._damaged: list[str | None] = []
+        self.network.alias((HOSTS[1], PORT), (HOSTS[0], PORT))
         self.start()
 
     def start(self) -> None:
@@ -44,7 +98,7 @@ class Nodes:
                 options=Options(sync=False, auto_create=True, partitions=self.scene.words),
                 limits=ConnectionLimits(connections_max_idle_s=self.scene.idle_s),
                 fresh_id=self._fresh_id,
-                answer=self.front.answer,
+                answer=self.answer,
             )
             await broker.start()
             self.service = broker.service
@@ -57,43 +111,38 @@ class Nodes:
     def _fresh_id(self) -> uuid.UUID:
         return uuid.UUID(int=self._ids.getrandbits(128))
 
-    @property
-    def alive(self) -> bool:
-        return self.process.alive
-
     def crash(self, back_s: float, *, power: bool = False) -> None:
         """What it had in memory is gone; with `power` no connection is closed either."""
-        if self.alive:
+        if self.process.alive:
             self.scheduler.say(BROKER, f"crashes, back in {back_s} s, power={power}")
             self.service = None
             self.process.kill(power=power)
             self.scheduler.after(back_s, self.start)
 
     def freeze(self, seconds: float) -> None:
-        if self.alive:
+        if self.process.alive:
             self.scheduler.say(BROKER, f"frozen for {seconds} s")
             self.process.freeze(seconds)
 
     def move_coordinator(self, node: int | None = None) -> None:
         """To this node, or to the other one; the old one lives on and refuses."""
-        front = self.front
-        front.coordinator = 1 - front.coordinator if node is None else node
-        self.scheduler.say(BROKER, f"coordinates on node {front.coordinator}")
-        if self.alive and self.service is not None:
+        self.coordinator = 1 - self.coordinator if node is None else node
+        self.scheduler.say(BROKER, f"coordinates on node {self.coordinator}")
+        if self.process.alive and self.service is not None:
             self.process.main.call(self.service.groups.move)
 
     def move_leader(self, node: int | None = None) -> None:
-        front = self.front
-        front.leader = 1 - front.leader if node is None else node
-        self.scheduler.say(BROKER, f"leads on node {front.leader}")
+        self.leader = 1 - self.leader if node is None else node
+        self.scheduler.say(BROKER, f"leads on node {self.leader}")
 
     def vanish(self, node: int, seconds: float, *, over_s: float = 0.5) -> None:
         """Without a word; a little later another one has all that it had."""
         self.scheduler.say(BROKER, f"node {node} vanishes for {seconds} s")
         self.network.lose(HOSTS[node], seconds)
-        if self.front.coordinator == node:
+        self.away_until = self.scheduler.now + seconds
+        if self.coordinator == node:
             self.scheduler.after(over_s, self.move_coordinator, 1 - node)
-        if self.front.leader == node:
+        if self.leader == node:
             self.scheduler.after(over_s, self.move_leader, 1 - node)
 
     def delete(self, topic: str) -> None:
@@ -111,3 +160,128 @@ class Nodes:
         if self.service is not None and found is not None and len(found.logs) < partitions:
             self.service.topics.grow(found, partitions)
             self.scheduler.say(BROKER, f"{topic} grows to {partitions}")
+
+    # -- what stands before it
+
+    def damage(self, topic: str | None = None) -> None:
+        """One of the answers to come, with records of this topic, or of any."""
+        self._damaged.append(topic)
+
+    def leads(self, topic: str) -> int:
+        """The node, or NOBODY."""
+        gone = self.leaderless.get(topic, 0.0) > self.scheduler.now
+        return NOBODY if gone else self.leader
+
+    def answer(self, service: Service, call: Call) -> ReplyBody | None:
+        """In place of the broker's own."""
+        self.world.hear("asked", call.connection.host, call)
+        node, refused = HOSTS.index(call.connection.address[0]), None
+        if call.api in GROUP_APIS:
+            code = ErrorCode.NOT_COORDINATOR if node != self.coordinator else self._spent(call)
+            refused = self._of_group(service, call, code) if code else None
+        elif call.api in LEADER_APIS:
+            refused = self._of_leader(call, node)
+        if refused is not None:
+            return refused
+        call.respond = partial(self._respond, call.respond)
+        return answered(service, call)
+
+    def _spent(self, call: Call) -> ErrorCode:
+        """What this request is refused with, although the broker would grant it."""
+        left, code = self.refused.get(call.api, (0, ErrorCode.NONE))
+        if not left:
+            return ErrorCode.NONE
+        self.refused[call.api] = left - 1, code
+        told = f"refuses {call.api.name} of {call.connection.host}: {code.name}"
+        self.scheduler.say(BROKER, told)
+        return code
+
+    def _code(self, api: Api, topic: str, node: int) -> ErrorCode:
+        if self.leads(topic) != node:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        stingy = api is Api.PRODUCE and self.stingy.get(topic, 0.0) > self.scheduler.now
+        return ErrorCode.NOT_ENOUGH_REPLICAS if stingy else ErrorCode.NONE
+
+    def _of_leader(self, call: Call, node: int) -> ReplyBody | None:
+        """As a broker does it: what it refuses keeps nothing of the rest away."""
+        topics, name, partitions, number, told, parts, index, usual = LEADER_APIS[call.api]
+        asked = getattr(call.body, topics)
+        codes = {topic: self._code(call.api, topic, node) for topic in map(attrgetter(name), asked)}
+        if not any(codes.values()) and (spent := self._spent(call)):
+            codes = dict.fromkeys(codes, spent)
+        refused = [
+            {
+                name: getattr(topic, name),
+                parts: [
+                    {index: getattr(one, number), "error_code": code, **usual}
+                    for one in getattr(topic, partitions)
+                ],
+            }
+            for topic in asked
+            if (code := codes[getattr(topic, name)])
+        ]
+        rest = [topic for topic in asked if not codes[getattr(topic, name)]]
+        if refused and rest:
+            setattr(call.body, topics, rest)
+            call.respond = partial(self._both, call.respond, told, refused)
+            if call.api is Api.FETCH:
+                call.body.max_wait = 0  # who has something to tell does not wait
+        return {told: refused} if refused and not rest else None
+
+    def _both(
+        self, respond: Respond, told: str, refused: list[ReplyBody], call: Call,
+        body: ReplyBody | None,
+    ) -> None:  # fmt: skip
+        if body is not None:
+            body[told] += refused
+        respond(call, body)
+
+    def _of_group(self, service: Service, call: Call, code: ErrorCode) -> ReplyBody | None:
+        if (machine := service.groups.machine) is None:
+            return None
+        request = ClientRequest(0, call.api, call.version, Peer("", ""), call.body, "", 0)
+        return machine.refuse(request, code).body
+
+    def _respond(self, respond: Respond, call: Call, body: ReplyBody | None) -> None:
+        if body is not None:
+            match call.api:
+                case Api.METADATA:
+                    self._metadata(body)
+                case Api.FIND_COORDINATOR:
+                    self._coordinators(body)
+                case Api.FETCH:
+                    self._fetched(call, body)
+            self.world.hear("told", call.connection.host, call, body)
+        respond(call, body)
+
+    def _metadata(self, body: ReplyBody) -> None:
+        body["brokers"] = [
+            {"node_id": node, "host": host, "port": PORT} for node, host in enumerate(HOSTS)
+        ]
+        for topic in body["topics"]:
+            for partition in topic.get("partitions", ()):
+                partition["leader_id"] = self.leads(topic["name"])
+
+    def _coordinators(self, body: ReplyBody) -> None:
+        node = self.coordinator
+        told = {"node_id": node, "host": HOSTS[node], "port": PORT}
+        if self.scheduler.now < self.uncoordinated_until:
+            told = {"node_id": NOBODY, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        for one in (body, *body["coordinators"]):
+            one.update(told)
+
+    def _fetched(self, call: Call, body: ReplyBody) -> None:
+        """One bit of one batch; the broker's own bytes stay whole."""
+        if not self._damaged:
+            return
+        wanted = self._damaged[0]
+        for topic in body["responses"]:
+            for partition in topic["partitions"]:
+                if partition.get("records") and wanted in (None, topic["topic"]):
+                    data = bytearray(partition["records"])
+                    data[DAMAGED_AT] ^= 0x10
+                    partition["records"] = bytes(data)
+                    self._damaged.pop(0)
+                    tp = TopicPartition(str(topic["topic"]), partition["partition_index"])
+                    self.scheduler.say(BROKER, f"damages {tp} for {call.connection.host}")
+                    return

@@ -5,12 +5,20 @@ numbers: the shapes that matter need few members and few tasks.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 APP = "wc"
 LINES, WORDS, COUNTS = f"{APP}-lines", f"{APP}-words", f"{APP}-counts-changelog"
 SIZES = f"{APP}-sizes-changelog"
 A, B, ROUTED = f"{APP}-a", f"{APP}-b", f"{APP}-routed"
+
+
+def drawn(usual: Any, choices: tuple[Any, ...], stream: str = "") -> Any:
+    """A field of a scene: what a story has, and what a seed draws from; the field's name, unless
+    it is said, is that of its random numbers.
+    """
+    return field(default=usual, metadata={"choices": choices, "stream": stream})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +32,27 @@ class Scene:
     `preempt`: of the looks at a clock, after which others run first.
     """
 
-    workers: int = 3
-    lines: int = 4
-    words: int = 4
-    pair: tuple[int, int] | None = None
+    workers: int = drawn(3, (2, 3, 3, 4))
+    lines: int = drawn(4, (1, 2, 4))
+    words: int = drawn(4, (2, 4, 4, 12))
+    pair: tuple[int, int] | None = drawn(None, (None, None, (4, 2), (1, 3)))
     sizes: bool = False
-    sleepy: float = 0.0
-    poison: float = 0.0
-    rate: float = 20.0
+    sleepy: float = drawn(0.0, (0.0, 0.0, 0.01))
+    poison: float = drawn(0.0, (0.0, 0.0, 0.01))
+    rate: float = drawn(20.0, (4.0, 12.0))
     vocabulary: int = 100
     memory: str = "32MiB"
-    lag: int = 20
-    max_learners: int | None = 2
-    imbalance: float = 0.0
-    revoke_s: float = 15.0
-    sessions: tuple[float, ...] = (10.0,)
-    commits: tuple[float, ...] = (1.0,)
-    waits: tuple[float, ...] = (0.5,)
-    latency_s: float = 0.001
-    hop_s: float = 0.001
-    preempt: float = 0.0
-    idle_s: float = 600.0
+    lag: int = drawn(20, (0, 20, 200))
+    max_learners: int | None = drawn(2, (None, 0, 1, 2))
+    imbalance: float = drawn(0.0, (0.0, 0.2))
+    revoke_s: float = drawn(15.0, (3.0, 15.0), "revoke")
+    sessions: tuple[float, ...] = drawn((10.0,), ((10.0,), (10.0,), (6.0, 10.0, 15.0)), "session")
+    commits: tuple[float, ...] = drawn((1.0,), ((1.0,), (1.0, 3.0)), "commit")
+    waits: tuple[float, ...] = drawn((0.5,), ((0.5,), (1.0,), (0.25, 1.0)), "wait")
+    latency_s: float = drawn(0.001, (0.0005, 0.003, 0.02), "latency")
+    hop_s: float = drawn(0.001, (0.0001, 0.002, 0.02), "hop")
+    preempt: float = drawn(0.0, (0.0, 0.0, 0.01))
+    idle_s: float = drawn(600.0, (600.0, 600.0, 4.0), "idle")
 
     def session_s(self, worker: int) -> float:
         return self.sessions[worker % len(self.sessions)]
@@ -81,27 +89,9 @@ class Scene:
 
 
 def draw(seed: int) -> Scene:
-    def of(name: str) -> random.Random:
-        return random.Random(f"{seed}/scene/{name}")
-
-    return Scene(
-        workers=of("workers").choice([2, 3, 3, 4]),
-        lines=of("lines").choice([1, 2, 4]),
-        words=of("words").choice([2, 4, 4, 12]),
-        pair=of("pair").choice([None, None, (4, 2), (1, 3)]),
-        sizes=of("sizes").random() < 0.3,
-        sleepy=of("sleepy").choice([0.0, 0.0, 0.01]),
-        poison=of("poison").choice([0.0, 0.0, 0.01]),
-        rate=of("rate").choice([4.0, 12.0]),
-        lag=of("lag").choice([0, 20, 200]),
-        max_learners=of("max_learners").choice([None, 0, 1, 2]),
-        imbalance=of("imbalance").choice([0.0, 0.2]),
-        revoke_s=of("revoke").choice([3.0, 15.0]),
-        sessions=of("session").choice([(10.0,), (10.0,), (6.0, 10.0, 15.0)]),
-        commits=of("commit").choice([(1.0,), (1.0, 3.0)]),
-        waits=of("wait").choice([(0.5,), (1.0,), (0.25, 1.0)]),
-        latency_s=of("latency").choice([0.0005, 0.003, 0.02]),
-        hop_s=of("hop").choice([0.0001, 0.002, 0.02]),
-        preempt=of("preempt").choice([0.0, 0.0, 0.01]),
-        idle_s=of("idle").choice([600.0, 600.0, 4.0]),
-    )
+    found: dict[str, Any] = {"sizes": random.Random(f"{seed}/scene/sizes").random() < 0.3}
+    for each in fields(Scene):
+        if "choices" in each.metadata:
+            rng = random.Random(f"{seed}/scene/{each.metadata['stream'] or each.name}")
+            found[each.name] = rng.choice(each.metadata["choices"])
+    return Scene(**found)

@@ -1,7 +1,7 @@
 """The real worker, the real `leave` tool and the real broker in virtual time, drawn from a seed.
 
-Who acts are the product's own shells, on a loop per simulated thread (`loop`) and a network of
-memory (`network`). Here are only what is around them: the broker's addresses (`front`, `nodes`),
+Who acts are the product's own shells, on a loop per simulated thread (`process`) and a network
+of memory (`network`). Here are only what is around them: the broker behind its addresses (`nodes`),
 machines with disks (`homes`, `disk`), an app (`apps`), a client and the tool (`clients`), what goes
 wrong (`faults`), what must hold (`checks`).
 
@@ -12,7 +12,7 @@ Phases: FAULTS_S of faults; then everything heals, and the dead come back; CALM_
 ends, and after SETTLE_S the group must be whole and have done everything.
 
 Legend of a story: time, who (w1.2/data: the data loop of worker 1 in its second life, broker,
-client, tool1), and what it said or met.
+tool1), and what it said or met.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
@@ -38,9 +38,8 @@ from streamsx.kafka.batch import columns
 from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.apps import app_of, failing
 from streamsx.simulation.checks import CHECKS, Check
-from streamsx.simulation.clients import CLIENT, Client, Tool
+from streamsx.simulation.clients import Client, Tool
 from streamsx.simulation.faults import Faults
-from streamsx.simulation.front import Front
 from streamsx.simulation.homes import Home
 from streamsx.simulation.network import Net
 from streamsx.simulation.nodes import Nodes
@@ -49,8 +48,6 @@ from streamsx.simulation.scheduler import Killed, Scheduler, Violation
 
 FAULTS_S, CALM_S, SETTLE_S = 45.0, 10.0, 38.0
 SAMPLE_S = 0.25
-HEARD = ("asked", "told", "done", "begins", "said", "ended", "sample", "settled")
-"""The methods of a check."""
 MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
 READ_BYTES = 1 << 20
 STREAK_MAX = 10
@@ -63,35 +60,26 @@ QUIET = frozenset({"commit", "gap", "calm_gap", "restore_progress"})
 class World:
     """One seed. With a `scene` of one's own nothing goes wrong but what is done by hand (`at`)."""
 
-    DISK_S = 0.004
-
     def __init__(self, seed: int, folder: Path, scene: Scene | None = None) -> None:
         self.seed, self.scene = seed, scene or draw(seed)
-        self.scheduler = Scheduler(seed)
-        self.at, self.after, self.say = (
-            self.scheduler.at, self.scheduler.after, self.scheduler.say,
-        )  # fmt: skip
+        scheduler = self.scheduler = Scheduler(seed)
+        self.at, self.after, self.say = scheduler.at, scheduler.after, scheduler.say
         self.network = Net(self.scheduler)
-        self.network.mean_s, self.scheduler.hop_s = self.scene.latency_s, self.scene.hop_s
-        self.scheduler.preempt = self.scene.preempt
-        self.scheduler.disk_s = self.DISK_S
+        self.network.mean_s, scheduler.hop_s = self.scene.latency_s, self.scene.hop_s
+        scheduler.preempt = self.scene.preempt
         self.excused, self.met = Counter[str](), Counter[str]()
         self._counted_in: ClassicGroup | None = None
         self.offsets: dict[TopicPartition, int] = {}
         """Committed, as the broker has said so."""
-        self.cancelled: set[str] = set()
-        self._taken_back: list[tuple[set[str], list[Tool]]] = []
-        """Whose leave was, and tools that may have led them out behind that."""
+        self.runner: dict[TaskId, str] = {}
+        """The process in which a task has begun to run last."""
         self.tools: list[Tool] = []
         self.dies_at, self.healed, self.surplus = "", False, 0
-        self.front = Front(self, CLIENT)
-        self.nodes = Nodes(self.network, self.front, self.scene, folder / "broker")
-        self.client = Client(self.network, self.scene)
+        self.nodes = Nodes(self, folder / "broker")
+        self.client = Client(self)
         self.homes = [Home(self, n, folder) for n in range(self.scene.workers)]
         self.numbers, self._topics = subtopologies(self.scene)
-        self._hears: dict[str, list[Callable[..., None]]] = {name: [] for name in HEARD}
-        for check in CHECKS:
-            self.watch(check(self))
+        self.checks: list[Check] = [check(self) for check in CHECKS]
         self.faults = None if scene else Faults(self)
         self.after(SAMPLE_S, self._sample)
 
@@ -99,39 +87,17 @@ class World:
     def now(self) -> float:
         return self.scheduler.now
 
-    def watch(self, check: Check) -> None:
-        """It hears from now on of what it has a method for."""
-        for name, hears in self._hears.items():
-            if getattr(type(check), name) is not getattr(Check, name):
-                hears.append(getattr(check, name))
-
     # -- what is done to it
 
     def leave(self, *instances: str, timeout_s: float = 60.0, cancel: bool = False) -> Tool:
-        number = len(self.tools) + 1
-        tool = Tool(
-            self.network, number, list(instances), timeout_s=timeout_s, cancel=cancel,
-            over=self._told,
-        )  # fmt: skip
-        self.tools.append(tool)
-        if not cancel:
-            for names in (self.cancelled, *(names for names, _ in self._taken_back)):
-                names.difference_update(instances)
-        return tool
+        self.tools.append(Tool(self, instances, timeout_s, cancel=cancel))
+        return self.tools[-1]
 
-    def _told(self, tool: Tool) -> None:
-        """One that leads out and still runs, or has begun since, may have the last word. "It ends
-        behind the one that takes it back, because of that": then it had not.
-        """
-        if tool.cancel and tool.code == 0:
-            later = self.tools[self.tools.index(tool) + 1 :]
-            others = [t for t in self.tools if not t.cancel and (t in later or t.process.alive)]
-            self._taken_back.append((set(tool.instances), others))
-        for names, others in self._taken_back:
-            if tool in others:
-                others.remove(tool)
-                names.difference_update(tool.instances if tool.code == 0 else ())
-            self.cancelled |= names.difference(*(t.instances for t in others))
+    def cancelled(self, name: str) -> bool:
+        """Its leave was, and no other tool may have had the last word."""
+        tools = [tool for tool in self.tools if name in tool.instances]
+        back = [tool for tool in tools if tool.cancel and tool.code == 0]
+        return any(not any(other.outdoes(tool) for other in tools) for tool in back)
 
     def point(self, name: str) -> None:
         """A worker has reached one of `streamsx.engine.faults`."""
@@ -150,16 +116,18 @@ class World:
     # -- what is heard of it
 
     def hear(self, event: str, *told: Any) -> None:
-        """Whoever has a method for it is told."""
+        """All checks are told."""
         if event == "asked":
             self._counted_in = self.group or self._counted_in
-        for hears in self._hears[event]:
-            hears(*told)
+        for check in self.checks:
+            getattr(check, event)(*told)
 
     def journaled(self, home: Home, event: str, fields: dict[str, object]) -> None:
         if event == "task" and fields["to"] == "running" and self.belongs(home):
             number, _, partition = str(fields["task"]).partition("_")
-            self.hear("begins", home, TaskId(int(number), int(partition)))
+            task = TaskId(int(number), int(partition))
+            self.runner[task] = home.process.name
+            self.hear("begins", home, task)
         self.hear("said", home, event, fields)
         if event not in QUIET:
             told = {name: value for name, value in fields.items() if name != "pid"}
@@ -173,9 +141,6 @@ class World:
     def _sample(self) -> None:
         self.hear("sample")
         self.after(SAMPLE_S, self._sample)
-
-    def violate(self, invariant: str, what: str) -> None:
-        self.scheduler.violate(invariant, what)
 
     def excuse(self, name: str) -> None:
         """An invariant does not hold, for a reason that has a name."""
@@ -206,9 +171,6 @@ class World:
             for number, topics in self._topics.items()
             for partition in range(max(map(self.nodes.partitions, topics)))
         ]
-
-    def sources(self, task: TaskId) -> list[TopicPartition]:
-        return [TopicPartition(topic, task.partition) for topic in self._topics[task.subtopology]]
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, n) for n in range(self.nodes.partitions(topic))]
@@ -280,8 +242,8 @@ class World:
 
     def settle(self) -> None:
         """What must hold at the end. Raises Violation."""
-        for hears in self._hears["settled"]:
-            hears()
+        for check in self.checks:
+            check.settled()
             self.run_until(self.now)
 
     def run_until(self, end: float) -> None:
@@ -324,35 +286,22 @@ def world(seed: int, scene: Scene | None = None, *, logs: bool = False) -> Itera
     with contextlib.ExitStack() as stack:
         for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
             stack.enter_context(redirect(io.StringIO()))
-        folder = tempfile.TemporaryDirectory(
-            prefix=f"world{seed}-",
-            dir=MEMORY if MEMORY.is_dir() else None,
-            ignore_cleanup_errors=True,
-        )
+        at = MEMORY if MEMORY.is_dir() else None
+        folder = tempfile.TemporaryDirectory(dir=at, ignore_cleanup_errors=True)
         made = World(seed, Path(stack.enter_context(folder)), scene)
         stack.callback(setattr, points, "point", points.point)
         points.point = made.point
-        stack.enter_context(_told(made.scheduler, logging.INFO if logs else logging.ERROR))
+        logger, handler = logging.getLogger("streamsx"), _Told(made.scheduler)
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.INFO if logs else logging.ERROR)
+        stack.callback(setattr, logger, "propagate", logger.propagate)
+        logger.propagate = False
+        stack.callback(logger.removeHandler, handler)
+        logger.addHandler(handler)
         stack.callback(gc.enable)
         gc.disable()
         stack.callback(_end, made)
         yield made
-
-
-@contextlib.contextmanager
-def _told(scheduler: Scheduler, level: int) -> Iterator[None]:
-    """What the product logs from `level` on goes into the story, and nowhere else."""
-    handler, logger = _Told(scheduler), logging.getLogger("streamsx")
-    before = logger.level, logger.propagate
-    logger.setLevel(level)
-    logger.propagate = False
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before[0])
-        logger.propagate = before[1]
 
 
 def _end(made: World) -> None:

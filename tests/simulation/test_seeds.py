@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from streamsx.simulation.faults import Faults
+from streamsx.simulation.faults import KINDS
 from streamsx.simulation.world import play
 
 SEEDS, CHUNK = 104, 8
@@ -49,4 +49,4 @@ def test_the_swarm_meets_what_a_group_can_meet() -> None:
         "rebalance_started", "revoked", "task",
     }  # fmt: skip
     assert wanted - met.keys() == set()
-    assert len(kinds) > len(Faults.KINDS) / 2
+    assert len(kinds) > len(KINDS) / 2

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from streamsx.simulation.faults import Faults
-from streamsx.simulation.front import HOSTS
+from streamsx.simulation.faults import Elsewhere
+from streamsx.simulation.nodes import HOSTS
 from streamsx.simulation.scene import Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import play, world
@@ -56,10 +56,11 @@ def test_a_worker_that_ends_for_a_reason_that_nobody_knows_is_a_violation() -> N
 
 def test_who_is_drawn_to_be_cut_off_reaches_no_address_of_the_broker() -> None:
     with world(1, Scene(workers=1)) as made:
-        faults, rng = Faults(made), random.Random(1)
+        faults, rng = Elsewhere(made), random.Random(1)
+        made.at(1.0, made.homes[0].start)
         made.run_until(5.0)
         for _ in range(20):  # half of them hit it, each in one way, the other, or both
-            faults._cut(rng)
+            faults.cut(rng)
         name = made.homes[0].process.name
         assert not any(made.network.open(name, host) for host in HOSTS)
         assert not any(made.network.open(host, name) for host in HOSTS)
