@@ -53,7 +53,6 @@ from streamsx.task.stream import Outbox, Send, SendRows
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing.driver_loop import INSTANT_S, DriverLoop
 from streamsx.testing.watched import Handed, WatchedStore
-from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import partitioned
 
 START_S: Final = 1_700_000_000.0
@@ -176,9 +175,6 @@ class TestDriver:
         self._rows: defaultdict[tuple[str, int], MemoryRows] = defaultdict(MemoryRows)
         plans = {each.number: each for each in self.topology.subtopologies}
         self._plans = {task: plans[task.subtopology] for task in made.ids()}
-        self._metadata = {
-            task: TaskMetadata(dict.fromkeys(plan.topics, 0)) for task, plan in self._plans.items()
-        }
         self._tasks: dict[TaskId, Task] = {}
         self._offered: dict[TopicPartition, int] = {}
         self._calls = 0
@@ -265,7 +261,7 @@ class TestDriver:
         """
         for id_ in self._plans:
             try:
-                self._metadata[id_] = _committed(self._tasks[id_], self._logs)
+                _commit(self._tasks[id_], self._logs)
             except ValueRefused:
                 self._again(id_)
         self._raise_first()
@@ -274,18 +270,18 @@ class TestDriver:
         """From its last commit on, each value encoded as it is set: so its record is known."""
         old = self._tasks[id_]
         old.close()
-        self._tasks[id_] = self._loop.call(lambda: self._task(id_, self._plans[id_], old.taken))
-        self._rewind(id_)
+        self._tasks[id_] = self._loop.call(lambda: self._task(id_, old.committed_at, old.taken))
         self._run()
-        self._metadata[id_] = _committed(self._tasks[id_], self._logs)
+        _commit(self._tasks[id_], self._logs)
 
     def restart(self) -> None:
         """Drop what was not committed and go on from the last commit, as after a crash.
 
         What was sent since then stays, and is sent again.
         """
+        at = {id_: task.committed_at for id_, task in self._tasks.items()}
         self._stop()
-        self._loop.call(self._start)
+        self._start(at)
         self._settle()
 
     def close(self) -> None:
@@ -336,29 +332,26 @@ class TestDriver:
         for name, handed in self._handed.items():
             if handed.default is not None:
                 self._app.tables[name].default = handed
-        self._loop.call(self._start)
-        jobs = [job._replace(fun=partial(self._call, job.fun)) for job in self._app.jobs()]
+        self._start({i: TaskMetadata(dict.fromkeys(p.topics, 0)) for i, p in self._plans.items()})
+        jobs = [job._replace(fun=partial(self._call, job.fun)) for job in self._app.jobs]
         self._running = [self._loop.create_task(job.run(), name=job.name) for job in jobs]
         self._settle()
 
-    def _start(self) -> None:
-        self._tasks = {id_: self._task(id_, plan) for id_, plan in self._plans.items()}
-        for id_ in self._plans:
-            self._rewind(id_)
-
-    def _rewind(self, id_: TaskId) -> None:
-        for topic, position in self._metadata[id_].positions.items():
-            self._offered[TopicPartition(topic, id_.partition)] = position
+    def _start(self, at: Mapping[TaskId, TaskMetadata]) -> None:
+        self._tasks = self._loop.call(lambda: {id_: self._task(id_, at[id_]) for id_ in at})
 
     def _task(
-        self, id_: TaskId, plan: SubTopology, checked: Mapping[str, int] | None = None
+        self, id_: TaskId, metadata: TaskMetadata, checked: Mapping[str, int] | None = None
     ) -> Task:
+        plan = self._plans[id_]
+        for topic, position in metadata.positions.items():
+            self._offered[TopicPartition(topic, id_.partition)] = position
         stores: dict[str, CachedStore] = {}
         for node in plan.stores:
             rows = self._rows[node.name, id_.partition]
             stores[node.name] = made = WatchedStore(node, rows, CACHE_BYTES)
             made.watch(self._handed[node.name], id_.partition)
-        start, metadata = partial(GatedActor, _nothing), self._metadata[id_]
+        start = partial(GatedActor, _nothing)
         return Task(plan, id_.partition, stores, self._logs, start, self._policy, metadata, checked)
 
     def _stop(self) -> None:
@@ -435,7 +428,7 @@ class TestDriver:
             raise error
 
 
-def _committed(task: Task, logs: _Logs) -> TaskMetadata:
+def _commit(task: Task, logs: _Logs) -> None:
     while (sealed := task.seal(SLICE_ROWS)) is None:
         pass
     ends = {
@@ -445,7 +438,6 @@ def _committed(task: Task, logs: _Logs) -> TaskMetadata:
     task.committed(sealed, ends)
     while not task.write_some(SLICE_ROWS):
         pass
-    return TaskMetadata(sealed.positions, sealed.stream_time)
 
 
 def _known(app: App, topic: Topic | str) -> tuple[str, Topic]:

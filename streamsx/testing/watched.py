@@ -8,21 +8,12 @@ Not here: who asks, and what a driver does with the answer.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from streamsx.errors import UsageError
 from streamsx.state.cache import CachedStore
 
 UNCHANGEABLE: Final = frozenset({bool, bytes, float, int, str})
-
-
-class _Made(NamedTuple):
-    """A default that nobody has put yet, and what it was written as."""
-
-    store: "WatchedStore"
-    key: Any
-    value: Any
-    before: bytes
 
 
 class Handed:
@@ -33,7 +24,8 @@ class Handed:
         self.stores: list[WatchedStore] = []
         self.missed: tuple[WatchedStore, Any] | None = None
         """Whose default is made next."""
-        self._made: list[_Made] = []
+        self._made: list[tuple[WatchedStore, Any, Any, bytes]] = []
+        """Defaults that nobody has put yet, and what they were written as."""
 
     def __call__(self) -> Any:
         assert self.default is not None, "a default for a table without one"
@@ -42,7 +34,7 @@ class Handed:
             store, key = self.missed
             before = store.written(value)
             if before is not None:
-                self._made.append(_Made(store, key, value, before))
+                self._made.append((store, key, value, before))
         self.missed = None
         return value
 
