@@ -152,7 +152,9 @@ class Agent(FaustNames):
 
 def _source(topic: Topic, name: str, **what: Any) -> Source:
     keys, values = topic.key_codec, topic.value_codec
-    return Source(name, keys.decode, values.decode, quick=(keys.quick, values.quick), **what)
+    return Source(
+        name, keys.decode, values.decode, quick_key=keys.quick, quick_value=values.quick, **what
+    )
 
 
 def _feeding(agent: str, topic: Topic, name: str, derived: Derived) -> Source:

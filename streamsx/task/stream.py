@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamsx.errors import TaskFailed
 from streamsx.model import Headers, TaskId
-from streamsx.serde.codec import Decode, Encoders
+from streamsx.serde.codec import Decode, Encoders, Quick
 from streamsx.serde.record import BLESSED
 from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
@@ -241,14 +241,15 @@ class Values:
     def items(self) -> AsyncIterator[tuple[Any, Any]]:
         """Keys with values. A key that cannot be decoded counts as such a record does."""
         source = self._source
-        quick_key, blessed_key = source.quick_key
-        quick, blessed = source.quick_value
+        quick_key, blessed_key = source.quick_key or Quick(source.decode_key)
+        quick, blessed = source.quick_value or Quick(source.decode_value)
         decode_key = source.decode_key if blessed_key or quick_key is None else quick_key
         return _items(self._inbox, source, (decode_key, quick or source.decode_value), blessed)
 
 
 async def _values(inbox: Inbox, source: Source) -> AsyncIterator[Any]:
-    (loads, blessed), decode = source.quick_value, source.decode_value
+    decode = source.decode_value
+    loads, blessed = source.quick_value or Quick(decode)
     inbox.leave()
     while True:
         while not inbox.chunks:

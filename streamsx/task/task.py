@@ -8,8 +8,8 @@ Not here: fetching, when to commit, what a role means.
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from streamsx.errors import (
@@ -31,7 +31,7 @@ from streamsx.task.batch import Batch, Chunk, Times
 from streamsx.task.merge import Merge
 from streamsx.task.policy import Failure, Policy, Streak, Word
 from streamsx.task.reader import AgentRun, LoopRun
-from streamsx.task.stream import Outbox, StartActor
+from streamsx.task.stream import Outbox, SendRows, StartActor
 from streamsx.topology.nodes import SubTopology
 
 STORE_FAULTS = (DiskFailed, StoreCorrupt, StoreLocked)
@@ -67,19 +67,6 @@ class TaskMetadata:
 
     positions: Mapping[str, int]
     stream_time: int = -1
-
-
-@dataclass(slots=True)
-class Sealing:
-    """A seal that is under way."""
-
-    sealed: Sealed
-    checked: bool
-    """Each value was encoded as it was set."""
-    stores: list[str]
-    """To be encoded."""
-    parts: deque[tuple[str, Changes]] = field(default_factory=deque)
-    """To be sent, when all are encoded."""
 
 
 class Task:
@@ -120,7 +107,7 @@ class Task:
         self.records = 0
         """Taken since the last seal."""
         self._noted = dict(metadata.positions)
-        self._sealing: Sealing | None = None
+        self._sealing: Iterator[Sealed | None] | None = None
         self._checked = checked or {}
         self._checking = False
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
@@ -289,7 +276,7 @@ class Task:
 
     def seal(self, rows: int) -> Sealed | None:
         """Encode dirty values, then send them to the changelogs, up to `rows` in each call; None
-        until all are sent. The positions are those of the first call.
+        until all are sent. The positions, and `rows`, are those of the first call.
 
         Nothing is sent before all are encoded. "A value is sent; the next one cannot be encoded;
         the task goes back to its last commit and passes over their record": the changelog would
@@ -299,28 +286,27 @@ class Task:
         to be found; TaskStopped, when that was tried; TaskFailed. Then this task is over.
         """
         if self._sealing is None:
-            self._sealing = self._begin_seal()
-        seal = self._sealing
-        if seal.stores:
-            part = self._encode(seal, rows)
-            if part.keys:
-                seal.parts.append((seal.stores[0], part))
-            else:
-                del seal.stores[0]
-        elif seal.parts:
-            name, part = seal.parts.popleft()
-            self._changelogs[name](part.keys, part.values, max(seal.sealed.stream_time, 0))
-        if seal.stores or seal.parts:
-            return None
-        self._sealing = None
-        return seal.sealed._replace(rows={n: store.sealed for n, store in self.stores.items()})
+            self._sealing = self._seal(rows)
+        return next(self._sealing)
 
-    def _begin_seal(self) -> Sealing:
-        positions, checked = self.positions, self._checking
-        sealed = Sealed(positions, self._stream_time(positions), {}, self.records)
+    def _seal(self, rows: int) -> Iterator[Sealed | None]:
+        positions, checked, records = self.positions, self._checking, self.records
+        stream_time = self._stream_time(positions)
         self.records, self._noted = 0, positions
         self._check_values()
-        return Sealing(sealed, checked, sorted(self.stores))
+        parts: deque[tuple[SendRows, Changes]] = deque()
+        for name, store in sorted(self.stores.items()):
+            while (part := self._encoded(store, rows, checked=checked)).keys:
+                parts.append((self._changelogs[name], part))
+                yield None
+        while parts:
+            send, part = parts.popleft()
+            send(part.keys, part.values, max(stream_time, 0))
+            if parts:
+                yield None
+        sealed = {name: store.sealed for name, store in self.stores.items()}
+        self._sealing = None
+        yield Sealed(positions, stream_time, sealed, records)
 
     def _check_values(self) -> None:
         """From the next seal on; at once where nothing has changed yet."""
@@ -330,16 +316,17 @@ class Task:
             for store in self.stores.values():
                 store.check_values(checking=ahead)
 
-    def _encode(self, seal: Sealing, rows: int) -> Changes:
+    def _encoded(self, store: CachedStore, rows: int, *, checked: bool) -> Changes:
+        """`checked`: each value was encoded as it was set."""
         try:
-            return self.stores[seal.stores[0]].seal(rows)
+            return store.seal(rows)
         except ValueRefused as error:
             done = self.committed_at.positions
             since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
             what = f"{error} (task {self.id}, set since {', '.join(since)})"
             if self.policy.on_error is Word.STOP:
                 raise TaskFailed(f"{what}: its policy is stop") from error
-            if seal.checked:
+            if checked:
                 raise TaskStopped(
                     f"task stopped: {what}: it was changed in place, after it had been set: mend "
                     "the code and start this worker again"

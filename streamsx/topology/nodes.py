@@ -61,7 +61,7 @@ class AgentNode:
 class Source:
     """A topic that a task reads, with who reads it: branches first, then bodies, each on its own.
 
-    `quick`: of keys and of values, where there is such a thing.
+    `quick_key`, `quick_value`: where there is such a thing.
     """
 
     topic: str
@@ -69,15 +69,8 @@ class Source:
     decode_value: Decode
     branches: tuple[Branch, ...] = ()
     agents: tuple[AgentNode, ...] = ()
-    quick: tuple[Quick, Quick] | None = None
-
-    @property
-    def quick_key(self) -> Quick:
-        return self.quick[0] if self.quick else Quick(self.decode_key)
-
-    @property
-    def quick_value(self) -> Quick:
-        return self.quick[1] if self.quick else Quick(self.decode_value)
+    quick_key: Quick | None = None
+    quick_value: Quick | None = None
 
     @property
     def operators(self) -> tuple[Operator, ...]:

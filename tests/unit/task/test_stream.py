@@ -130,7 +130,9 @@ def strict(raw: bytes | None) -> str:
 
 def test_a_key_behind_a_cut_is_not_looked_at() -> None:
     """A record whose key only the slow decoder reads was handed out, and then again elsewhere."""
-    source = Source("t", lambda raw: raw, lambda raw: raw, quick=(Quick(strict), Quick(None)))
+    source = Source(
+        "t", lambda raw: raw, lambda raw: raw, quick_key=Quick(strict), quick_value=Quick(None)
+    )
     offsets = range(3)
     inbox, _ = inbox_of(
         Chunk(Batch("t", 0, [None] * 3, [b"a", b"b", b"c"], offsets, offsets, None, 3), 0, 3)
@@ -142,7 +144,9 @@ def test_a_key_behind_a_cut_is_not_looked_at() -> None:
 
 
 def test_a_loop_that_another_one_has_gone_on_from_reads_none_of_its_keys() -> None:
-    source = Source("t", lambda raw: raw, lambda raw: raw, quick=(Quick(strict), Quick(None)))
+    source = Source(
+        "t", lambda raw: raw, lambda raw: raw, quick_key=Quick(strict), quick_value=Quick(None)
+    )
     first, second = (
         Batch("t", 0, [None] * len(words), words, offsets, offsets, None, offsets.stop)
         for words, offsets in (([b"a", b"b", b"c"], range(3)), ([b"d"], range(3, 4)))
@@ -158,7 +162,7 @@ def test_a_loop_that_another_one_has_gone_on_from_reads_none_of_its_keys() -> No
 def test_a_codec_that_raises_stop_iteration_fails_its_record_only(items: bool) -> None:
     """It ends the loop over a chunk as its end does: the rest was taken for read."""
     errors: list[Exception] = []
-    source = Source("t", strict, strict, quick=(Quick(strict), Quick(strict)))
+    source = Source("t", strict, strict, quick_key=Quick(strict), quick_value=Quick(strict))
     inbox, _ = inbox_of(Chunk(batch(0, b"", b"a", b"", b"", b"b", b""), 0, 6))
     inbox.undecodable = errors.append
     values = Values(inbox, source)
@@ -206,7 +210,7 @@ def test_a_body_that_catches_one_failure_too_many_goes_on_behind_it(quick: Quick
     rows: Any = [{BLESSED: b"bad"} if quick else b"bad", b"a"] * 3
     inbox, _ = inbox_of(Chunk(batch(0, *rows), 0, 6))
     codecs = unknown if quick is None else lambda raw: unknown(raw[BLESSED])
-    values = Values(inbox, Source("t", codecs, codecs, quick=quick and (quick, quick)))
+    values = Values(inbox, Source("t", codecs, codecs, quick_key=quick, quick_value=quick))
     seen: list[object] = []
     stream = aiter(values)
     while not seen or seen[-1] is not None:
