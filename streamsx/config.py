@@ -21,10 +21,8 @@ KAFKA_PORT: Final = 9092
 SCHEMES: Final = frozenset({"", "kafka", "aiokafka"})
 SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 BYTES: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-FLAGS: Final = {
-    "1": True, "true": True, "yes": True, "on": True,
-    "0": False, "false": False, "no": False, "off": False,
-}  # fmt: skip
+YES: Final = frozenset({"1", "true", "yes", "on"})
+NO: Final = frozenset({"0", "false", "no", "off"})
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)")
 LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")
 HEARTBEATS_PER_SESSION: Final = 3
@@ -64,10 +62,10 @@ def _amount(text: str, units: Mapping[str, float], wrong: str) -> float:
 
 
 def flag(value: object) -> bool:
-    known = FLAGS.get(str(value).strip().lower())
-    if known is None:
+    word = str(value).strip().lower()
+    if word not in YES | NO:
         raise ValueError(f"not yes or no: {value!r}: write true or false")
-    return known
+    return word in YES
 
 
 def number(value: object) -> float:

@@ -87,7 +87,7 @@ def work(options: argparse.Namespace) -> int:
         directory,
         journal,
         clock,
-        services=[(job.name, job.run) for job in app.jobs()],
+        services=[(job.name, job.run) for job in app.jobs],
         hosted=lambda host: setattr(app, "host", host),
         begun=calm_gc,
     )

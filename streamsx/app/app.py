@@ -42,7 +42,8 @@ class App(FaustNames):
         self._id, self._settings = id, settings
         self._command_line: dict[str, object] = {}
         self._notes: list[str] = []
-        self._jobs: list[Job] = []
+        self.jobs: list[Job] = []
+        """Tasks and timers."""
         self.agents: dict[str, Agent] = {}
         self.tables: dict[str, Table[Any, Any]] = {}
         self.topics: dict[str, Topic] = {}
@@ -179,7 +180,7 @@ class App(FaustNames):
         if not iscoroutinefunction(unwrap(fun)):
             raise TypeError(f"not an async function: {fun!r}: write `async def`")
         check_call(fun, "the app, or nothing", *arguments)
-        self._jobs.append(Job(name or name_of(fun), fun, arguments, may_run, every))
+        self.jobs.append(Job(name or name_of(fun), fun, arguments, may_run, every))
 
     # -- what it becomes
 
@@ -192,7 +193,7 @@ class App(FaustNames):
         notes = [*self._notes, *(touched.note for _, touched in found if touched.note)]
         used = {name for stage in stages for name in stage.tables}
         topics += [table.spec() for name, table in self.tables.items() if name in used]
-        elsewhere = [topic for job in self._jobs for topic in sends_to(self, job.fun)]
+        elsewhere = [topic for job in self.jobs for topic in sends_to(self, job.fun)]
         elsewhere += self.topics.values()  # a name is enough to send to it
         known = {spec.name for spec in topics}
         sent_to = (spec for topic in elsewhere for spec in topic.specs(TopicKind.OUTPUT))
@@ -208,10 +209,6 @@ class App(FaustNames):
             )
         otherwise = (each.otherwise for each in derived)
         return build(self.conf.id, stages, nodes, topics, notes, otherwise)
-
-    def jobs(self) -> list[Job]:
-        """Tasks and timers."""
-        return list(self._jobs)
 
     # -- what it reaches while it runs
 

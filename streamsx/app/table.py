@@ -64,13 +64,16 @@ class Table(FaustNames, MutableMapping[K, V]):
 
     def __getitem__(self, key: K) -> V:
         if (store := self._store or self._here()) is None:
-            return self._or_default(key, self._elsewhere(key))
-        cached = key if type(key) is store.key_type else store.cache_key(key)
-        value = store.hot.get(cached)
-        if value is None:
-            value = store.load(cached)
+            value = self._elsewhere(key)
+        else:
+            cached = key if type(key) is store.key_type else store.cache_key(key)
+            value = store.hot.get(cached)
+            if value is None:
+                value = store.load(cached)
         if value is None or value is GONE:
-            return self._or_default(key, None)
+            if self.default is None:
+                raise KeyError(key)
+            return self.default()
         return value  # type: ignore[no-any-return]  # what was put
 
     def get(self, key: K, default: Any = None) -> Any:
@@ -102,20 +105,11 @@ class Table(FaustNames, MutableMapping[K, V]):
             task.bind(self, "_store", store)
         return store
 
-    def _or_default(self, key: K, value: V | None) -> V:
-        if value is not None:
-            return value
-        if self.default is None:
-            raise KeyError(key)
-        return self.default()
-
     # -- the rest of a dict
 
     def __delitem__(self, key: K) -> None:
         """Raises KeyError when it is not there."""
-        if key not in self:
-            raise KeyError(key)
-        self._writable().delete(key)
+        self.pop(key)
 
     def __contains__(self, key: object) -> bool:
         return self._elsewhere(key) is not None

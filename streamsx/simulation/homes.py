@@ -106,7 +106,7 @@ class Home:
             self._directory,
             _Journal(self, clock),
             clock,
-            services=[(job.name, job.run) for job in app.jobs()],
+            services=[(job.name, job.run) for job in app.jobs],
             hosted=lambda host: setattr(app, "host", host),
             threads=self.process.begin,
             rows=lambda _: self.disk.open,

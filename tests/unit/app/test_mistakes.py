@@ -67,7 +67,7 @@ def test_a_decorated_task_may_look_plain(app: App) -> None:
         return nothing()
 
     app.task(decorated)
-    assert [job.name for job in app.jobs()] == [f"{__name__}.nothing"]
+    assert [job.name for job in app.jobs] == [f"{__name__}.nothing"]
 
 
 @pytest.mark.parametrize(

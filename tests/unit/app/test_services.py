@@ -36,7 +36,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 def run_for(loop: asyncio.AbstractEventLoop, app: App, duration_s: float) -> None:
     async def main() -> None:
-        tasks = [asyncio.create_task(each.run(), name=each.name) for each in app.jobs()]
+        tasks = [asyncio.create_task(each.run(), name=each.name) for each in app.jobs]
         await asyncio.sleep(duration_s)
         for task in tasks:
             task.cancel()
@@ -106,7 +106,7 @@ def test_a_task_runs_once_and_may_take_the_app(app: App, loop: Any) -> None:
 
     run_for(loop, app, 1.0)
     assert heard == ["once", app]
-    assert [each.name.rpartition(".")[2] for each in app.jobs()] == ["once", "with_app"]
+    assert [each.name.rpartition(".")[2] for each in app.jobs] == ["once", "with_app"]
 
 
 def test_a_task_that_fails_ends_alone(

@@ -292,7 +292,7 @@ class Station:
             directory,
             _Journal(self.name, self.process.clock, self.events),
             self.process.clock,
-            services=[(job.name, job.run) for job in self._app.jobs()],
+            services=[(job.name, job.run) for job in self._app.jobs],
             hosted=lambda host: setattr(self._app, "host", host),
             threads=self._threads,
             rows=lambda _: self._rows,
