@@ -134,7 +134,7 @@ STRUCTS = {"members": MemberValue, "protocols": ProtocolValue, "configs": Config
 
 def row_bytes(key: Key | TopicKey, value: Value | TopicValue) -> tuple[bytes, bytes]:
     """As they are stored."""
-    return key_bytes(key), _encoder(kind_of(key))(asdict(value))
+    return key_bytes(key), _codec(kind_of(key))[0](asdict(value))
 
 
 def kind_of(key: Key | TopicKey) -> str:
@@ -151,7 +151,7 @@ def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Any]:
     """What `row_bytes` wrote. Raises StoreCorrupt for anything else."""
     try:
         kind, _, rest = key.decode().partition("\0")
-        value = _value(VALUES[kind][0], _decoder(kind)(data))
+        value = _value(VALUES[kind][0], _codec(kind)[1](data))
         if kind == "O":
             group, topic, partition = rest.rsplit("\0", 2)
             return OffsetKey(group, topic, int(partition)), value
@@ -172,11 +172,6 @@ def _value(kind: type[T], message: Any) -> T:
 
 
 @cache
-def _encoder(kind: str) -> Callable[[dict[str, Any]], bytes]:
-    return record_encoder(*VALUES[kind])
-
-
-@cache
-def _decoder(kind: str) -> Callable[[bytes], Any]:
+def _codec(kind: str) -> tuple[Callable[[dict[str, Any]], bytes], Callable[[bytes], Any]]:
     value, version = VALUES[kind]
-    return record_decoder({version: value})
+    return record_encoder(value, version), record_decoder({version: value})

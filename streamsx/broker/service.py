@@ -12,7 +12,6 @@ from streamsx.broker.topics import TopicStore
 
 NODE_ID = 0
 CLUSTER_ID = "streamsx"
-LEADER_EPOCH = 0
 NO_OPERATIONS = -(2**31)
 """Authorized operations, where they were not asked for: there are no rights here."""
 

@@ -6,7 +6,7 @@ Functions over a Cluster, which says for how long each tries. Nothing is altered
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -272,11 +272,7 @@ async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
         connection = await cluster.open(await cluster.coordinator(group), LANE)
         told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
         _check([(told.error_code, f"offsets of group {group}", "")])
-        return {
-            TopicPartition(topic.name, partition.partition_index): partition.committed_offset
-            for topic in told.topics
-            for partition in topic.partitions
-        }
+        return {tp: partition.committed_offset for tp, partition in _each(told)}
 
     return await _persist(cluster, attempt)
 
@@ -287,24 +283,18 @@ async def committed_now(
     """Offset and metadata that the group has committed, -1 for none, in one attempt: of those that
     can be told, and why not of the others. What a transaction still holds cannot.
     """
-    topics = [
-        {"name": topic, "partition_indexes": [tp.partition for tp in some]}
-        for topic, some in groupby(sorted(tps), key=lambda tp: tp.topic)
-    ]
+    topics = _by_topic(tps, lambda tp: tp.partition, "partition_indexes")
     body = {"group_id": group, "topics": topics, "require_stable": True}
     try:
         connection = await cluster.open(await cluster.coordinator(group), OFFSETS_LANE)
         told = await connection.ask(Api.OFFSET_FETCH, body, cluster.timeout_s)
     except WorldError as error:
         return {}, error
-    parts = {
-        TopicPartition(t.name, p.partition_index): p for t in told.topics for p in t.partitions
-    }
-    code = told.error_code or next((p.error_code for p in parts.values() if p.error_code), 0)
+    code = told.error_code or next((p.error_code for _, p in _each(told) if p.error_code), 0)
     found = {
-        tp: (part.committed_offset, part.metadata or "")
-        for tp, part in parts.items()
-        if not (told.error_code or part.error_code)
+        tp: (partition.committed_offset, partition.metadata or "")
+        for tp, partition in _each(told)
+        if not (told.error_code or partition.error_code)
     }
     return found, WorldError(f"offsets refused: {name_of(code)}") if code else None
 
@@ -390,23 +380,27 @@ async def _list_offsets(
 
 
 def _by_topic(
-    tps: Iterable[TopicPartition], one: Callable[[TopicPartition], dict[str, int]]
+    tps: Iterable[TopicPartition],
+    one: Callable[[TopicPartition], object],
+    partitions: str = "partitions",
 ) -> list[dict[str, Any]]:
     return [
-        {"name": topic, "partitions": [one(tp) for tp in group]}
+        {"name": topic, partitions: [one(tp) for tp in group]}
         for topic, group in groupby(sorted(tps), key=lambda tp: tp.topic)
     ]
 
 
 def _note(told: Any, what: str, found: dict[TopicPartition, int]) -> None:
     """What is answered of each partition; raise for those that are refused."""
-    answers = [
-        (TopicPartition(topic.name, partition.partition_index), partition)
-        for topic in told.topics
-        for partition in topic.partitions
-    ]
-    found.update({tp: getattr(p, what) for tp, p in answers if p.error_code == ErrorCode.NONE})
-    _check((p.error_code, str(tp), "") for tp, p in answers)
+    found.update({tp: getattr(p, what) for tp, p in _each(told) if p.error_code == ErrorCode.NONE})
+    _check((p.error_code, str(tp), "") for tp, p in _each(told))
+
+
+def _each(told: Any) -> Iterator[tuple[TopicPartition, Any]]:
+    """What is answered, partition by partition."""
+    for topic in told.topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic.name, partition.partition_index), partition
 
 
 async def _until_known(cluster: Cluster, topics: list[str]) -> None:

@@ -22,7 +22,7 @@ def answer(service: Service, call: Call) -> ReplyBody | None:
     reading = Reading(service, call)
     if reading.failed or reading.size >= call.body.min_bytes or call.body.max_wait <= 0:
         return reading.body
-    Poll(service, call, reading)
+    wait(service, call, reading)
     return None
 
 
@@ -78,28 +78,26 @@ class Reading:
         }
 
 
-class Poll:
-    """A fetch that waits until enough was appended, its time is over, or its client is gone."""
+def wait(service: Service, call: Call, reading: Reading) -> None:
+    """Until enough was appended, its time is over, or its client is gone."""
+    missing = call.body.min_bytes - reading.size
 
-    def __init__(self, service: Service, call: Call, reading: Reading) -> None:
-        self._service, self._call, self._logs = service, call, reading.logs
-        self._missing = call.body.min_bytes - reading.size
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(call.body.max_wait / 1000, self._answer)
-        call.gone = self._end
-        for log in self._logs:
-            log.waiters[self._wake] = None
+    def wake(size: int) -> None:
+        nonlocal missing
+        missing -= size
+        if missing <= 0:
+            answer_now()
 
-    def _wake(self, size: int) -> None:
-        self._missing -= size
-        if self._missing <= 0:
-            self._answer()
+    def answer_now() -> None:
+        end()
+        call.reply(Reading(service, call).body)
 
-    def _answer(self) -> None:
-        self._end()
-        self._call.reply(Reading(self._service, self._call).body)
+    def end() -> None:
+        timer.cancel()
+        for log in reading.logs:
+            log.waiters.pop(wake, None)
 
-    def _end(self) -> None:
-        self._timer.cancel()
-        for log in self._logs:
-            log.waiters.pop(self._wake, None)
+    timer = asyncio.get_running_loop().call_later(call.body.max_wait / 1000, answer_now)
+    call.gone = end
+    for log in reading.logs:
+        log.waiters[wake] = None

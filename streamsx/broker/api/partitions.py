@@ -5,8 +5,8 @@ from typing import Any
 
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.log import Log
-from streamsx.broker.service import LEADER_EPOCH, Service
+from streamsx.broker.log import LEADER_EPOCH, Log
+from streamsx.broker.service import Service
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.errors import ErrorCode
 
