@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 from streamsx.errors import BrokerUnreachable, SettingError, StreamsxError, WorldError
@@ -17,7 +16,7 @@ from streamsx.kafka.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure, name_of
 from streamsx.kafka.schema import UUID_ZERO
-from streamsx.kafka.wire import Api
+from streamsx.kafka.wire import Api, by_topic
 from streamsx.model import TopicPartition
 
 T = TypeVar("T")
@@ -224,7 +223,9 @@ async def delete_records(
 
     async def ask(node: int, some: list[TopicPartition]) -> None:
         connection = await cluster.open(node, LANE)
-        topics = _by_topic(some, lambda tp: {"partition_index": tp.partition, "offset": before[tp]})
+        topics = by_topic(
+            (tp, {"partition_index": tp.partition, "offset": before[tp]}) for tp in some
+        )
         told = await _change(connection, Api.DELETE_RECORDS, topics=topics)
         _note(told, "low_watermark", starts)
 
@@ -283,7 +284,7 @@ async def committed_now(
     """Offset and metadata that the group has committed, -1 for none, in one attempt: of those that
     can be told, and why not of the others. What a transaction still holds cannot.
     """
-    topics = _by_topic(tps, lambda tp: tp.partition, "partition_indexes")
+    topics = by_topic(((tp, tp.partition) for tp in sorted(tps)), partitions="partition_indexes")
     body = {"group_id": group, "topics": topics, "require_stable": True}
     try:
         connection = await cluster.open(await cluster.coordinator(group), OFFSETS_LANE)
@@ -374,20 +375,9 @@ async def _list_offsets(
     found: dict[TopicPartition, int],
     timeout_s: float,
 ) -> None:
-    topics = _by_topic(tps, lambda tp: {"partition_index": tp.partition, "timestamp": timestamp})
+    topics = by_topic((tp, {"partition_index": tp.partition, "timestamp": timestamp}) for tp in tps)
     body = {"replica_id": NO_REPLICA, "isolation_level": READ_UNCOMMITTED, "topics": topics}
     _note(await connection.ask(Api.LIST_OFFSETS, body, timeout_s), "offset", found)
-
-
-def _by_topic(
-    tps: Iterable[TopicPartition],
-    one: Callable[[TopicPartition], object],
-    partitions: str = "partitions",
-) -> list[dict[str, Any]]:
-    return [
-        {"name": topic, partitions: [one(tp) for tp in group]}
-        for topic, group in groupby(sorted(tps), key=lambda tp: tp.topic)
-    ]
 
 
 def _note(told: Any, what: str, found: dict[TopicPartition, int]) -> None:

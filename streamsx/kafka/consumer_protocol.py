@@ -9,10 +9,9 @@ user data say is the assignor's.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from typing import Any
 
-from streamsx.kafka.wire import load, record_decoder, record_encoder
+from streamsx.kafka.wire import by_topic, load, record_decoder, record_encoder
 from streamsx.model import Buffer, TopicPartition
 
 PROTOCOL_TYPE = "consumer"
@@ -82,10 +81,7 @@ class Assignment:
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    return [
-        {"topic": topic, "partitions": [tp.partition for tp in group]}
-        for topic, group in groupby(sorted(partitions), key=lambda tp: tp.topic)
-    ]
+    return by_topic(((tp, tp.partition) for tp in sorted(partitions)), "topic")
 
 
 def _partitions(topics: Iterable[Any]) -> tuple[TopicPartition, ...]:

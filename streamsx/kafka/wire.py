@@ -10,7 +10,8 @@ writing sockets is not done here, nor is the choice of a version.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, unique
 from functools import cache, partial
 from struct import Struct
@@ -19,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 from streamsx.kafka.compiler import Decoder, Malformed, decode, decoder, encoder
 from streamsx.kafka.schema import Schema
-from streamsx.model import Buffer
+from streamsx.model import Buffer, TopicPartition
 
 SchemaKind = Literal["request", "response", "header", "data"]
 Body = Mapping[str, Any]
@@ -202,6 +203,18 @@ def record_decoder(
         return decode(use, data, _version.size, whole=not newer)
 
     return read
+
+
+def by_topic(
+    parts: Iterable[tuple[TopicPartition, object]],
+    name: str = "name",
+    partitions: str = "partitions",
+) -> list[dict[str, Any]]:
+    """What is said of each partition as bodies have it: what is of one topic together."""
+    topics: defaultdict[str, list[object]] = defaultdict(list)
+    for tp, part in parts:
+        topics[tp.topic].append(part)
+    return [{name: topic, partitions: said} for topic, said in topics.items()]
 
 
 def load(name: str, version: int, kind: SchemaKind) -> type[Schema]:

@@ -3,11 +3,11 @@
 Not here: sending them, user data (the assignor's).
 """
 
-from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
-from streamsx.kafka.wire import Api
+from streamsx.kafka.wire import Api, by_topic
 from streamsx.membership import events as e
 from streamsx.membership.answers import denies
 from streamsx.membership.member import MemberConfig
@@ -57,23 +57,22 @@ def request(
         case e.OffsetCommit():
             return Api.OFFSET_COMMIT, who | {
                 "generation_id_or_member_epoch": body.generation,
-                "topics": by_topic(body.offsets),
+                "topics": by_topic(parts(body.offsets)),
             }
 
 
-def by_topic(offsets: e.Offsets) -> list[dict[str, Any]]:
+def parts(offsets: e.Offsets) -> Iterator[tuple[TopicPartition, dict[str, Any]]]:
     """As OffsetCommit has it."""
-    topics: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for tp, (offset, metadata) in sorted(offsets.items()):
-        topics[tp.topic].append(
+        yield (
+            tp,
             {
                 "partition_index": tp.partition,
                 "committed_offset": offset,
                 "committed_leader_epoch": NO_EPOCH,
                 "committed_metadata": metadata,
-            }
+            },
         )
-    return [{"name": topic, "partitions": parts} for topic, parts in topics.items()]
 
 
 def joined(number: int, reply: Any) -> e.Reply:
