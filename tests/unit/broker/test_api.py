@@ -432,13 +432,13 @@ def test_after_a_move_the_sessions_of_members_end_though_nobody_asks(run: Run) -
 
     async def story(client: Client, other: Client) -> None:
         groups = client.broker.service.groups
-        await other.ask(Api.JOIN_GROUP, 3, **JOIN | {"group_id": "g", "session_timeout": 20})
         await parked(client, other, "h")
+        await other.ask(Api.JOIN_GROUP, 3, **JOIN | {"group_id": "g", "session_timeout": 300})
         groups.move()
-        assert (await client.told(Api.JOIN_GROUP, 3)).error_code == E.NOT_COORDINATOR
         assert groups.machine is not None
         group = groups.machine.groups["g"]
         assert len(group.round.members) == 1
+        assert (await client.told(Api.JOIN_GROUP, 3)).error_code == E.NOT_COORDINATOR
         await until(lambda: not group.round.members)
 
     run(story)
