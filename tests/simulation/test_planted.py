@@ -186,6 +186,7 @@ COORDINATOR, MEMBER = (shell, "Coordinator"), (session, "Member")
 HOLDING = member, "Holding"
 
 
+TWO_RUN = {"OneRunner", "OnlyItsRunnerCommits"}
 Story = Callable[[World], None]
 Planted = tuple[tuple[Any, str], Any, Story, str]
 
@@ -194,7 +195,7 @@ PLANTED: list[Planted] = [
     (ASSIGNOR, OldClaimsAreCut, a_sync_is_lost, "OneRunner"),
     (COORDINATOR, NoCommitIsFenced, a_commit_is_late, "OnlyItsRunnerCommits"),
     (MEMBER, JoinCountsWhenItIsAnswered, a_join_is_answered_late, "NobodyOutlivesItsSession"),
-    (MEMBER, FencedMembersKeepTheirClaims, a_worker_stands_still, "OneRunner"),
+    (MEMBER, FencedMembersKeepTheirClaims, a_worker_stands_still, "OnlyItsRunnerCommits"),
     (HOLDING, NobodyJoinsAfterARelease, a_newcomer, "EverythingIsCommitted"),
     ((assigning, "withhold"), nothing_waits_to_be_let_go, a_newcomer, "LegalPlans"),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
@@ -207,7 +208,7 @@ def test_a_planted_bug_is_found(planted: Planted, monkeypatch: pytest.MonkeyPatc
     (module, name), bug, story, check = planted
     monkeypatch.setattr(module, name, bug)
     with pytest.raises(Violation, match=f" s: {check}"):
-        run(story)
+        run(story, check)
 
 
 @pytest.mark.timeout(300)
@@ -216,9 +217,13 @@ def test_without_it_the_same_story_breaks_nothing(story: Story) -> None:
     run(story)
 
 
-def run(story: Story) -> None:
+def run(story: Story, check: str = "") -> None:
+    """Of two checks that see the same, whichever is first, only the one that is named looks."""
     session_s = 30.0 if story is a_commit_is_late else 10.0  # TCP tries for a third of it
     with world(1, Scene(rate=60.0, workers=3, sessions=(session_s,))) as made:
+        if check in TWO_RUN:
+            others = TWO_RUN - {check}
+            made.checks = [one for one in made.checks if type(one).__name__ not in others]
         for home in made.homes[:2]:
             made.at(1.0, home.start)
         made.run_until(20.0)
