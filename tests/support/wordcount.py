@@ -165,11 +165,13 @@ class WordCount:
         assert not missing, f"counted too seldom, of {len(self.words)} words: {missing}"
         return counts.total() - self.words.total()
 
-    def counts(self) -> Counter[str]:
-        """The newest count of each word, from the changelog."""
+    def counts(self, since: int | None = None) -> Counter[str]:
+        """The newest count of each word, from the changelog; `since`: of those that changed from
+        an offset of each partition on.
+        """
         found: Counter[str] = Counter()
         for tp in self.changelog:
-            newest = {record.key: record.value for record in self.client.read(tp)}
+            newest = {record.key: record.value for record in self.client.read(tp, since)}
             found.update(
                 {
                     json.loads(key): json.loads(value)
