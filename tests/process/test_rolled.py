@@ -13,17 +13,45 @@ from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-OLD = "833c08b"
-"""Before the world was simulated."""
 TOP = Path(__file__).parents[2]
 LINES_PER_S = 300
 
 
+class Old(NamedTuple):
+    """An older version, by its commit."""
+
+    commit: str
+    between: str
+    """What its `group_by` calls the topic."""
+    settings: dict[str, object]
+    """What the new version needs to call it so."""
+
+
+OLDER = (
+    # before the world was simulated
+    Old(
+        "833c08b",
+        "grouped.count-{app}-lines-start-repartition",
+        {"repartition_names": "faust"},
+    ),
+    # before a source's operators were a tree
+    Old("b7ad920", "{app}-grouped.count-{app}-lines-start-repartition", {}),
+)
+
+
+@pytest.fixture(scope="module", params=OLDER, ids=[old.commit for old in OLDER])
+def older(request: pytest.FixtureRequest) -> Old:
+    old: Old = request.param
+    return old
+
+
 @pytest.fixture(scope="module")
-def old_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def old_code(older: Old, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with that commit."""
     folder = tmp_path_factory.mktemp("old")
-    archive = subprocess.run(["git", "archive", OLD], cwd=TOP, check=False, capture_output=True)
+    archive = subprocess.run(
+        ["git", "archive", older.commit], cwd=TOP, check=False, capture_output=True
+    )
     if archive.returncode:
         pytest.skip(f"no history: {archive.stderr.decode()}")
     subprocess.run(["tar", "-x"], cwd=folder, check=True, input=archive.stdout)
@@ -54,7 +82,6 @@ async def count(stream):
     async for line in stream.group_by(lambda line: line[:9], name="start"):
         counts[line[:9]] += 1
 """
-FAUST_S = "grouped.count-{app}-lines-start-repartition"
 
 
 @pytest.fixture(params=["explicit", "grouped"])
@@ -62,6 +89,7 @@ def rolled(
     request: pytest.FixtureRequest,
     broker: EmbeddedBroker | ApacheKafka,
     tmp_path: Path,
+    older: Old,
     old_code: Path,
 ) -> Iterator[Rolled]:
     """An app whose topics all have names of its own, or one that groups: what its topics are called
@@ -72,17 +100,17 @@ def rolled(
     settings: dict[str, object] = {}
     if request.param == "grouped":
         (folder / "grouped.py").write_text(GROUPED)
-        module, settings = "grouped", {"repartition_names": "faust"}
-        app = WordCount(broker.bootstrap, between=FAUST_S, words_of=lambda line: [line[:9]])
+        module, settings = "grouped", older.settings
+        app = WordCount(broker.bootstrap, between=older.between, words_of=lambda line: [line[:9]])
     else:
         module, app = "streamsx.examples.wordcount", WordCount(broker.bootstrap)
     env = {
         "STREAMSX_HEARTBEAT_INTERVAL": "500ms", "STREAMSX_COMMIT_INTERVAL": "400ms", **app.env,
     }  # fmt: skip
-    older = {**env, "PYTHONPATH": str(old_code)}
+    before = {**env, "PYTHONPATH": str(old_code)}
     with (
         app,
-        Workers(broker.bootstrap, folder, app=module, env=older) as old,
+        Workers(broker.bootstrap, folder, app=module, env=before) as old,
         Workers(broker.bootstrap, folder, app=module, env=env) as new,
     ):
         yield Rolled(app, old, new, settings)
