@@ -45,11 +45,8 @@ class Active:
 
     def ends(self, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
         """Per store, out of the acknowledged ends of all partitions."""
-        changelogs = (
-            (node.name, TopicPartition(node.changelog, self.id.partition))
-            for node in self.task.plan.stores
-        )
-        return {name: ends[tp] for name, tp in changelogs if tp in ends}
+        changelogs = self.task.plan.changelogs(self.id.partition)
+        return {name: ends[tp] for name, tp in changelogs.items() if tp in ends}
 
     def took(self, records: int, seconds: float) -> None:
         """So much for so many, into the average; not what ran beside somebody's foreign await."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from streamsx import __version__
@@ -33,12 +33,12 @@ JITTER_STEPS = 1000
 class Machinery:
     """All parts of a worker; nothing of it runs yet."""
 
-    def __init__(self, given: Given) -> None:
-        config, clock, assignor = given.config, given.clock, assignor_of(given)
+    def __init__(self, given: Given, partitions: Mapping[str, int]) -> None:
+        config, clock, assignor = given.config, given.clock, assignor_of(given, partitions)
         self.arrived = arrived = asyncio.Event()
         """Something is there to do."""
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
-        self.stores = Stores(given, self.executor)
+        self.stores = Stores(given, partitions, self.executor)
         self.session = session_of(given, assignor)
         self.producer = producer_of(given, self._leased, arrived.set)
         """Of the tasks; the host has its own."""
@@ -48,7 +48,7 @@ class Machinery:
         policy = Policy(on_error, on_decode_error, told, config.consecutive_failures_max)
         door = MemberDoor(self.session, assignor)
         self.tasks = Tasks(given, door, self.stores, self.producer, policy, self.purging, arrived)
-        self.link = GroupLink(given, assignor, self.session, door, self.tasks)
+        self.link = GroupLink(given, partitions, assignor, self.session, door, self.tasks)
         self.loop = DataLoop(given, self.tasks, self.producer, arrived, self.link.publish)
         self.host = WorkerHost(clock, producer_of(given), self.tasks, lambda: self.link.leads)
         self._given = given
@@ -89,7 +89,7 @@ def purging_of(given: Given) -> Purging:
     )
 
 
-def assignor_of(given: Given) -> StreamsPartitionAssignor:
+def assignor_of(given: Given, partitions: Mapping[str, int]) -> StreamsPartitionAssignor:
     topology, config = given.topology, given.config
     subtopologies = [
         Subtopology(
@@ -97,7 +97,7 @@ def assignor_of(given: Given) -> StreamsPartitionAssignor:
             plan.topics,
             plan.stateful,
             signature,
-            given.partitions[plan.topics[0]] if plan.stateful else None,
+            partitions[plan.topics[0]] if plan.stateful else None,
         )
         for plan, signature in zip(topology.subtopologies, topology.signatures, strict=True)
     ]

@@ -4,7 +4,7 @@ without a position begins.
 Not here: what a store or a task does with it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import partial
 
@@ -29,7 +29,7 @@ class LogBounds:
         self._latest = config.consumer_auto_offset_reset == "latest"
         self._stale = False
         """A leader did not answer, or was none."""
-        inquiries = Inquiries(self._ask, lambda why: LOG.warning("offsets: %s", why))
+        inquiries = Inquiries(self.look, lambda why: LOG.warning("offsets: %s", why))
         self.of, self.run = inquiries.of, inquiries.run
         self.committed = Inquiries(
             partial(admin.committed_now, cluster, config.id),
@@ -41,9 +41,10 @@ class LogBounds:
         found = await self.of(tps)
         return {tp: b.high_watermark if self._latest else b.start for tp, b in found.items()}
 
-    async def _ask(
-        self, tps: list[TopicPartition]
+    async def look(
+        self, tps: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Bounds], StreamsxError | None]:
+        """As of now, of those whose leaders answer; else why they do not."""
         if self._stale:
             with suppress(BrokerUnreachable):  # the question will say so
                 await self._cluster.refresh()

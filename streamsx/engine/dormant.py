@@ -10,14 +10,11 @@ Not here: what is on the disk (`stores`), what a copy is good for (the assignor)
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 
+from streamsx.engine.bounds import LogBounds
 from streamsx.engine.journal import LOG
 from streamsx.engine.stores import Leftover
-from streamsx.errors import BrokerUnreachable
-from streamsx.kafka import admin
 from streamsx.kafka.admin import Bounds
-from streamsx.kafka.cluster import Cluster
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
 from streamsx.topology.nodes import SubTopology
@@ -33,9 +30,9 @@ class Dormant:
     called when they are others.
     """
 
-    def __init__(self, cluster: Cluster, changed: Callable[[], None]) -> None:
+    def __init__(self, bounds: LogBounds, changed: Callable[[], None]) -> None:
         self.lags: dict[TaskId, int | None] = {}
-        self._cluster, self._changed = cluster, changed
+        self._bounds, self._changed = bounds, changed
         self._positions: dict[TaskId, DormantPositions] = {}
         self._some = asyncio.Event()
 
@@ -75,11 +72,9 @@ class Dormant:
         """
         asked = dict(self._positions)
         wanted = {tp for tps in asked.values() for tp in tps}
-        bounds, why = await admin.bounds_now(self._cluster, wanted)
+        bounds, why = await self._bounds.look(wanted)
         if why is not None:
             LOG.debug("ends of changelogs: %s", why)
-            with suppress(BrokerUnreachable):  # the next look says more
-                await self._cluster.refresh()
         for task, positions in asked.items():
             if self._positions.get(task) is positions:
                 known = bounds.keys() >= positions.keys()
@@ -92,12 +87,9 @@ def kept(
     plan: SubTopology, partition: int, rows: Mapping[str, Rows]
 ) -> dict[TopicPartition, int | None]:
     """Positions of a task's stores: of those that are on the disk and open."""
-    return {
-        TopicPartition(node.changelog, partition): (
-            rows[node.name].position() if node.persistent and node.name in rows else None
-        )
-        for node in plan.stores
-    }
+    logs = plan.changelogs(partition)
+    open_ = {node.name for node in plan.stores if node.persistent} & rows.keys()
+    return {tp: rows[name].position() if name in open_ else None for name, tp in logs.items()}
 
 
 def behind(position: int | None, bounds: Bounds) -> int:

@@ -46,8 +46,6 @@ class Owner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """`partitions`: how many each topic has."""
-
     owner: Owner
     topology: Topology
     config: Config
@@ -55,7 +53,6 @@ class Given:
     journal: Journal
     clock: Clock
     cluster: Cluster
-    partitions: Mapping[str, int]
     rows: RowsOf = rocks_rows
 
     @property

@@ -7,6 +7,7 @@ Not here: what becomes of a task (`tasks`), what the member does about an answer
 """
 
 import asyncio
+from collections.abc import Mapping
 from functools import singledispatchmethod
 
 from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin
@@ -38,13 +39,13 @@ class GroupLink:
     """`door`: the way back to the member, which the tasks have too."""
 
     def __init__(
-        self, given: Given, assignor: StreamsPartitionAssignor, session: Session, door: MemberDoor,
-        tasks: Tasks,
+        self, given: Given, partitions: Mapping[str, int], assignor: StreamsPartitionAssignor,
+        session: Session, door: MemberDoor, tasks: Tasks,
     ) -> None:  # fmt: skip
         self._given, self._clock, self._journal = given, given.clock, given.journal
         self._assignor, self._session, self._door, self._tasks = assignor, session, door, tasks
         self._owned, self._limit = door.owned, given.config.acceptable_recovery_lag
-        self._plans = given.plans
+        self._plans, self._partitions = given.plans, partitions
         self._stayed: frozenset[TaskId] | None = None
         """Tasks that ran when the rebalance under way began; None between rebalances."""
         self._gap_timer: asyncio.TimerHandle | None = None
@@ -170,7 +171,7 @@ class GroupLink:
     def _(self, message: e.Counted) -> None:
         """It ends the worker where its state does not fit."""
         try:
-            refuse_changes(self._given.topology, self._given.partitions, message.counts)
+            refuse_changes(self._given.topology, self._partitions, message.counts)
         except PartitionCountChanged as error:
             self._given.owner.fail(error)
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from streamsx.clock import Clock
 from streamsx.engine.journal import LOG
 from streamsx.errors import BrokerUnreachable
-from streamsx.kafka.batch import NO_HEADERS, Builder
+from streamsx.kafka.batch import NO_HEADERS
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import ErrorCode, name_of
@@ -31,7 +31,7 @@ from streamsx.kafka.wire import Api
 from streamsx.lifecycle import produce
 from streamsx.lifecycle.idempotence import Idempotence
 from streamsx.lifecycle.produce import BACKOFF_S, REQUEST_TIMEOUT_S, OutPartition, Sending, Sent
-from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
+from streamsx.model import Headers, TopicPartition
 from streamsx.serde.codec import Encoders
 from streamsx.task.stream import DONE, Done, Outbox, Running, Send, SendRows, SendValue
 
@@ -71,13 +71,9 @@ class Producer(Outbox):
         self._cluster, self._clock, self._spawn, self._failed = cluster, clock, spawn, failed
         self._held, self._room = held, room
         self._linger_s = linger_s
-
-        def make() -> Builder:
-            return Builder(BATCH_BYTES_MAX, compression=compression)
-
         self._numbers = Idempotence()
         self._sending = Sending(
-            make, self._opened, self._numbers, linger_s=linger_s, buffer_bytes=buffer_bytes
+            compression, self._opened, self._numbers, linger_s=linger_s, buffer_bytes=buffer_bytes
         )
         self._known: dict[tuple[str, int], dict[bytes | None, OutPartition]] = {}
         """Keys that were sent to a topic of so many partitions; one memory for all tasks."""
@@ -85,7 +81,6 @@ class Producer(Outbox):
         self._opening: set[int] = set()
         self._leased = self._stalled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
         self._refreshed_at, self._told_at = -BACKOFF_S, 0.0
         self._moved = asyncio.Event()
 
@@ -314,10 +309,10 @@ class Producer(Outbox):
         loop = asyncio.get_running_loop()
         at = loop.time() + after_s
         if self._timer is not None:
-            if self._timer_at <= at:
+            if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer, self._timer_at = loop.call_at(at, self._rang), at
+        self._timer = loop.call_at(at, self._rang)
 
     def _rang(self) -> None:
         self._timer = None

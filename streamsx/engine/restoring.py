@@ -31,6 +31,7 @@ PROGRESS_EVERY_S = 0.5
 class Store:
     """One store that is being restored."""
 
+    of: "Restoring"
     name: str
     changelog: TopicPartition
     rows: Rows
@@ -89,16 +90,16 @@ class Restorer:
         self._clock, self._fetcher, self._journal = clock, fetcher, journal
         self._restored, self._failed, self._kept, self._limit = restored, failed, kept, limit
         self._tasks: dict[TaskId, Restoring] = {}
-        self._by_changelog: dict[TopicPartition, tuple[Restoring, Store]] = {}
+        self._by_changelog: dict[TopicPartition, Store] = {}
 
     # -- tasks come and go
 
     def add(self, task: TaskId, role: Role, name: str, tp: TopicPartition, rows: Rows) -> None:
         """One store of a task; `ends` sets it going."""
         restoring = self._tasks.setdefault(task, Restoring(task, role))
-        store = Store(name, tp, rows, Restore(follows=role is not Role.ACTIVE, limit=self._limit))
+        machine = Restore(follows=role is not Role.ACTIVE, limit=self._limit)
+        store = self._by_changelog[tp] = Store(restoring, name, tp, rows, machine)
         restoring.stores.append(store)
-        self._by_changelog[tp] = restoring, store
 
     def ends(self, task: TaskId, role: Role, bounds: dict[TopicPartition, Bounds]) -> bool:
         """The ends of its changelogs as of now; whether something is left to restore.
@@ -112,9 +113,9 @@ class Restorer:
             if store.machine.state is restore.RestoreState.OPENING:
                 rows = store.rows
                 opened = restore.Opened(rows.position(), holds_rows(rows), start, end)
-                self._step(restoring, store, opened)
+                self._step(store, opened)
             if role is Role.ACTIVE and store.machine.follows:
-                self._step(restoring, store, restore.Promoted(end))
+                self._step(store, restore.Promoted(end))
         return not restoring.done
 
     def remove(self, task: TaskId) -> dict[str, Rows]:
@@ -138,8 +139,8 @@ class Restorer:
 
     def out_of_range(self, tp: TopicPartition, bounds: Bounds) -> None:
         """The changelog was cut under a reader."""
-        if found := self._by_changelog.get(tp):
-            self._step(*found, restore.OutOfRange(bounds.start, bounds.high_watermark))
+        if store := self._by_changelog.get(tp):
+            self._step(store, restore.OutOfRange(bounds.start, bounds.high_watermark))
 
     # -- slices
 
@@ -150,10 +151,12 @@ class Restorer:
     def slice(self, until: float) -> bool:
         """Read and write until the time is over; whether anything was done."""
         worked = False
-        for restoring in sorted(filter(ready, self._tasks.values()), key=Restoring.order):
+        for restoring in sorted(self._tasks.values(), key=Restoring.order):
+            if not restoring.opened:
+                continue
             try:
                 for store in list(restoring.stores):
-                    while self._clock.now() < until and self._advance(restoring, store):
+                    while self._clock.now() < until and self._advance(store):
                         worked = True
             except DiskFailed as error:
                 self.remove(restoring.task)  # the next rows must not go in without these
@@ -165,29 +168,24 @@ class Restorer:
                 break
         return worked
 
-    def _advance(self, restoring: Restoring, store: Store) -> bool:
+    def _advance(self, store: Store) -> bool:
         """One batch of rows, or one fetched batch; False when there is neither."""
-        if restoring.task not in self._tasks:
+        if store.of.task not in self._tasks:
             return False  # it runs now
         if store.writes is not None:
-            self._write(restoring, store)
+            self._write(store)
             return True
-        self._follow(restoring, store)
+        machine, end = store.machine, self._fetcher.end(store.changelog)
+        if machine.follows and end > machine.end:  # it moves on while a learner reads
+            self._step(store, restore.EndMoved(end))
         batch = self._fetcher.take(store.changelog)
-        if batch is None or store.machine.state is restore.RestoreState.DONE:
+        if batch is None or machine.state is restore.RestoreState.DONE:
             return False
         keys = local_keys(batch.keys)
-        self._step(restoring, store, restore.Fetched(keys, batch.values, batch.next_offset))
+        self._step(store, restore.Fetched(keys, batch.values, batch.next_offset))
         return True
 
-    def _follow(self, restoring: Restoring, store: Store) -> None:
-        """The end moves on while a learner reads."""
-        end = self._fetcher.end(store.changelog)
-        machine = store.machine
-        if machine.follows and end > machine.end:
-            self._step(restoring, store, restore.EndMoved(end))
-
-    def _write(self, restoring: Restoring, store: Store) -> None:
+    def _write(self, store: Store) -> None:
         assert store.writes is not None
         part = dict(islice(store.writes, WRITE_ROWS))
         if last := len(part) < WRITE_ROWS:
@@ -195,27 +193,28 @@ class Restorer:
         store.rows.write(part, store.position if last else None)
         faults.point("during_restore")
         if last:
-            self._step(restoring, store, restore.Written())
+            self._step(store, restore.Written())
 
     # -- effects
 
-    def _step(self, restoring: Restoring, store: Store, event: restore.Event) -> None:
+    def _step(self, store: Store, event: restore.Event) -> None:
         for effect in store.machine.step(self._clock.now(), event):
             match effect:
                 case restore.Empty(why, keep):
-                    self._empty(restoring, store, why, keep=keep)
+                    self._empty(store, why, keep=keep)
                 case restore.Read(offset):
                     self._fetcher.add(store.changelog, offset)
                 case restore.Write(rows, position):
                     store.writes, store.position = iter(rows.items()), position
                 case restore.Stands():
+                    restoring = store.of
                     if restoring.done:
                         self._tell(restoring)
                     self._restored(
                         reconcile.Restored(restoring.task, restoring.role, restoring.done)
                     )
 
-    def _empty(self, restoring: Restoring, store: Store, why: str, *, keep: bool) -> None:
+    def _empty(self, store: Store, why: str, *, keep: bool) -> None:
         store.writes = None
         what = f"{why}: restoring it from the start; nothing to do"
         if not keep:
@@ -226,7 +225,7 @@ class Restorer:
                 f"what it held is kept in {kept}: remove that when nothing of it is missed"
             )
         faults.point("during_wipe")
-        where = f"store {store.name} of task {restoring.task}, {store.changelog}"
+        where = f"store {store.name} of task {store.of.task}, {store.changelog}"
         self._journal("error", what=what, where=where)
 
     def _tell(self, restoring: Restoring) -> None:
@@ -238,7 +237,3 @@ class Restorer:
             restored=sum(store.machine.records for store in restoring.stores),
             end=sum(store.machine.total for store in restoring.stores),
         )
-
-
-def ready(restoring: Restoring) -> bool:
-    return restoring.opened and bool(restoring.stores)

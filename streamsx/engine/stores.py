@@ -38,12 +38,12 @@ class Leftover(NamedTuple):
 class Stores:
     """Of one worker."""
 
-    def __init__(self, given: Given, executor: Executor) -> None:
+    def __init__(self, given: Given, partitions: Mapping[str, int], executor: Executor) -> None:
         self._clock, self._journal, self._directory = given.clock, given.journal, given.directory
         self._rows, self._executor = given.rows(given.config.memory_budget_bytes), executor
         self._cleanup_delay_s = given.config.state_cleanup_delay_s
         self._layouts = {
-            node.name: node.layout(given.partitions[node.changelog])
+            node.name: node.layout(partitions[node.changelog])
             for plan in given.topology.subtopologies
             for node in plan.stores
         }

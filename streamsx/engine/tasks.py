@@ -114,7 +114,8 @@ class Tasks:
         )  # fmt: skip
         self.holdings = Holdings()
         self.actives: dict[TaskId, Active] = {}
-        self.dormant = Dormant(cluster, lambda: setattr(self, "changed", True))
+        self.bounds = LogBounds(cluster, config)
+        self.dormant = Dormant(self.bounds, lambda: setattr(self, "changed", True))
         self.changed = False
         """Since the last report."""
         self._positions: dict[TaskId, Mapping[str, OffsetText]] = {}
@@ -125,7 +126,6 @@ class Tasks:
         worker, knows nothing of it."""
         self._jobs = Jobs(given.owner.spawn, self.failed)
         self._promotions = Promotions(journal)
-        self.bounds = LogBounds(cluster, config)
         self._events: deque[reconcile.Event] = deque()
         self._feeding = False
 
@@ -287,9 +287,8 @@ class Tasks:
         self.dormant.remove(task)
         for node in plan.stores:
             rows[node.name] = await self._stores.open(task, node)
-        for node in plan.stores:
-            tp = TopicPartition(node.changelog, task.partition)
-            self.restorer.add(task, role, node.name, tp, rows[node.name])
+        for name, tp in plan.changelogs(task.partition).items():
+            self.restorer.add(task, role, name, tp, rows[name])
         self.feed(Happened(task, life.Event.STORES_OPEN))
 
     async def _read_ends(self, task: TaskId, role: Role) -> None:
@@ -367,8 +366,7 @@ class Tasks:
             self._given.owner.fail(error)
 
     def _changelogs(self, task: TaskId) -> list[TopicPartition]:
-        stores = self._plans[task.subtopology].stores
-        return [TopicPartition(node.changelog, task.partition) for node in stores]
+        return list(self._plans[task.subtopology].changelogs(task.partition).values())
 
     async def _find_positions(self, task: TaskId, number: int) -> None:
         """What is committed, offset and metadata; where nothing is, the offset to begin with by

@@ -6,19 +6,15 @@ What may be made, and what a topic that is not there means, is decided in `topol
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
-from streamsx.clock import Clock
-from streamsx.config import Config
-from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.given import Given
+from streamsx.engine.journal import LOG
 from streamsx.engine.stores import Leftover
 from streamsx.errors import StreamsxError, TopologyError, WorldError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
-from streamsx.kafka.cluster import Cluster
-from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
-from streamsx.topology.build import Topology, check_names
+from streamsx.topology.build import check_names
 from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.partitions import Layout, partitioned
 from streamsx.topology.presence import (
@@ -42,15 +38,12 @@ ONLY_NOW = (
 )
 
 
-class AppTopics(NamedTuple):
+class AppTopics:
     """Of one worker."""
 
-    cluster: Cluster
-    topology: Topology
-    config: Config
-    directory: StateDirectory
-    journal: Journal
-    clock: Clock
+    def __init__(self, given: Given) -> None:
+        self.cluster, self.topology, self.config = given.cluster, given.topology, given.config
+        self.directory, self.journal, self.clock = given.directory, given.journal, given.clock
 
     # -- before anything has begun
 

@@ -137,16 +137,14 @@ class Worker:
         cluster = self.connect()
         try:
             await cluster.start(START_TIMEOUT_S)
-            topics = AppTopics(
-                cluster, self._topology, self._config, self._directory, self._journal, self._clock
-            )
+            given = Given(
+                self, self._topology, self._config, self._directory, self._journal, self._clock,
+                cluster, self._rows,
+            )  # fmt: skip
+            topics = AppTopics(given)
             layout = await topics.layout()
             async with asyncio.TaskGroup() as self._group:
-                given = Given(
-                    self, self._topology, self._config, self._directory, self._journal,
-                    self._clock, cluster, layout.counts, self._rows,
-                )  # fmt: skip
-                made = Machinery(given)
+                made = Machinery(given, layout.counts)
                 presence = await self._begin(made, topics, layout)
                 await self._work(made, topics.watch(presence, self.fail))
         finally:
@@ -317,10 +315,9 @@ class Worker:
         await made.link.restored.wait()
         await made.host.producer.start()
         self._hosted(made.host)
-        running: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as services:
             for name, start in self._services:
-                running[name] = services.create_task(start(), name=name)
+                _ = services.create_task(start(), name=name)
 
     async def _clean_up(self, made: Machinery) -> None:
         """Stores that no task here has had for a while."""

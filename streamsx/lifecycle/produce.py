@@ -41,17 +41,17 @@ class OutPartition:
     """The batch that has left, those that are closed behind it, and the open one, in order."""
 
     __slots__ = (
-        "_make", "_opened", "acknowledged", "builder", "closed", "end", "flying", "left", "queue",
-        "retry_at", "since", "tp",
+        "_compression", "_opened", "acknowledged", "builder", "closed", "end", "flying", "left",
+        "queue", "retry_at", "since", "tp",
     )  # fmt: skip
 
     def __init__(
         self,
         tp: TopicPartition,
-        make: Callable[[], Builder],
+        compression: str,
         opened: Callable[["OutPartition"], None],
     ) -> None:
-        self.tp, self._make, self._opened = tp, make, opened
+        self.tp, self._compression, self._opened = tp, compression, opened
         self.builder: Builder | None = None
         self.queue: deque[Builder] = deque()
         self.left: NumberedBatch | None = None
@@ -68,7 +68,7 @@ class OutPartition:
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
         """A batch with one record; one over the limit is refused here, where its sender hears."""
-        builder = self._make()
+        builder = Builder(BATCH_BYTES_MAX, compression=self._compression)
         builder.append(timestamp, key, value, headers)
         if builder.size > BATCH_BYTES_MAX:
             raise RecordTooLarge(
@@ -129,7 +129,7 @@ class Sending:
 
     def __init__(
         self,
-        make: Callable[[], Builder],
+        compression: str,
         opened: Callable[[OutPartition], None],
         numbers: Idempotence,
         *,
@@ -137,7 +137,7 @@ class Sending:
         buffer_bytes: int,
     ) -> None:
         """`opened` hears of each batch that gets its first record, and says here when that was."""
-        self._make, self._tell_opened, self._numbers = make, opened, numbers
+        self._compression, self._tell_opened, self._numbers = compression, opened, numbers
         self._linger_s, self._buffer_bytes = linger_s, buffer_bytes
         self._partitions: dict[TopicPartition, OutPartition] = {}
         self._waiting: dict[TopicPartition, OutPartition] = {}
@@ -151,7 +151,7 @@ class Sending:
     def partition(self, tp: TopicPartition) -> OutPartition:
         """The same one each time."""
         if tp not in self._partitions:
-            self._partitions[tp] = OutPartition(tp, self._make, self._tell_opened)
+            self._partitions[tp] = OutPartition(tp, self._compression, self._tell_opened)
         return self._partitions[tp]
 
     def opened(self, lane: OutPartition, now: float) -> None:

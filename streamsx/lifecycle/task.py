@@ -193,11 +193,7 @@ LEARNER: Final[Transitions] = (
 
 def cells(rows: Transitions) -> dict[tuple[Event, TaskState], Cell]:
     """One for each event and state."""
-    return {
-        (event, state): Cell(then, effects)
-        for event, states, then, effects in rows
-        for state in states
-    }
+    return {(event, at): Cell(then, do) for event, states, then, do in rows for at in states}
 
 
 TABLE: Final = {Role.ACTIVE: cells(BOTH + ACTIVE), Role.LEARNER: cells(BOTH + LEARNER)}
@@ -225,6 +221,6 @@ class Life:
         self.story.append((now, event, self.role, self.state))
         if event is Event.PROMOTE:
             self.role = Role.ACTIVE
-        if cell.next is not None:
-            self.state = cell.next
-        return cell.effects
+        then, effects = cell
+        self.state = then or self.state
+        return effects

@@ -41,10 +41,10 @@ from streamsx.app.channel import Topic
 from streamsx.config import seconds
 from streamsx.engine.actor import GatedActor
 from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
-from streamsx.kafka.batch import NO_HEADERS, Builder
+from streamsx.kafka.batch import NO_HEADERS
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.lifecycle.produce import OutPartition
-from streamsx.model import BATCH_BYTES_MAX, Headers, TaskId, TopicPartition
+from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
@@ -101,7 +101,7 @@ class _Logs(Outbox):
                 turn = next(self._unkeyed)
                 chosen = turn % partitions if key is None else partition_of(key, partitions)
             tp = TopicPartition(topic, chosen)
-            OutPartition(tp, _builder, _nobody).open(at_ms, key, value, headers or NO_HEADERS)
+            OutPartition(tp, "none", _nobody).open(at_ms, key, value, headers or NO_HEADERS)
             self._rows[tp].append((key, value, at_ms, headers))
 
         return send
@@ -453,10 +453,6 @@ def _piped(each: Any) -> tuple[Any, Any, float | None]:
     if len(each) not in (2, 3):
         raise TypeError(f"not a record: {each!r}: write (key, value) or (key, value, time)")
     return each[0], each[1], each[2] if len(each) > 2 else None
-
-
-def _builder() -> Builder:
-    return Builder(BATCH_BYTES_MAX)
 
 
 def _nobody(_: OutPartition) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamsx.model import TopicPartition
 from streamsx.serde.codec import Decode, Quick
 from streamsx.state.layout import StoreNode
 
@@ -94,3 +95,7 @@ class SubTopology:
     @property
     def stateful(self) -> bool:
         return bool(self.stores)
+
+    def changelogs(self, partition: int) -> dict[str, TopicPartition]:
+        """Of the task of this number, by store."""
+        return {node.name: TopicPartition(node.changelog, partition) for node in self.stores}

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from streamsx.config import Config
+from streamsx.engine.bounds import LogBounds
 from streamsx.engine.dormant import Dormant, behind
 from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
@@ -35,7 +37,7 @@ def test_a_log_without_a_leader_has_no_lag_and_holds_up_no_other() -> None:
         async with ScriptedBroker({Api.LIST_OFFSETS: offsets}, {"log": 1}) as broker:
             cluster = Cluster(broker.bootstrap)
             await cluster.start()
-            dormant = Dormant(cluster, lambda: None)
+            dormant = Dormant(LogBounds(cluster, Config(id="a")), lambda: None)
             dormant.add(led, {LOG: 98}, None)
             dormant.add(lost, {LOG: 98, TopicPartition("log", 1): 7}, 0)
             await dormant.look()
@@ -62,7 +64,9 @@ def test_the_lag_grows_while_somebody_else_writes() -> None:
         async with ScriptedBroker({Api.LIST_OFFSETS: offsets}, {"log": 1}) as broker:
             cluster = Cluster(broker.bootstrap)
             await cluster.start()
-            dormant = Dormant(cluster, lambda: changes.append(dormant.lags.get(TASK)))
+            dormant = Dormant(
+                LogBounds(cluster, Config(id="a")), lambda: changes.append(dormant.lags.get(TASK))
+            )
             dormant.add(TASK, {LOG: 100}, 0)
             end = 5000
             await dormant.look()

@@ -50,7 +50,7 @@ def given_of(app: App, directory: StateDirectory) -> Given:
     clock = SystemClock()
     return Given(
         Nobody(), app.topology(), app.conf, directory, Journal("a", clock), clock,
-        Cluster(NOWHERE), {"orders": 1},
+        Cluster(NOWHERE),
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def link(tmp_path: Path) -> Iterator[GroupLink]:
     directory = StateDirectory(tmp_path, "app")
 
     async def made() -> Machinery:
-        return Machinery(given_of(app, directory))
+        return Machinery(given_of(app, directory), {"orders": 1})
 
     machinery = asyncio.run(made())
     yield machinery.link
@@ -113,7 +113,7 @@ def test_state_has_the_tasks_that_it_was_made_for_and_all_else_follows_its_topic
                 table["last"] = order
 
     directory = StateDirectory(tmp_path, "app")
-    assignor = assignor_of(given_of(app, directory))
+    assignor = assignor_of(given_of(app, directory), {"orders": 1})
     directory.release()
     said = [("m", Subscription(("orders",), assignor.user_data(MemberAtJoin("", nonce=1))).write())]
     outcome = assignor.assign(said, {"orders": 3}, leader="m", generation=1, now_ms=0)

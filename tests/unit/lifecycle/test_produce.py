@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from streamsx.errors import RecordTooLarge
-from streamsx.kafka.batch import NO_HEADERS, Builder, columns, scan
+from streamsx.kafka.batch import NO_HEADERS, columns, scan
 from streamsx.kafka.errors import RETRIABLE, ErrorCode
 from streamsx.lifecycle.idempotence import FORGOTTEN, Idempotence
 from streamsx.lifecycle.produce import (
@@ -35,7 +35,7 @@ class Outbox:
     ) -> None:
         self.now = 100.0
         self.machine = Sending(
-            lambda: Builder(BATCH_BYTES_MAX, compression=compression),
+            compression,
             lambda lane: self.machine.opened(lane, self.now),
             Idempotence(PRODUCER_ID),
             linger_s=LINGER_S,
