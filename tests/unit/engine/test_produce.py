@@ -642,10 +642,10 @@ def test_a_batch_leaves_after_its_linger_whatever_is_opened_behind_it() -> None:
         play.send(b"warm")
         await play.producer.flush()
         play.send(b"a")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.4)
         play.send(b"x", tp=Q)
         await play.log.until(2)
         assert play.log.arrived[1:] == [Sent(P, 0, 1, [b"a"])]
         await play.log.until(3)
 
-    play(story, linger_s=0.2)
+    play(story, linger_s=0.8)
