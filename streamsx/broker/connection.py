@@ -124,7 +124,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         self.active_at = self._now()
         try:
-            frames = self._frames.received(count)
+            frames = list(self._frames.received(count))
         except Malformed as error:
             self.close(str(error))
             return

@@ -268,12 +268,10 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """They are there."""
         try:
-            frames = self._frames.received(nbytes)
+            for frame in self._frames.received(nbytes):
+                self._arrived(frame)
         except Malformed as error:
-            self._refuse(error)
-            return
-        for frame in frames:
-            self._arrived(frame)
+            self.abort(f"malformed: {error}: is it a Kafka broker?")
 
     def eof_received(self) -> None:
         """The broker closes, as it does with idle connections (`connections.max.idle.ms`)."""
@@ -289,21 +287,14 @@ class Connection(asyncio.BufferedProtocol):
     # How it works.
 
     def _arrived(self, frame: bytearray) -> None:
-        try:
-            if not self._waiting:
-                raise Malformed("a reply to nothing")
-            waiter = self._waiting[0]
-            if (told := wire.correlation_id(frame)) != waiter.correlation_id:
-                raise Malformed(f"a reply to {told}, not to {waiter.correlation_id}")
-            reply = wire.response_decoder(waiter.api, waiter.version)(frame)
-        except Malformed as error:
-            self._refuse(error)
-            return
+        if not self._waiting:
+            raise Malformed("a reply to nothing")
+        waiter = self._waiting[0]
+        if (told := wire.correlation_id(frame)) != waiter.correlation_id:
+            raise Malformed(f"a reply to {told}, not to {waiter.correlation_id}")
+        reply = wire.response_decoder(waiter.api, waiter.version)(frame)
         self._waiting.popleft()
         waiter.answered(reply)
-
-    def _refuse(self, error: Malformed) -> None:
-        self.abort(f"malformed: {error}: is it a Kafka broker?")
 
     def _lose(self, why: str) -> None:
         """Tell every waiter, once."""

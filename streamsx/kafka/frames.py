@@ -6,6 +6,7 @@ carries and writes it to disk from there. At a broker that buffer grows with wha
 alone, of which nothing follows, costs its sender nothing and would cost us all of it.
 """
 
+from collections.abc import Iterator
 from struct import Struct
 
 from streamsx.kafka.compiler import Malformed
@@ -41,37 +42,36 @@ class Frames:
         """Bytes taken for the large frame that is being received, if one is."""
         return 0 if self._large is None else len(self._large)
 
-    def received(self, count: int) -> list[bytearray]:
-        """The frames that are whole now. Raises Malformed for a length that cannot be."""
+    def received(self, count: int) -> Iterator[bytearray]:
+        """The frames that are whole now: take all of them. Raises Malformed for a length that
+        cannot be, behind the frames that came before it.
+        """
         self._filled += count
         if self._large is None:
-            return self._cut()
-        if self._filled < len(self._large):
-            return []
-        if self._filled < self._size:
+            yield from self._cut()
+        elif self._filled == self._size:
+            frame, self._large, self._filled = self._large, None, 0
+            yield frame
+        elif self._filled == len(self._large):
             more = min(self._filled, self._size - self._filled)
             self._large = self._large + bytes(more)  # not in place: the transport still holds it
-            return []
-        frame, self._large, self._filled = self._large, None, 0
-        return [frame]
 
-    def _cut(self) -> list[bytearray]:
-        frames, scratch, start, end = [], self._scratch, 0, self._filled
+    def _cut(self) -> Iterator[bytearray]:
+        scratch, start, end = self._scratch, 0, self._filled
         while end - start >= _length.size:
             (size,) = _length.unpack_from(scratch, start)
             if not self._least <= size <= self._most:
                 raise Malformed(f"a frame of {size} bytes: {self._least} to {self._most} can be")
             body = start + _length.size
             if end - body >= size:
-                frames.append(scratch[body : body + size])
+                yield scratch[body : body + size]
                 start = body + size
             elif size >= LARGE_BYTES:
                 self._large, self._size = bytearray(min(size, self._first)), size
                 self._filled = end - body
                 self._large[: self._filled] = scratch[body:end]
-                return frames
+                return
             else:
                 break
         scratch[: end - start] = scratch[start:end]
         self._filled = end - start
-        return frames

@@ -275,6 +275,19 @@ def test_a_malformed_reply_closes_the_connection_with_one_clear_error(
     run(story, {Api.HEARTBEAT: lie})
 
 
+@pytest.mark.parametrize("rubbish", [b"\xff\xff\xff\xff", b"\0\0\0\5abcde", b"\0\0\0\3abc"])
+def test_a_reply_counts_whatever_comes_behind_it_in_the_same_packet(rubbish: bytes) -> None:
+    async def story(broker: ScriptedBroker, opened: Connection) -> None:
+        asked = [opened.ask(Api.HEARTBEAT, BEAT), opened.ask(Api.HEARTBEAT, BEAT)]
+        first, second = await asyncio.gather(*asked, return_exceptions=True)
+        assert getattr(first, "error_code", first) == 27
+        assert isinstance(second, BrokerUnreachable)
+        assert opened.closed
+
+    good = wire.response_encoder(Api.HEARTBEAT, 3)(1, {"error_code": 27})
+    run(story, {Api.HEARTBEAT: lambda asked: bytes(good) + rubbish})
+
+
 def test_a_reply_that_nobody_asked_for_closes_the_connection() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         await opened.ask(Api.HEARTBEAT, BEAT)
