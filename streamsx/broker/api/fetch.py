@@ -1,6 +1,8 @@
 """Records that clients read: about as many bytes as asked for, or a wait until they are there."""
 
 import asyncio
+import logging
+import struct
 from typing import Any
 
 from streamsx.broker.connection import Call
@@ -9,6 +11,8 @@ from streamsx.broker.log import Log
 from streamsx.broker.service import Service
 from streamsx.broker.topics import unknown
 from streamsx.kafka.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
 FETCH_BYTES_MAX = 55 << 20
@@ -55,7 +59,11 @@ class Reading:
         self.logs.append(log)
         most = min(asked.partition_max_bytes, self._left)
         room = self._left > 0 or not self.size  # KIP-74: the first batch comes, whatever is asked
-        records = log.read(asked.fetch_offset, most) if room else b""
+        try:
+            records = log.read(asked.fetch_offset, most) if room else b""
+        except (OSError, struct.error) as error:  # the second: its file is shorter than it was
+            logger.error("read_failed folder=%s error=%r", log.folder, error)
+            return self._error(asked, ErrorCode.KAFKA_STORAGE_ERROR, log.start)
         self._left -= len(records)
         self.size += len(records)
         return {

@@ -132,6 +132,30 @@ def test_who_waits_for_records_of_a_topic_that_is_deleted_is_told_at_once(run: R
     run(story)
 
 
+def test_a_disk_that_fails_a_reader_who_waits_fails_no_writer(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Log.read
+
+    def failing(log: Log, offset: int, most: int) -> bytes:
+        if log.folder.name == "t-1":
+            raise OSError("bad disk")
+        return read(log, offset, most)
+
+    async def story(client: Client, other: Client) -> None:
+        client.send(Api.FETCH, 11, **fetched(0, 1, wait_ms=60_000))
+        await other.ask(Api.API_VERSIONS, 0)
+        monkeypatch.setattr(Log, "read", failing)
+        written = await other.produce(b"x")
+        assert (written.error_code, written.base_offset) == (E.NONE, 0)
+        told = await client.told(Api.FETCH, 11)
+        ((good, bad),) = (topic.partitions for topic in told.responses)
+        assert (good.error_code, bad.error_code) == (E.NONE, E.KAFKA_STORAGE_ERROR)
+        assert counts(told) == [1, 0]
+
+    run(story)
+
+
 def test_nothing_is_left_of_a_fetch_that_is_over_or_whose_client_is_gone(run: Run) -> None:
     async def story(client: Client, other: Client) -> None:
         logs = client.broker.service.topics.by_name["t"].logs
