@@ -6,8 +6,9 @@ eight tasks, fetch, produce and commit got one step in 40 ms, and a commit took 
 0.25. A single slow record cannot be cut; that is what the control thread is for.
 
 A turn: seal slices, tasks round robin, write slices, restore slices, batches out, then
-`sleep(0)`, in which replies arrive and woken bodies run. With nothing to do it waits for data or
-for the next time something is due. Without a lease nothing is processed, sealed or sent.
+`sleep(0)`, in which replies arrive and woken bodies run; longer behind a record that has held the
+loop. With nothing to do it waits for data or for the next time something is due. Without a lease
+nothing is processed, sealed or sent.
 """
 
 import asyncio
@@ -38,6 +39,11 @@ URGENT_SHARE = 0.5
 """Of the time, for restores of tasks that nobody processes, while others have input."""
 CALM_SHARE = 0.2
 """Of the time, for learners, while tasks have input."""
+HELD_S = 0.1
+BREATH_SHARE = 0.02
+"""Of a turn whose tasks took so long, for all else on the loop. "Each record takes 1 s; a task
+comes": its positions and bounds are 29 steps of the loop, 29 s; a connection is given 5 s, or less.
+"""
 
 
 class Duty:
@@ -71,14 +77,15 @@ class DataLoop:
         self._duty = Duty(self._slice_s)
         self._report_at, self._tick_at = 0.0, 0.0
         self._leased = False
+        self._held_s = 0.0
+        """How long the seals and tasks of this turn took."""
 
     async def run(self, ended: Callable[[], bool]) -> None:
         """Turns until `ended`."""
         while not ended():
             self._arrived.clear()
-            worked = self.turn()
-            if worked:
-                await asyncio.sleep(0)
+            if self.turn():
+                await asyncio.sleep(self._held_s * BREATH_SHARE if self._held_s >= HELD_S else 0)
                 continue
             try:
                 async with asyncio.timeout(self._idle_s()):
@@ -97,7 +104,9 @@ class DataLoop:
             done = self._run_tasks()
             self._tally.processed(done)
             worked = done > 0
-        self._committing.write_slice(self._clock.now() + self._slice_s)
+        ran = self._clock.now()
+        self._held_s = ran - now
+        self._committing.write_slice(ran + self._slice_s)
         worked = self._restore(busy=worked) or worked
         self._producer.push()
         self._regularly(now)

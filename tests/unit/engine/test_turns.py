@@ -139,6 +139,20 @@ def test_a_task_whose_body_waits_is_handed_a_few_batches_and_the_rest_stays_outs
     bench.until(lambda: taken(station, T1) > 0, 2)
 
 
+@pytest.mark.parametrize("cost_s", [0.1, 1.0, 6.0])
+def test_a_body_that_holds_the_loop_keeps_no_other_task_from_beginning(
+    bench: Bench, cost_s: float
+) -> None:
+    """Longer than a connection may take to open."""
+    station = begun(bench, app_of(bench, {0: cost_s}), T0)
+    feed(bench, 0, 2)
+    bench.run(10 * cost_s)
+    at = bench.scheduler.now
+    station.hand.plan(T0, T1)
+    bench.until(lambda: station.states(T1)[-1:] == ["running"], 100 * cost_s)
+    assert bench.scheduler.now - at < 5 * cost_s
+
+
 def test_the_time_of_others_is_earned_while_tasks_have_input_and_saved_up_to_one_slice() -> None:
     duty = Duty(0.010)
     assert duty.allowed(0.0, 0.5) == 0.0
