@@ -110,6 +110,10 @@ class StoreCorrupt(DataError):
     """A database that cannot be opened or read."""
 
 
+STORE_FAULTS = (DiskFailed, StoreCorrupt, StoreLocked)
+"""What a store says that cannot be read or written."""
+
+
 class DecodeFailed(DataError):
     """A key or value that its codec refuses."""
 

@@ -11,7 +11,7 @@ from streamsx.engine import faults
 from streamsx.engine.active import Active
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.produce import Producer
-from streamsx.errors import DiskFailed, TaskFailed, TaskStopped, ValueRefused
+from streamsx.errors import STORE_FAULTS, TaskFailed, TaskStopped, ValueRefused
 from streamsx.lifecycle import commit
 from streamsx.lifecycle.commit import CommitCycles
 from streamsx.lifecycle.denial import Denial
@@ -160,7 +160,7 @@ class Committing:
             task = self._machine.unwritten[0]
             try:
                 written = self._in_cycle[task].task.write_some(WRITE_ROWS)
-            except DiskFailed as error:
+            except STORE_FAULTS as error:
                 self.lose(task)  # one that is closing stays out of it by nothing else
                 self._failed(task, error)
                 continue

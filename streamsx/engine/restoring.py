@@ -15,7 +15,7 @@ from streamsx.clock import Clock
 from streamsx.engine import faults
 from streamsx.engine.fetch import Fetcher
 from streamsx.engine.journal import Journal
-from streamsx.errors import DiskFailed
+from streamsx.errors import STORE_FAULTS
 from streamsx.kafka.admin import Bounds
 from streamsx.lifecycle import reconcile, restore
 from streamsx.lifecycle.restore import Restore
@@ -158,7 +158,7 @@ class Restorer:
                 for store in list(restoring.stores):
                     while self._clock.now() < until and self._advance(store):
                         worked = True
-            except DiskFailed as error:
+            except STORE_FAULTS as error:
                 self.remove(restoring.task)  # the next rows must not go in without these
                 self._failed(restoring.task, error)
                 continue

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from streamsx.engine.given import Given
 from streamsx.engine.journal import LOG
-from streamsx.errors import DiskFailed, StoreCorrupt, StoreLocked
+from streamsx.errors import STORE_FAULTS, StoreCorrupt, StoreLocked, StreamsxError
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
@@ -76,10 +76,10 @@ class Stores:
     async def close(self, task: TaskId, rows: Mapping[str, Rows]) -> None:
         """Flush and close, off the loop; one that does not end is given up and named.
 
-        Raises DiskFailed of the first that could not be flushed, when all are closed.
+        Raises what the first said that could not be flushed, when all are closed.
         """
         loop = asyncio.get_running_loop()
-        failed: DiskFailed | None = None
+        failed: StreamsxError | None = None
         for name, store in rows.items():
             closing = loop.run_in_executor(self._executor, store.close)
             try:
@@ -88,7 +88,7 @@ class Stores:
             except TimeoutError:
                 what = f"not closed after {CLOSE_MAX_S:.0f} s, given up: is the disk slow or full?"
                 self._journal("error", what=what, where=f"store {name} of task {task}")
-            except DiskFailed as error:
+            except STORE_FAULTS as error:
                 failed = failed or error
         if failed is not None:
             raise failed

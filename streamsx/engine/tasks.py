@@ -29,7 +29,7 @@ from streamsx.engine.promotions import Promotions
 from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
-from streamsx.errors import DiskFailed, StreamsxError, TaskStopped, ValueRefused
+from streamsx.errors import STORE_FAULTS, StreamsxError, TaskStopped, ValueRefused
 from streamsx.lifecycle import commit, reconcile
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.reconcile import Happened, Holdings
@@ -359,10 +359,10 @@ class Tasks:
         self.feed(Happened(task, life.Event.CLOSED))
 
     async def _as_far(self, job: Coroutine[Any, Any, None]) -> None:
-        """As the disk lets it: a full one ends the worker, and no task stays half closed."""
+        """As the disk lets it: a full or damaged one ends the worker; no task stays half closed."""
         try:
             await job
-        except DiskFailed as error:
+        except STORE_FAULTS as error:
             self._given.owner.fail(error)
 
     def _changelogs(self, task: TaskId) -> list[TopicPartition]:

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from streamsx.errors import (
-    DiskFailed,
+    STORE_FAULTS,
     NotFound,
     NotSupported,
-    StoreCorrupt,
-    StoreLocked,
     StreamsxError,
     TaskFailed,
     TaskStopped,
@@ -34,10 +32,8 @@ from streamsx.task.reader import AgentRun, LoopRun
 from streamsx.task.stream import Outbox, SendRows, StartActor
 from streamsx.topology.nodes import SubTopology
 
-STORE_FAULTS = (DiskFailed, StoreCorrupt, StoreLocked)
-"""A store that cannot be read is nothing that the next record would not meet."""
 WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
-"""Nor is what the app was not wired for."""
+"""What the app was not wired for the next record meets too, as it does a store's fault."""
 
 
 class Sealed(NamedTuple):

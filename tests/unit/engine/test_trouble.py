@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import signal
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
 
 from streamsx.errors import DiskFailed, PartitionCountChanged, StoreCorrupt
 from streamsx.model import TaskId, TopicPartition
@@ -10,8 +13,6 @@ from streamsx.state.cache import CachedStore
 from tests.unit.engine.conftest import app_of, counting
 
 if TYPE_CHECKING:
-    import pytest
-
     from streamsx import App, Stream
     from tests.unit.engine.conftest import Bench, Station
 
@@ -133,6 +134,34 @@ def test_a_worker_that_cannot_read_a_store_ahead_leaves(
     bench.until(lambda: not station.process.alive, 20)
     assert isinstance(station.main.error, StoreCorrupt)
     assert (len(station.told("error")), len(station.told("left"))) == (1, 1)
+
+
+@pytest.mark.parametrize("asked", ["write", "close"])
+def test_a_worker_whose_store_is_found_damaged_commits_the_others_leaves_and_ends_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """A compaction has met a broken block: RocksDB takes nothing more."""
+
+    def damaged(*_: object) -> NoReturn:
+        raise StoreCorrupt("store damaged: here")
+
+    station = start(bench, counting())
+    bench.until(lambda: runs(station, 3) and all(station.states(TaskId(0, p)) for p in range(3)))
+    for partition in range(3):
+        bench.feed(partition, "a")
+    bench.until(lambda: bench.counted() == {"a": 3})
+    bench.run(3)
+    monkeypatch.setattr(station.stores["counts", 0], asked, damaged)
+    at = bench.scheduler.now
+    for partition in range(3):
+        bench.feed(partition, "b")
+    bench.until(lambda: bench.counted()["b"] == 3)
+    if asked == "close":
+        station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 20)
+    assert isinstance(station.main.error, StoreCorrupt)
+    assert (len(station.told("error")), len(station.told("left"))) == (1, 1)
+    assert bench.scheduler.now - at < 10
 
 
 def test_a_worker_whose_disk_is_full_while_it_restores_leaves(bench: Bench) -> None:
