@@ -104,6 +104,8 @@ class Task:
         """Taken since the last seal."""
         self._noted = dict(metadata.positions)
         self._sealing: Iterator[Sealed | None] | None = None
+        self._unsealed: StreamsxError | None = None
+        """Why nothing can be sealed any more: the store has let go of what it refused."""
         self._checked = checked or {}
         self._checking = False
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
@@ -281,6 +283,8 @@ class Task:
         Raises for a value that cannot be encoded, by the policy: ValueRefused, when its record is
         to be found; TaskStopped, when that was tried; TaskFailed. Then this task is over.
         """
+        if self._unsealed is not None:
+            raise self._unsealed
         if self._sealing is None:
             self._sealing = self._seal(rows)
         return next(self._sealing)
@@ -317,17 +321,21 @@ class Task:
         try:
             return store.seal(rows)
         except ValueRefused as error:
-            done = self.committed_at.positions
-            since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
-            what = f"{error} (task {self.id}, set since {', '.join(since)})"
-            if self.policy.on_error is Word.STOP:
-                raise TaskFailed(f"{what}: its policy is stop") from error
-            if checked:
-                raise TaskStopped(
-                    f"task stopped: {what}: it was changed in place, after it had been set: mend "
-                    "the code and start this worker again"
-                ) from error
-            raise ValueRefused(what) from error
+            self._unsealed = self._refusal(error, checked=checked)
+            raise self._unsealed from error
+
+    def _refusal(self, error: ValueRefused, *, checked: bool) -> StreamsxError:
+        done = self.committed_at.positions
+        since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
+        what = f"{error} (task {self.id}, set since {', '.join(since)})"
+        if self.policy.on_error is Word.STOP:
+            return TaskFailed(f"{what}: its policy is stop")
+        if checked:
+            return TaskStopped(
+                f"task stopped: {what}: it was changed in place, after it had been set: mend the "
+                "code and start this worker again"
+            )
+        return ValueRefused(what)
 
     def committed(self, sealed: Sealed, ends: Mapping[str, int]) -> None:
         """Kafka has what was sealed; `ends`: changelog position behind it, per store."""

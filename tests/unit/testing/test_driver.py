@@ -403,6 +403,18 @@ def test_a_value_that_is_changed_and_not_put_is_found_each_time(drive: Drive) ->
     assert driver.table("seen") == {"a": ["axe"]}
 
 
+def test_a_task_that_cannot_be_committed_says_so_each_time(drive: Drive) -> None:
+    def change(table: Any, word: str) -> None:
+        table[word] = value = {"n": 1}
+        value["bad"] = object()  # type: ignore[assignment]
+
+    driver = drive(listing(change), commit=False, raises=False)
+    driver.pipe("words", ["axe"])
+    for _ in range(3):
+        with pytest.raises(TaskStopped, match="it was changed in place, after it had been set"):
+            driver.commit()
+
+
 @pytest.mark.parametrize("default", [list, None])
 def test_what_is_put_back_or_only_read_is_right(drive: Drive, default: Any) -> None:
     def change(table: Any, word: str) -> None:
