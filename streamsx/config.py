@@ -9,6 +9,7 @@ Not here: where values come from and which one counts (`streamsx.app.settings`).
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from ssl import SSLContext
 from types import NoneType
@@ -155,11 +156,12 @@ def servers(value: object) -> tuple[str, ...]:
 
 
 def _server(text: str) -> str:
-    url = urlsplit(text if "//" in text else f"//{text}")
-    if url.scheme not in SCHEMES or not url.hostname:
-        raise ValueError(f"not a broker: {text!r}: write kafka://HOST:PORT")
-    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-    return f"{host}:{url.port or KAFKA_PORT}"
+    with suppress(ValueError):  # a port that is none, half an address in brackets
+        url = urlsplit(text if "//" in text else f"//{text}")
+        host, port = url.hostname, KAFKA_PORT if url.port is None else url.port
+        if url.scheme in SCHEMES and host and port:
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    raise ValueError(f"not a broker: {text!r}: write kafka://HOST:PORT")
 
 
 # -- the table
