@@ -118,15 +118,12 @@ class Restorer:
                 self._step(store, restore.Promoted(end))
         return not restoring.done
 
-    def remove(self, task: TaskId) -> dict[str, Rows]:
-        """Stop reading; its stores go to the caller."""
+    def remove(self, task: TaskId) -> None:
+        """Stop reading; its stores stay open."""
         restoring = self._tasks.pop(task, None)
-        if restoring is None:
-            return {}
-        for store in restoring.stores:
+        for store in restoring.stores if restoring else ():
             self._fetcher.remove(store.changelog)
             del self._by_changelog[store.changelog]
-        return {store.name: store.rows for store in restoring.stores}
 
     def lag(self, task: TaskId) -> int | None:
         restoring = self._tasks.get(task)
