@@ -184,6 +184,10 @@ class SimClock:
 
 
 def _swap_task(loop: "SimThread", task: Any) -> Any:
-    """Where Python counts current tasks per thread (from 3.12 on), the one that waits steps out."""
+    """Where Python counts current tasks per thread (from 3.12 on), the one that waits steps out.
+    None for none is a KeyError in 3.12.1.
+    """
     swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)
-    return swap(loop, task) if swap else None
+    if swap is None or (task is None and asyncio.current_task(loop) is None):
+        return None
+    return swap(loop, task)
