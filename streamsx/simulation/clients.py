@@ -5,9 +5,9 @@ so that a story has its input. It knows what it has fed, and what comes out can 
 """
 
 import argparse
-import sys
 from collections import Counter
 from functools import partial
+from io import StringIO
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -85,11 +85,11 @@ class Tool:
         self.name, self.instances, self.cancel = f"tool{self.number}", instances, cancel
         self.code: int | None = None
         """None while it runs, or when it was killed."""
-        self.ended_at = inf
+        self.ended_at, self.printed = inf, StringIO()
         self.process = Process(world.network, self.name)
         told = f"leave {list(instances)} timeout={timeout_s} cancel={cancel}"
         self.scheduler.say(self.name, told)
-        given = {"instances": list(instances), "timeout": timeout_s, "people": sys.stdout}
+        given = {"instances": list(instances), "timeout": timeout_s, "people": self.printed}
         options = argparse.Namespace(**OPTIONS, **given, cancel=cancel)
         self.process.start(partial(self._run, options))
 
@@ -116,7 +116,9 @@ class Tool:
     def outdoes(self, other: "Tool") -> bool:
         """It leads out whom the other one has taken back, and may have had the last word: it began
         behind it, or went on for longer. "It ends behind the one that takes it back, because of
-        that": then it had not.
+        that": then it had not, and says so. "It does not reach the group; the other one finds
+        nothing to take back; now it gets in, and its time is over": it had.
         """
-        lasted = self.ended_at > other.ended_at and self.code in (None, 0)
+        told = self.code in (None, 0, 1) and "cancelled" not in self.printed.getvalue()
+        lasted = self.ended_at > other.ended_at and told
         return not self.cancel and (self.number > other.number or lasted)
