@@ -1,19 +1,22 @@
-"""`streamsx throughput` on the embedded broker: a program beside itself."""
+"""`python -m tests.support.throughput` on the embedded broker: a program beside itself."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
 
-from streamsx.tools.throughput import WORKER
+from tests.support.throughput.measuring import WORKER
+
+CHECKOUT = Path(__file__).parents[2]
 
 
 def test_a_program_beside_itself_is_about_as_fast() -> None:
     done = subprocess.run(
         [
-            sys.executable, "-m", "streamsx", "throughput", "--json",
+            sys.executable, "-m", "tests.support.throughput", "--json",
             "--records", "40000", "--repeat", "1", "--peer", WORKER.format("wordcount"),
         ],
-        check=False, capture_output=True, text=True,
+        check=False, capture_output=True, text=True, cwd=CHECKOUT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])

@@ -16,7 +16,7 @@ from typing import Self
 
 from streamsx.clock import Clock, SystemClock
 from streamsx.model import TopicPartition
-from streamsx.tools.peers.corpora import lines
+from streamsx.tools.demonstration.traffic import lines
 from tests.support.client import Client
 
 SEND_EVERY_S = 0.02

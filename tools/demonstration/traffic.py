@@ -16,7 +16,6 @@ from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.model import TopicPartition
 from streamsx.tools.cli.records import newest, writing
-from streamsx.tools.peers.corpora import lines
 
 PACE_MAX = 5_000.0
 """Lines per second. At full speed two workers drain the default before anything can be shown."""
@@ -25,6 +24,13 @@ RESERVE_S = 10.0
 TICK_S = 0.01
 TICK_MAX_S = 0.1
 """What a feed that was held up for longer has missed is not made up for."""
+
+
+def lines() -> list[str]:
+    """Of the standard library's help texts; not a blank one among them."""
+    from pydoc_data.topics import topics
+
+    return [line for text in topics.values() for line in text.splitlines() if line.strip()]
 
 
 def pace(records: int, left: int, *, shown: bool) -> float:

@@ -1,4 +1,4 @@
-"""`streamsx throughput`: records per CPU-second of a worker, beside another program on one broker.
+"""How the CPU time of a worker is measured, beside another program on one broker.
 
 Topics are filled first, with real text or with orders; then each program in turn, again and again,
 counts all their words, or adds up the orders of each user, with a group and a state directory of
@@ -16,21 +16,16 @@ import argparse
 import asyncio
 import os
 import shlex
-import tempfile
-from contextlib import ExitStack
 from itertools import islice, product
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from streamsx.clock import SystemClock
-from streamsx.config import whole
 from streamsx.errors import TaskFailed, UsageError
-from streamsx.tools.cli.command import Command, tell, value
+from streamsx.kafka.cluster import Cluster
+from streamsx.tools.cli.cluster import connected
 from streamsx.tools.cli.processes import OURS, Child
-
-if TYPE_CHECKING:
-    from streamsx.kafka.cluster import Cluster
+from tests.support.throughput.corpora import fill, orders, progress, text
 
 CLOCK = SystemClock()
 TOPIC = "throughput"
@@ -41,7 +36,7 @@ POLL_S = 0.05
 STALL_S = 120.0
 STOP_S = 30.0
 LOG_LINES = 3
-WORKER = f"{shlex.join(OURS)} worker streamsx.tools.peers.{{}} -l warning"
+WORKER = f"{shlex.join(OURS)} worker {__package__}.{{}} -l warning"
 CASES = {"wordcount": "B", "aggregate": "C"}
 """Of ours, and what peers call it."""
 
@@ -66,36 +61,6 @@ def rate(run: MeasuredRun, start: MeasuredRun) -> float:
     return (run.records - start.records) / cpu
 
 
-def main() -> None:
-    """Prints the rates and their ratios; the last line is JSON with --json."""
-    command = Command("throughput", "Measure a worker's records per CPU-second beside a peer.")
-    add = command.add_argument
-    add("--peer", metavar="COMMAND", help="the other program, as a shell would split it")
-    add("--case", choices=CASES, default="wordcount", help="of words in lines, or of orders")
-    add("--records", type=value(whole(1)), default=1_000_000, help="so many (1000000)")
-    add("--repeat", type=value(whole(1)), default=3, help="how often each is run (3)")
-    add("--bootstrap", help="a broker that is there (the embedded one)")
-    command.add_json()
-    command.run(measure)
-
-
-def measure(options: argparse.Namespace) -> None:
-    """Raises UsageError and others."""
-    from streamsx.kafka.security import PLAINTEXT
-    from streamsx.loops import run
-    from streamsx.testing import Broker
-
-    options.security = PLAINTEXT
-    with ExitStack() as stack:
-        options.bootstrap = options.bootstrap or stack.enter_context(Broker()).bootstrap
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamsx-throughput-"))
-        result = summary(run(rounds(options, Path(folder))))
-    if ratios := result.get("ratios"):
-        pairs = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"    ratio {median(ratios):.2f} (each pair: {pairs})", file=options.people)
-    tell(options, result)
-
-
 def summary(rates: dict[str, list[float]]) -> dict[str, Any]:
     """Rates of each program, and those of ours by the peer's of the same round."""
     found: dict[str, Any] = {name: [round(rate) for rate in some] for name, some in rates.items()}
@@ -107,9 +72,6 @@ def summary(rates: dict[str, list[float]]) -> dict[str, Any]:
 
 async def rounds(options: argparse.Namespace, root: Path) -> dict[str, list[float]]:
     """The rates of each program, over topics of this process: the broker may have others."""
-    from streamsx.tools.cli.cluster import connected
-    from streamsx.tools.peers.corpora import fill, orders, text
-
     programs = {"streamsx": WORKER.format(options.case)}
     programs |= {"peer": options.peer} if options.peer else {}
     rates: dict[str, list[float]] = {name: [] for name in programs}
@@ -139,10 +101,8 @@ async def rounds(options: argparse.Namespace, root: Path) -> dict[str, list[floa
     return rates
 
 
-async def measured(process: Child, cluster: "Cluster", topic: str, records: int) -> MeasuredRun:
+async def measured(process: Child, cluster: Cluster, topic: str, records: int) -> MeasuredRun:
     """Until the commit that leaves nothing: no line, and no word of a line. Then it is stopped."""
-    from streamsx.tools.peers.corpora import progress
-
     began = moved_at = CLOCK.now()
     last = None
     try:

@@ -1,4 +1,4 @@
-"""Totals per user, for `streamsx throughput`: an app of ours, told by the environment."""
+"""Totals per user, to be measured (`measuring`): an app of ours, told by the environment."""
 
 import os
 from typing import Any

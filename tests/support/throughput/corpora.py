@@ -1,6 +1,6 @@
 """What there is to work on: lines of real text, or orders; and how far a group has come with them.
 
-The same for everybody and in every run, in the demo too: orders are drawn from one seed.
+The same for everybody and in every run: orders are drawn from one seed.
 """
 
 import asyncio
@@ -16,16 +16,10 @@ from streamsx.kafka.batch import NO_TIMESTAMP
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.partitioner import partition_of
 from streamsx.tools.cli.records import writing
+from streamsx.tools.demonstration.traffic import lines
 
 ORDER_KEYS = 50_000
 ORDERS_FROM_MS = 1_700_000_000_000
-
-
-def lines() -> list[str]:
-    """Of the standard library's help texts; not a blank one among them."""
-    from pydoc_data.topics import topics
-
-    return [line for text in topics.values() for line in text.splitlines() if line.strip()]
 
 
 CorpusRow = tuple[bytes | None, bytes]
@@ -39,7 +33,7 @@ def text() -> Iterator[CorpusRow]:
 
 def orders() -> Iterator[CorpusRow]:
     """Orders as JSON, 150 bytes each, by one of ORDER_KEYS users; without end."""
-    rng = random.Random(1)  # noqa: S311  # no secret
+    rng = random.Random(1)  # no secret
     for number in count():
         user = b"user-%06d" % rng.randrange(ORDER_KEYS)
         yield user, (

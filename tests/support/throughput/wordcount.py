@@ -1,4 +1,4 @@
-"""The word count that `streamsx throughput` measures: an app of ours, told by the environment."""
+"""The word count that is measured (`measuring`): an app of ours, told by the environment."""
 
 import os
 

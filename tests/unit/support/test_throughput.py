@@ -1,9 +1,9 @@
-"""`streamsx throughput`: what is subtracted, what is compared."""
+"""Records per CPU-second: what is subtracted, what is compared."""
 
 import pytest
 
 from streamsx.errors import UsageError
-from streamsx.tools.throughput import MeasuredRun, rate, summary
+from tests.support.throughput.measuring import MeasuredRun, rate, summary
 
 
 def test_what_the_start_takes_is_not_in_the_rate() -> None:

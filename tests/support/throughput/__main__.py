@@ -1,0 +1,48 @@
+"""`python -m tests.support.throughput`: rates of ours and of a peer, and their ratios.
+
+Not here: how one is measured (`measuring`), what there is to work on (`corpora`).
+"""
+
+import argparse
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from streamsx.config import whole
+from streamsx.kafka.security import PLAINTEXT
+from streamsx.loops import run
+from streamsx.testing import Broker
+from streamsx.tools.cli.command import Command, tell, value
+from tests.support.throughput.measuring import CASES, rounds, summary
+
+
+def main() -> None:
+    """Prints the rates and their ratios; the last line is JSON with --json."""
+    command = Command("throughput", "Measure a worker's records per CPU-second beside a peer.")
+    command.prog = f"python -m {__package__}"
+    add = command.add_argument
+    add("--peer", metavar="COMMAND", help="the other program, as a shell would split it")
+    add("--case", choices=CASES, default="wordcount", help="of words in lines, or of orders")
+    add("--records", type=value(whole(1)), default=1_000_000, help="so many (1000000)")
+    add("--repeat", type=value(whole(1)), default=3, help="how often each is run (3)")
+    add("--bootstrap", help="a broker that is there (the embedded one)")
+    command.add_json()
+    command.run(measure)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Raises UsageError and others."""
+    options.security = PLAINTEXT
+    with ExitStack() as stack:
+        options.bootstrap = options.bootstrap or stack.enter_context(Broker()).bootstrap
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamsx-throughput-"))
+        result = summary(run(rounds(options, Path(folder))))
+    if ratios := result.get("ratios"):
+        pairs = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"    ratio {median(ratios):.2f} (each pair: {pairs})", file=options.people)
+    tell(options, result)
+
+
+if __name__ == "__main__":
+    main()
