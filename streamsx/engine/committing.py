@@ -6,15 +6,17 @@ the member's affair, and come back as tasks that were dropped.
 
 from collections.abc import Callable, Collection, Mapping
 
-from streamsx.clock import Clock
 from streamsx.engine import faults
 from streamsx.engine.active import Active
-from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.given import CACHE_SHARE, Given
+from streamsx.engine.journal import LOG
 from streamsx.engine.produce import Producer
 from streamsx.errors import STORE_FAULTS, TaskFailed, TaskStopped, ValueRefused
 from streamsx.lifecycle import commit
+from streamsx.lifecycle import task as life
 from streamsx.lifecycle.commit import CommitCycles
 from streamsx.lifecycle.denial import Denial
+from streamsx.lifecycle.reconcile import Happened
 from streamsx.model import TaskId, TopicPartition
 from streamsx.task.task import Sealed
 
@@ -29,6 +31,8 @@ to wait would save no write of them, and a task stands still while it is sealed,
 1.5 to write it). Rows that many records share do wait: 200,000 keys at 200,000 records a second are
 126,000 rows a second, and 174,000 in cycles of 50,000.
 """
+DIRTY_SHARE = CACHE_SHARE / 4
+"""Of the memory budget. More than this, and a commit does not wait for its interval."""
 FULL = 2
 """Times the dirty bytes that begin a cycle: what is sealed, and as much again meanwhile."""
 
@@ -43,9 +47,9 @@ Taken = Callable[[TaskId, Mapping[str, int]], None]
 
 
 class Committing:
-    """One per worker. `interval_s` counts from the end of a cycle; `dirty_bytes_max` cuts it, and
-    with twice as much nobody may make more. `patience_s`: how long a task that is suspended waits
-    for what its bodies have at hand; another one has to do that again.
+    """One per worker. The commit interval counts from the end of a cycle; too many dirty bytes cut
+    it, and with twice as many nobody may make more. `patience_s`: how long a task that is suspended
+    waits for what its bodies have at hand; another one has to do that again.
 
     `settled` hears of a suspended task of which Kafka has everything; `undone` of one whose dirty
     values cannot be encoded, `failed` of one that ends the worker by that, or by its disk.
@@ -53,25 +57,21 @@ class Committing:
 
     def __init__(
         self,
-        clock: Clock,
+        given: Given,
         producer: Producer,
         offsets: OffsetSender,
         taken: Taken,
-        journal: Journal,
-        spawn: Callable[..., object],
         *,
-        settled: Callable[[TaskId], None],
+        settled: Callable[[Happened], None],
         undone: Callable[[TaskId, ValueRefused | TaskStopped], None],
         failed: Callable[[TaskId, Exception], None],
-        interval_s: float,
-        dirty_bytes_max: int,
         patience_s: Callable[[], float],
     ) -> None:
-        self._clock, self._producer, self._offsets, self._taken = clock, producer, offsets, taken
-        self._journal, self._spawn = journal, spawn
+        self._clock, self._journal, self._spawn = given.clock, given.journal, given.owner.spawn
+        self._producer, self._offsets, self._taken = producer, offsets, taken
         self._settled, self._undone, self._failed = settled, undone, failed
-        self._interval_s, self._dirty_bytes_max = interval_s, dirty_bytes_max
-        self._patience_s = patience_s
+        self._patience_s, self._interval_s = patience_s, given.config.commit_interval_s
+        self._dirty_bytes_max = int(given.config.memory_budget_bytes * DIRTY_SHARE)
         self._machine = CommitCycles()
         self._in_cycle: dict[TaskId, Active] = {}
         self._number = 0
@@ -220,7 +220,7 @@ class Committing:
             match effect:
                 case commit.Flush():
                     faults.point("after_seal")
-                    self._spawn(self._flush(), name="flush")
+                    _ = self._spawn(self._flush(), name="flush")
                 case commit.CommitOffsets(sealed):
                     self._offsets(self._number, offsets_of(sealed))
                 case commit.Adopt(task, sealed, ends):
@@ -230,7 +230,7 @@ class Committing:
                         active.denied = active.paused = False
                     active.task.committed(sealed, active.ends(ends))
                 case commit.SuspendedSettled(task):
-                    self._settled(task)
+                    self._settled(Happened(task, life.Event.SETTLED))
         if self.idle:
             self._in_cycle.clear()
             if not was_idle:

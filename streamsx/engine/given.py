@@ -17,8 +17,8 @@ from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.topology.build import Topology
 from streamsx.topology.nodes import SubTopology
 
-BLOCKS_SHARE, BUFFERS_SHARE = 0.20, 0.15
-"""Of the memory budget: RocksDB's blocks and write buffers."""
+CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE = 0.40, 0.20, 0.15
+"""Of the memory budget: decoded objects; RocksDB's blocks and write buffers."""
 
 OpenRows = Callable[[Path, str], Rows]
 """Opens the rows in a folder, with their layout. Raises StoreLocked, StoreCorrupt,

@@ -7,17 +7,18 @@ no later; those that only follow at the end. Strict order is measured better tha
 less down time).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from streamsx.clock import Clock
 from streamsx.engine import faults
 from streamsx.engine.fetch import Fetcher
-from streamsx.engine.journal import Journal
+from streamsx.engine.given import Given
 from streamsx.errors import STORE_FAULTS
 from streamsx.kafka.admin import Bounds
-from streamsx.lifecycle import reconcile, restore
+from streamsx.lifecycle import restore
+from streamsx.lifecycle import task as life
+from streamsx.lifecycle.reconcile import Happened
 from streamsx.lifecycle.restore import Restore
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows, holds_rows
@@ -37,8 +38,7 @@ class Store:
     rows: Rows
     machine: Restore
     writes: Iterator[tuple[bytes, bytes | None]] | None = None
-    """What is left of the last `Write`."""
-    position: int = 0
+    """What is left of the batch that is being written."""
 
 
 @dataclass(slots=True)
@@ -51,10 +51,6 @@ class Restoring:
     told_at: float = 0.0
 
     @property
-    def opened(self) -> bool:
-        return all(store.machine.state is not restore.RestoreState.OPENING for store in self.stores)
-
-    @property
     def done(self) -> bool:
         """Active: all at the end. Learner: all near enough. Written, in both cases."""
         wanted = (
@@ -63,57 +59,60 @@ class Restoring:
         return all(store.machine.state is wanted for store in self.stores)
 
     @property
-    def lag(self) -> int | None:
-        """Records of the worst store behind the end; None before the ends are known."""
-        return max((s.machine.lag for s in self.stores), default=0) if self.opened else None
+    def lag(self) -> int:
+        """Records of the worst store behind the end."""
+        return max(store.machine.lag for store in self.stores)
 
     def order(self) -> tuple[bool, bool, int, TaskId]:
-        return self.role is not Role.ACTIVE, self.done, self.lag or 0, self.task
+        return self.role is not Role.ACTIVE, self.done, self.lag, self.task
 
 
 class Restorer:
-    """All tasks of a worker that are not running. `kept`: where a store is set aside, by name and
-    partition; `limit`: records, when a learner is near.
+    """All tasks of a worker whose ends are known and that do not run. `restored` hears how the
+    stores of one stand, each time that may have changed; `failed` of one whose disk is full.
     """
 
     def __init__(
         self,
-        clock: Clock,
+        given: Given,
         fetcher: Fetcher,
-        journal: Journal,
-        restored: Callable[[reconcile.Restored], None],
+        restored: Callable[[Happened], None],
         failed: Callable[[TaskId, Exception], None],
-        kept: Callable[[str, int], str],
-        *,
-        limit: int,
     ) -> None:
-        self._clock, self._fetcher, self._journal = clock, fetcher, journal
-        self._restored, self._failed, self._kept, self._limit = restored, failed, kept, limit
+        self._clock, self._journal, self._kept = given.clock, given.journal, given.directory.kept
+        self._fetcher, self._restored, self._failed = fetcher, restored, failed
+        self._limit = given.config.acceptable_recovery_lag
         self._tasks: dict[TaskId, Restoring] = {}
         self._by_changelog: dict[TopicPartition, Store] = {}
 
     # -- tasks come and go
 
-    def add(self, task: TaskId, role: Role, name: str, tp: TopicPartition, rows: Rows) -> None:
-        """One store of a task; `ends` sets it going."""
-        restoring = self._tasks.setdefault(task, Restoring(task, role))
-        machine = Restore(follows=role is not Role.ACTIVE, limit=self._limit)
-        store = self._by_changelog[tp] = Store(restoring, name, tp, rows, machine)
-        restoring.stores.append(store)
-
-    def ends(self, task: TaskId, role: Role, bounds: dict[TopicPartition, Bounds]) -> bool:
-        """The ends of its changelogs as of now; whether something is left to restore.
+    def ends(
+        self,
+        task: TaskId,
+        role: Role,
+        changelogs: Mapping[str, TopicPartition],
+        rows: Mapping[str, Rows],
+        bounds: Mapping[TopicPartition, Bounds],
+    ) -> bool:
+        """The ends of its changelogs as of now, which set it going; whether something is left to
+        restore. `changelogs`, `rows`: by store.
 
         A learner may be made active while its first ends are being read: then these are the first.
         """
+        if task not in self._tasks:
+            restoring = self._tasks[task] = Restoring(task, role)
+            for name, tp in changelogs.items():
+                machine = Restore(follows=role is not Role.ACTIVE, limit=self._limit)
+                self._by_changelog[tp] = Store(restoring, name, tp, rows[name], machine)
+            restoring.stores = [self._by_changelog[tp] for tp in changelogs.values()]
         restoring = self._tasks[task]
         restoring.role = role
         for store in restoring.stores:
             start, end = bounds[store.changelog]
             if store.machine.state is restore.RestoreState.OPENING:
-                rows = store.rows
-                opened = restore.Opened(rows.position(), holds_rows(rows), start, end)
-                self._step(store, opened)
+                held = store.rows
+                self._step(store, restore.Opened(held.position(), holds_rows(held), start, end))
             if role is Role.ACTIVE and store.machine.follows:
                 self._step(store, restore.Promoted(end))
         return not restoring.done
@@ -149,8 +148,6 @@ class Restorer:
         """Read and write until the time is over; whether anything was done."""
         worked = False
         for restoring in sorted(self._tasks.values(), key=Restoring.order):
-            if not restoring.opened:
-                continue
             try:
                 for store in list(restoring.stores):
                     while self._clock.now() < until and self._advance(store):
@@ -178,8 +175,8 @@ class Restorer:
         batch = self._fetcher.take(store.changelog)
         if batch is None or machine.state is restore.RestoreState.DONE:
             return False
-        keys = local_keys(batch.keys)
-        self._step(store, restore.Fetched(keys, batch.values, batch.next_offset))
+        store.writes = iter(restore.newest(local_keys(batch.keys), batch.values).items())
+        self._step(store, restore.Fetched(len(batch.keys), batch.next_offset))
         return True
 
     def _write(self, store: Store) -> None:
@@ -187,7 +184,7 @@ class Restorer:
         part = dict(islice(store.writes, WRITE_ROWS))
         if last := len(part) < WRITE_ROWS:
             store.writes = None
-        store.rows.write(part, store.position if last else None)
+        store.rows.write(part, store.machine.writing if last else None)
         faults.point("during_restore")
         if last:
             self._step(store, restore.Written())
@@ -195,21 +192,20 @@ class Restorer:
     # -- effects
 
     def _step(self, store: Store, event: restore.Event) -> None:
+        before = store.machine.state
         for effect in store.machine.step(self._clock.now(), event):
             match effect:
                 case restore.Empty(why, keep):
                     self._empty(store, why, keep=keep)
                 case restore.Read(offset):
                     self._fetcher.add(store.changelog, offset)
-                case restore.Write(rows, position):
-                    store.writes, store.position = iter(rows.items()), position
-                case restore.Stands():
-                    restoring = store.of
-                    if restoring.done:
-                        self._tell(restoring)
-                    self._restored(
-                        reconcile.Restored(restoring.task, restoring.role, restoring.done)
-                    )
+        if store.machine.state is before:
+            return
+        restoring = store.of
+        if restoring.done:
+            self._tell(restoring)
+        stands = life.Event.REACHED_END if restoring.done else life.Event.FELL_BEHIND
+        self._restored(Happened(restoring.task, stands, restoring.role))
 
     def _empty(self, store: Store, why: str, *, keep: bool) -> None:
         store.writes = None

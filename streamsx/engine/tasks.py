@@ -22,10 +22,9 @@ from streamsx.engine.dormant import Dormant, kept
 from streamsx.engine.failures import damage
 from streamsx.engine.fetch import Fetcher, limits_of
 from streamsx.engine.gaps import Gap
-from streamsx.engine.given import Given
+from streamsx.engine.given import CACHE_SHARE, Given
 from streamsx.engine.journal import LOG
 from streamsx.engine.produce import Producer
-from streamsx.engine.promotions import Promotions
 from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
@@ -42,10 +41,6 @@ from streamsx.task.policy import Policy
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
-CACHE_SHARE = 0.40
-"""Of the memory budget: decoded objects."""
-DIRTY_SHARE = CACHE_SHARE / 4
-"""More than this, and a commit does not wait for its interval."""
 PATIENCE_SHARE = 1 / 2
 """Of the time in which a task has to be released: the rest is for its last commit."""
 
@@ -101,16 +96,10 @@ class Tasks:
         self.changelogs = Fetcher(
             cluster, clock, "restore", log, arrived.set, self.changelog_cut, damaged
         )
-        self.restorer = Restorer(
-            clock, self.changelogs, journal, self.feed, self.failed, given.directory.kept,
-            limit=config.acceptable_recovery_lag,
-        )  # fmt: skip
+        self.restorer = Restorer(given, self.changelogs, self.feed, self.failed)
         self.committing = Committing(
-            clock, producer, door.commit, purging.committed, journal, given.owner.spawn,
-            settled=self._settled, undone=self.undone, failed=self.failed,
-            interval_s=config.commit_interval_s,
-            dirty_bytes_max=int(config.memory_budget_bytes * DIRTY_SHARE),
-            patience_s=self._patience_s,
+            given, producer, door.commit, purging.committed, settled=self.feed, undone=self.undone,
+            failed=self.failed, patience_s=self._patience_s,
         )  # fmt: skip
         self.holdings = Holdings()
         self.actives: dict[TaskId, Active] = {}
@@ -125,16 +114,15 @@ class Tasks:
         """Tasks that were undone: how far each had come, and why. Whoever gets one, maybe this
         worker, knows nothing of it."""
         self._jobs = Jobs(given.owner.spawn, self.failed)
-        self._promotions = Promotions(journal)
+        self._granted: dict[TaskId, tuple[float, int]] = {}
+        """Learners that became active, until they are handed over: when the assignment said so, and
+        how far behind they were."""
         self._events: deque[reconcile.Event] = deque()
         self._feeding = False
 
     def _patience_s(self) -> float:
         revoke_s = self._given.config.revoke_timeout_s
         return PATIENCE_SHARE * (LAST_COMMIT_S if self._door.leaving else revoke_s)
-
-    def _settled(self, task: TaskId) -> None:
-        self.feed(Happened(task, life.Event.SETTLED))
 
     # -- what happens
 
@@ -161,7 +149,7 @@ class Tasks:
         now = self._given.clock.now()
         for task in tasks:
             if task in self.holdings and self.holdings.of(task).role is Role.LEARNER:
-                self._promotions.begin(task, self.restorer.lag(task) or 0, now)
+                self._granted[task] = now, self.restorer.lag(task) or 0
 
     def processed(self, active: Active, now: float, *, more: bool) -> None:
         """The loop has handed records of a task on."""
@@ -169,7 +157,7 @@ class Tasks:
         if active.first:
             active.first = False
             self._given.journal("first_record", task=str(active.id))
-            self._promotions.done(active.id, now)
+            self._handed_over(active.id, now)
 
     def gaps(self, now: float) -> dict[TaskId, float]:
         """Seconds that each task has stood still at most since it was last asked; none of those
@@ -197,12 +185,17 @@ class Tasks:
         self.feed(Happened(task, life.Event.FAIL))
 
     def handed_over(self) -> None:
-        """Looked at now and then, for tasks that were promoted and find no input."""
+        """Looked at now and then: a task that was promoted and finds no input is since it runs."""
+        for task in sorted(self._granted.keys() & self.actives.keys()):
+            active = self.actives[task]
+            if all(map(self.fetcher.caught_up, active.sources)):
+                self._handed_over(task, active.gap.last)
 
-        def no_input(task: TaskId) -> bool:
-            return all(map(self.fetcher.caught_up, self.actives[task].sources))
-
-        self._promotions.idle(self.actives, no_input)
+    def _handed_over(self, task: TaskId, at: float) -> None:
+        if task in self._granted:
+            granted_at, lag = self._granted.pop(task)
+            ms = round((at - granted_at) * 1000, 1)
+            self._given.journal("promoted", task=str(task), lag=lag, handover_ms=ms, at=at)
 
     # -- logs that were cut
 
@@ -233,31 +226,34 @@ class Tasks:
     # -- effects
 
     def _perform(self, effect: reconcile.Effect) -> None:
-        match effect:
-            case reconcile.Open(task, role):
-                self._jobs.start(task, self._open(task, role), "open")
-            case reconcile.ReadEnds(task, role):
+        if isinstance(effect, reconcile.TaskMoved):
+            self._moved(effect)
+            return
+        task = effect.task
+        match effect.effect:
+            case life.Effect.OPEN:
+                self._jobs.start(task, self._open(task), "open")
+            case life.Effect.PLACE:
+                self._spawn(self._find_positions(task, effect.number), f"positions of {task}")
+            case life.Effect.READ_ENDS:
+                role = self.holdings.of(task).role
                 self._jobs.start(task, self._read_ends(task, role), "ends of")
-            case reconcile.TaskMoved():
-                self._moved(effect)
-            case reconcile.FetchPositions(task, number):
-                self._spawn(self._find_positions(task, number), f"positions of {task}")
-            case reconcile.Release(task, number):
+            case life.Effect.CLOSE:
+                self._jobs.start(task, self._close(task), "close")
+            case life.Effect.RELEASE:
                 self._anew.pop(task, None)
                 self._stop(task)
-                self._door.released(task, number)
-            case reconcile.Do(task, what):
+                self._door.released(task, effect.number)
+            case what:
                 self._do(task, what)
 
     def _do(self, task: TaskId, what: life.Effect) -> None:
         match what:
-            case life.Effect.CLOSE:
-                self._jobs.start(task, self._close(task), "close")
+            case life.Effect.RUN:
+                self._run(task)
             case life.Effect.READY:
                 self._given.journal("learner_ready", task=str(task), lag=self.restorer.lag(task))
                 self._door.ready()
-            case life.Effect.RUN:
-                self._run(task)
             case life.Effect.SUSPEND:
                 self.actives[task].suspended = True
                 self.committing.suspend(self.actives[task])
@@ -268,7 +264,7 @@ class Tasks:
             case life.Effect.FORGET:
                 self.committing.lose(task)
                 self._stop(task)
-                self._producer.drop(self._changelogs(task))
+                self._producer.drop(self._changelogs(task).values())
                 self._closing[task].task.aborted()
 
     def _moved(self, moved: reconcile.TaskMoved) -> None:
@@ -278,25 +274,23 @@ class Tasks:
         if moved.new is TaskState.SUSPENDED:
             told["last_record"] = self.actives[moved.task].gap.last
         self._given.journal("task", task=str(moved.task), **told)
-        if moved.new is TaskState.RUNNING:
-            self._promotions.running(moved.task, self._given.clock.now())
 
-    async def _open(self, task: TaskId, role: Role) -> None:
-        plan = self._plans[task.subtopology]
+    async def _open(self, task: TaskId) -> None:
         rows = self._rows[task] = dict[str, Rows]()
         self.dormant.remove(task)
-        for node in plan.stores:
+        for node in self._plans[task.subtopology].stores:
             rows[node.name] = await self._stores.open(task, node)
-        for name, tp in plan.changelogs(task.partition).items():
-            self.restorer.add(task, role, name, tp, rows[name])
         self.feed(Happened(task, life.Event.STORES_OPEN))
 
     async def _read_ends(self, task: TaskId, role: Role) -> None:
         behind = False
         if changelogs := self._changelogs(task):
-            behind = self.restorer.ends(task, role, await self.bounds.of(changelogs))
-        self.feed(reconcile.EndsKnown(task, role, behind=behind))
-        self.feed(reconcile.Restored(task, role, done=not behind))
+            bounds = await self.bounds.of(changelogs.values())
+            behind = self.restorer.ends(task, role, changelogs, self._rows[task], bounds)
+        known = life.Event.BEHIND if behind else life.Event.AT_END
+        stands = life.Event.FELL_BEHIND if behind else life.Event.REACHED_END
+        for event in (known, stands):
+            self.feed(Happened(task, event, role))
 
     def _run(self, task: TaskId) -> None:
         self.restorer.remove(task)
@@ -354,7 +348,7 @@ class Tasks:
             plan = self._plans[task.subtopology]
             self.dormant.add(task, kept(plan, task.partition, rows), lag)
         self._positions.pop(task, None)
-        self._promotions.drop(task)
+        self._granted.pop(task, None)
         await self._as_far(self._stores.close(task, rows))
         self.feed(Happened(task, life.Event.CLOSED))
 
@@ -365,8 +359,8 @@ class Tasks:
         except STORE_FAULTS as error:
             self._given.owner.fail(error)
 
-    def _changelogs(self, task: TaskId) -> list[TopicPartition]:
-        return list(self._plans[task.subtopology].changelogs(task.partition).values())
+    def _changelogs(self, task: TaskId) -> dict[str, TopicPartition]:
+        return self._plans[task.subtopology].changelogs(task.partition)
 
     async def _find_positions(self, task: TaskId, number: int) -> None:
         """What is committed, offset and metadata; where nothing is, the offset to begin with by
@@ -377,7 +371,7 @@ class Tasks:
             self._positions[task] = {
                 tp.topic: (begin.get(tp, offset), text) for tp, (offset, text) in found.items()
             }
-        self.feed(reconcile.PositionsKnown(task, number))
+        self.feed(Happened(task, life.Event.POSITIONS_KNOWN, number=number))
 
 
 async def write_out(task: Task) -> None:

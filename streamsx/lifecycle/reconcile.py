@@ -50,7 +50,7 @@ class TasksAssigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The group wants these back. `number`: the member's, to be repeated with each Release. Of some
+    """The group wants these back. `number`: the member's, to be repeated with each RELEASE. Of some
     it wants only a part: what is `kept` is still ours.
     """
 
@@ -68,46 +68,22 @@ class TasksLost:
 
 
 @dataclass(frozen=True, slots=True)
-class PositionsKnown:
-    """Answers `FetchPositions` of this number."""
-
-    task: TaskId
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndsKnown:
-    """Answers `ReadEnds`. `behind`: something is left to restore."""
-
-    task: TaskId
-    role: Role
-    behind: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """How its stores stand, each time that may have changed.
-
-    `role`: as what they are restored; `done`: all at the end (active) or near enough (learner), and
-    written.
-    """
-
-    task: TaskId
-    role: Role
-    done: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Happened:
-    """What needs no more words than the event itself; one of these:
+    """What has become of a task, or of an effect:
 
     STORES_OPEN, FAIL and CLOSED answer OPEN and CLOSE: FAIL where stores cannot be opened or read,
     and by a task's policy. STORES_OPEN may come while the task is closing. SETTLED answers SUSPEND.
-    STOP and UNDO are of a task that runs, or is suspended.
+    STOP and UNDO are of a task that runs, or is suspended. POSITIONS_KNOWN answers the PLACE of
+    this `number`; AT_END and BEHIND answer READ_ENDS: nothing, or something, is left to restore.
+    REACHED_END and FELL_BEHIND say how its stores stand, each time that may have changed: all at
+    the end (active) or near enough (learner) and written, or not. `role`: as what they are
+    restored.
     """
 
     task: TaskId
     event: life.Event
+    role: Role | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,52 +91,23 @@ class Ended:
     """The member is out of the group for good: what is still held is closed."""
 
 
-Answer = PositionsKnown | EndsKnown | Restored | Happened
-Event = TasksPlanned | TasksAssigned | Revoked | TasksLost | Ended | Answer
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Make or open its stores."""
-
-    task: TaskId
-    role: Role
-
-
-@dataclass(frozen=True, slots=True)
-class FetchPositions:
-    """Ask for its committed offsets as of now."""
-
-    task: TaskId
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReadEnds:
-    """Ask for the bounds of its changelogs as of now. Nothing is answered after a CLOSE."""
-
-    task: TaskId
-    role: Role
+Event = TasksPlanned | TasksAssigned | Revoked | TasksLost | Ended | Happened
 
 
 @dataclass(frozen=True, slots=True)
 class Do:
-    """What needs no more words than the effect itself; one of these:
+    """What is to be done about a task, in the role that it has by now; one of these:
 
-    RUN: make the task and feed it from its committed positions. READY: tell the group that this
-    learner may be made active. SUSPEND: feed it nothing more, answered by SETTLED. STOP: its bodies
-    end too; what it has done is committed all the same. FORGET: drop everything that is not
-    committed. CLOSE: write what is committed, close its stores, answered by CLOSED.
-    """
+    OPEN: make or open its stores. PLACE: ask for its committed offsets as of now. READ_ENDS: ask
+    for the bounds of its changelogs as of now; nothing is answered after a CLOSE. RUN: make the
+    task and feed it from its committed positions. READY: tell the group that this learner may be
+    made active. SUSPEND: feed it nothing more, answered by SETTLED. STOP: its bodies end too; what
+    it has done is committed all the same. RELEASE: feed it no more, and tell the group that what it
+    wanted of it is free. FORGET: drop everything that is not committed. CLOSE: write what is
+    committed, close its stores, answered by CLOSED.
 
-    task: TaskId
-    effect: life.Effect
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Feed it no more, and tell the group that what it wanted of it is free; answers `Revoked` of
-    this number, and is 0 where nothing was wanted.
+    `number`: of a PLACE, to be repeated with the answer; of a RELEASE that of the `Revoked` which
+    it answers, 0 where nothing was wanted.
 
     A release without a number could be taken for the answer to a later revoke: m is busy with user
     code for a second; meanwhile its member is fenced, joins again, is given 1_0 and asked for it
@@ -168,7 +115,8 @@ class Release:
     """
 
     task: TaskId
-    number: int
+    effect: life.Effect
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +129,7 @@ class TaskMoved:
     new: TaskState
 
 
-Effect = Open | FetchPositions | ReadEnds | Do | Release | TaskMoved
+Effect = Do | TaskMoved
 
 
 @dataclass(slots=True)
@@ -244,26 +192,28 @@ class Holdings:
                     self._lost(self._held[task], kept=task in kept)
             case Ended():
                 self._ended()
-            case _:
+            case Happened():
                 self._answered(event)
         return self._effects
 
-    def _answered(self, event: Answer) -> None:
-        held = self._held.get(event.task)
+    def _answered(self, answer: Happened) -> None:
+        held = self._held.get(answer.task)
         if held is None:
             return  # asked for a holding that is over
-        match event:
-            case PositionsKnown(_, number) if number == held.number:
-                held.number = 0
-                self._hear(held, life.Event.POSITIONS_KNOWN)
-            case EndsKnown(_, role, behind):
-                at_end = role is held.life.role and not behind  # else too old to run on
-                self._hear(held, life.Event.AT_END if at_end else life.Event.BEHIND)
-            case Restored(_, role, done) if role is held.life.role:  # else of before a promotion
-                self._hear(held, life.Event.REACHED_END if done else life.Event.FELL_BEHIND)
-            case Happened(_, life.Event.CLOSED):
+        told, older = answer.event, answer.role is not held.life.role
+        match told:
+            case life.Event.POSITIONS_KNOWN:
+                if answer.number == held.number:
+                    held.number = 0
+                    self._hear(held, told)
+            case life.Event.AT_END | life.Event.BEHIND:
+                self._hear(held, life.Event.BEHIND if older else told)  # too old to run on
+            case life.Event.REACHED_END | life.Event.FELL_BEHIND:
+                if not older:  # else of before a promotion
+                    self._hear(held, told)
+            case life.Event.CLOSED:
                 self._closed(held)
-            case Happened(_, told):
+            case _:
                 self._step(held, told)
 
     # -- from the group
@@ -295,7 +245,7 @@ class Holdings:
     def _revoked(self, task: TaskId, number: int, *, kept: bool) -> None:
         held = self._held.get(task)
         if held is None:  # it failed and was closed
-            self._effects.append(Release(task, number))
+            self._effects.append(Do(task, life.Effect.RELEASE, number))
         else:
             held.afterwards, held.revoke = Role.ACTIVE if kept else None, number
             self._step(held, life.Event.REVOKE)
@@ -342,17 +292,13 @@ class Holdings:
             self._effects.append(TaskMoved(task, alive.role, old, alive.state))
         for effect in effects:
             match effect:
-                case life.Effect.OPEN:
-                    self._effects.append(Open(task, alive.role))
                 case life.Effect.PLACE:
                     self._number = held.number = self._number + 1
-                    self._effects.append(FetchPositions(task, held.number))
-                case life.Effect.READ_ENDS:
-                    self._effects.append(ReadEnds(task, alive.role))
+                    self._effects.append(Do(task, effect, held.number))
                 case life.Effect.READY:
                     self._announce(held)
                 case life.Effect.RELEASE:
-                    self._effects.append(Release(task, held.revoke))
+                    self._effects.append(Do(task, effect, held.revoke))
                 case life.Effect.ANEW:
                     held.afterwards = Role.ACTIVE
                 case _:

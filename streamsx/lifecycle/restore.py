@@ -19,7 +19,7 @@ Not here: fetching, RocksDB, how long a slice may take, which store goes first.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -52,16 +52,15 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Changelog records in order of their offsets. None as a value deletes."""
+    """So many records of the changelog are being written, and with the last of them `position`."""
 
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    next_offset: int
+    records: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The last `Write` is in the store."""
+    """All that was fetched is in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,37 +103,22 @@ class Read:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """Newest value per key in ascending order, the position in the last batch of it."""
-
-    rows: Mapping[bytes, bytes | None]
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stands:
-    """At its end, or near enough, or not any more. `lag`: records behind; 0 for an active."""
-
-    near: bool
-    lag: int
-
-
-Effect = Empty | Read | Write | Stands
+Effect = Empty | Read
 
 
 class Restore:
     """One store. `follows`: of a learner, which has no end; `limit`: records, when it is near.
 
-    `records`: how many were applied; `position`: next offset by what is written.
+    `records`: how many were applied; `position`: next offset by what is written; `writing`: by what
+    is being written, None when nothing is.
     """
 
     def __init__(self, *, follows: bool, limit: int) -> None:
         self.state, self.follows, self.limit = RestoreState.OPENING, follows, limit
         self.position, self.began, self.end = 0, 0, 0
         self.records = 0
-        self._writing: int | None = None
-        self.story: deque[tuple[float, str, RestoreState, int, int]] = deque(maxlen=STORY_STEPS)
+        self.writing: int | None = None
+        self.story: deque[tuple[float, Event, RestoreState, int, int]] = deque(maxlen=STORY_STEPS)
 
     @property
     def lag(self) -> int:
@@ -148,26 +132,32 @@ class Restore:
 
     def step(self, now: float, event: Event) -> list[Effect]:
         """The effects of one event, in order. Raises InvalidTransition with the story."""
-        name = type(event).__name__
-        self.story.append((now, name, self.state, self.position, self.end))  # rows are megabytes
+        self.story.append((now, event, self.state, self.position, self.end))
+        effects = self._decide(event)
+        self._settle()
+        return effects
+
+    def _decide(self, event: Event) -> list[Effect]:
         match event:
             case Opened() if self.state is RestoreState.OPENING:
                 return self._opened(event)
-            case Fetched() if self.state in READS and self._writing is None:
-                return self._fetched(event)
-            case Written() if self.state in READS and self._writing is not None:
-                self.position, self._writing = self._writing, None
-                return self._settled()
+            case Fetched(records, position) if self.state in READS and self.writing is None:
+                self.records, self.writing = self.records + records, position
+            case Written() if self.state in READS and self.writing is not None:
+                self.position, self.writing = self.writing, None
             case EndMoved(end) if self.state in READS:
                 self.end = max(self.end, end) if self.follows else self.end
-                return self._settled()
             case OutOfRange(start, end) if self.state in READS:
                 return self._restart(Empty(cut(self.position, start, end), keep=True), start, end)
             case Promoted(end) if self.state in READS:
                 self.follows, self.end = False, end
                 self.state = RestoreState.READING
-                return self._settled()
-        raise InvalidTransition(f"restore: {name} while {self.state.value}: {list(self.story)}")
+            case _:
+                name = type(event).__name__
+                raise InvalidTransition(
+                    f"restore: {name} while {self.state.value}: {list(self.story)}"
+                )
+        return []
 
     def _opened(self, event: Opened) -> list[Effect]:
         self.state, self.end = RestoreState.READING, event.end
@@ -177,36 +167,24 @@ class Restore:
         if event.position is not None and (why := cut(event.position, event.start, event.end)):
             return self._restart(Empty(why, keep=True), event.start, event.end)
         self.position = self.began = event.start if event.position is None else event.position
-        return [Read(self.position), *self._settled()]
+        return [Read(self.position)]
 
     def _restart(self, first: Empty, start: int, end: int) -> list[Effect]:
         """Deletes in the gap are unknown, so nothing that is there can be used."""
         self.state = RestoreState.READING
         self.position = self.began = start
-        self.end, self._writing = (max(self.end, end) if self.follows else end), None
-        return [first, Read(start), *self._settled()]
+        self.end, self.writing = (max(self.end, end) if self.follows else end), None
+        return [first, Read(start)]
 
-    def _fetched(self, event: Fetched) -> list[Effect]:
-        newest = dict(zip(event.keys, event.values, strict=True))
-        newest.pop(None, None)
-        self.records += len(event.keys)
-        self._writing = event.next_offset
-        rows = {key: newest[key] for key in sorted(key for key in newest if key is not None)}
-        return [Write(rows, event.next_offset)]
-
-    def _settled(self) -> list[Effect]:
+    def _settle(self) -> None:
+        """What its position and the end make of it."""
         if not self.follows:
-            if self._writing is not None or self.position < self.end:
-                return []
-            self.state = RestoreState.DONE
-            return [Stands(near=True, lag=0)]
-        if self.state is RestoreState.READING and self.lag <= self.limit:
+            if self.writing is None and self.position >= self.end:
+                self.state = RestoreState.DONE
+        elif self.state is RestoreState.READING and self.lag <= self.limit:
             self.state = RestoreState.TAILING
-            return [Stands(near=True, lag=self.lag)]
-        if self.state is RestoreState.TAILING and self.lag > FALLS_BACK_AT_LIMITS * self.limit:
+        elif self.lag > FALLS_BACK_AT_LIMITS * self.limit:
             self.state = RestoreState.READING
-            return [Stands(near=False, lag=self.lag)]
-        return []
 
 
 READS: Final = frozenset({RestoreState.READING, RestoreState.TAILING})
@@ -219,3 +197,13 @@ def cut(position: int, start: int, end: int) -> str:
     if position > end:
         return f"the changelog ends at {end}, the store says {position}"
     return ""
+
+
+def newest(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None]
+) -> dict[bytes, bytes | None]:
+    """Of changelog records in order of their offsets, the last of each key, in ascending order.
+    None as a value deletes; a record without a key is nobody's.
+    """
+    last = dict(zip(keys, values, strict=True))
+    return {key: last[key] for key in sorted(key for key in last if key is not None)}

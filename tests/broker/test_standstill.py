@@ -7,22 +7,26 @@ may use the machine, and the broker's thread is another one.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from streamsx.app.app import App
 from streamsx.clock import SystemClock
 from streamsx.engine.active import Active
 from streamsx.engine.actor import GatedActor
 from streamsx.engine.committing import Committing
 from streamsx.engine.gaps import Gap
-from streamsx.engine.journal import Journal
+from streamsx.engine.given import Given
 from streamsx.engine.produce import Producer
 from streamsx.kafka.cluster import Cluster
+from streamsx.lifecycle.reconcile import Happened
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.cache import CachedStore
+from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.batch import Batch
@@ -31,6 +35,7 @@ from streamsx.task.stream import RUNNING
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing import Broker
 from streamsx.topology.nodes import AgentNode, Source, SubTopology
+from tests.support.given import Nobody, given_of
 
 ROWS, COMMITS, BATCH = 50_000, 3, 5000
 STANDSTILL_MS = 20.0
@@ -53,7 +58,7 @@ SOURCE = Source("src", text, text, agents=(AgentNode("keep", keep),))
 PLAN = SubTopology(0, (SOURCE,), (NODE,))
 
 
-def settled(task: TaskId) -> None: ...
+def settled(event: Happened) -> None: ...
 
 
 def ends(task: TaskId, error: Exception) -> None:
@@ -79,6 +84,11 @@ class Turns:
         self.parts.append(((time.thread_time() - began) * 1000, what))
 
 
+class Spawning(Nobody):
+    def __init__(self, jobs: asyncio.TaskGroup) -> None:
+        self.spawn = jobs.create_task  # type: ignore[assignment]
+
+
 async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tuple[float, str]]]:
     clock, cluster = SystemClock(), Cluster(bootstrap)
     await cluster.start()
@@ -96,10 +106,14 @@ async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tupl
         stores = {"words": CachedStore(NODE, rows, 200 * MB)}
         task = Task(PLAN, 0, stores, producer, start, Policy(), TaskMetadata({"src": 0}))
         active = Active(task, Gap())
+        app = App("app", broker=f"kafka://{bootstrap}", commit_interval=0, memory_budget=10 << 40)
+        directory = StateDirectory(folder / "state", "app")
+        given = replace(given_of(app, directory), owner=Spawning(jobs))
         for commit in range(COMMITS):
             await fill(task, commit)
-            found.append(await commit_of(active, producer, clock, jobs))
+            found.append(await commit_of(active, producer, given))
         task.close()
+        directory.release()
     rows.close()
     await cluster.stop()
     return found
@@ -116,19 +130,16 @@ async def fill(task: Task, commit: int) -> None:
             await asyncio.sleep(0)
 
 
-async def commit_of(
-    active: Active, producer: Producer, clock: SystemClock, jobs: asyncio.TaskGroup
-) -> list[tuple[float, str]]:
-    turns, loop = Turns(), asyncio.get_running_loop()
+async def commit_of(active: Active, producer: Producer, given: Given) -> list[tuple[float, str]]:
+    turns, loop, clock = Turns(), asyncio.get_running_loop(), given.clock
 
     def offset_commit(number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         assert offsets
         loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset())
 
     committing = Committing(
-        clock, producer, offset_commit, taken, Journal("i", clock), jobs.create_task,
-        settled=settled, undone=ends, failed=ends,
-        interval_s=0.0, dirty_bytes_max=1 << 40, patience_s=lambda: 0.0,
+        given, producer, offset_commit, taken, settled=settled, undone=ends, failed=ends,
+        patience_s=lambda: 0.0,
     )  # fmt: skip
     turns.timed("begin", committing.consider, clock.now(), [active])
     while not committing.idle:

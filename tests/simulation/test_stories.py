@@ -11,8 +11,7 @@ import pytest
 
 from streamsx.assignor.wire import read_assignment
 from streamsx.broker.classic import GroupState
-from streamsx.engine.committing import FULL
-from streamsx.engine.tasks import DIRTY_SHARE
+from streamsx.engine.committing import DIRTY_SHARE, FULL
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -329,7 +328,8 @@ def test_who_stayed_and_lost_everything_later_leaves_cleanly_in_the_end() -> Non
 
 def test_a_member_that_is_about_to_go_learns_nothing_more() -> None:
     """What its last plan had it learn was opened beside its last commits."""
-    with group(alive=1, words=12, max_learners=1, rate=120.0) as made:
+    # So many records that each task has some to commit whenever that plan comes.
+    with group(alive=1, words=12, max_learners=1, rate=240.0) as made:
         home = made.homes[1]
 
         class Ends(Check):

@@ -1,7 +1,7 @@
 """The data loop's side of the group, between all the real parts of a worker that has not begun."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,49 +9,18 @@ import pytest
 
 from streamsx.app.app import App
 from streamsx.assignor.model import MemberAtJoin
-from streamsx.clock import SystemClock
 from streamsx.config import Config
 from streamsx.engine.assemble import (
     Machinery,
     assignor_of,
 )
 from streamsx.engine.fetch import HELD_SHARE, limits_of
-from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
-from streamsx.engine.journal import Journal
-from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
-from streamsx.membership.events import ControlMessage, IsLeaving, Stays
+from streamsx.membership.events import IsLeaving, Stays
 from streamsx.state.directory import StateDirectory
-
-NOWHERE = "127.0.0.1:9"
-
-
-class Nobody:
-    """A worker whose loop does not run: nothing is asked of it."""
-
-    def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        raise AssertionError(name)
-
-    def fail(self, error: Exception) -> None:
-        raise error
-
-    def ended(self, error: Exception | None) -> None: ...
-
-    def deliver(self, message: ControlMessage) -> None:
-        raise AssertionError(message)
-
-    def connect(self) -> Cluster:
-        return Cluster(NOWHERE)
-
-
-def given_of(app: App, directory: StateDirectory) -> Given:
-    clock = SystemClock()
-    return Given(
-        Nobody(), app.topology(), app.conf, directory, Journal("a", clock), clock,
-        Cluster(NOWHERE),
-    )  # fmt: skip
+from tests.support.given import NOWHERE, given_of
 
 
 @pytest.fixture

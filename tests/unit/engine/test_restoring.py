@@ -1,23 +1,25 @@
 """engine/restoring.py: what becomes of a task whose role changes while its stores are opened."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streamsx.app.app import App
 from streamsx.clock import SystemClock
-from streamsx.engine.journal import Journal
 from streamsx.engine.restoring import Restorer
 from streamsx.errors import DiskFailed
 from streamsx.kafka.admin import Bounds
-from streamsx.lifecycle.reconcile import Restored
+from streamsx.lifecycle import task as life
+from streamsx.lifecycle.reconcile import Happened
 from streamsx.model import Role, TaskId, TopicPartition
-from streamsx.state.api import ROW, holds_rows
+from streamsx.state.api import ROW, Rows, holds_rows
 from streamsx.state.directory import StateDirectory
 from streamsx.state.memory import MemoryRows
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.task.batch import Batch
+from tests.support.given import NOWHERE, given_of
 
 TASK, CHANGELOG = TaskId(0, 2), TopicPartition("app-counts-changelog", 2)
 
@@ -49,41 +51,79 @@ def batch_of(start: int, stop: int) -> Batch:
     return Batch(CHANGELOG.topic, CHANGELOG.partition, keys, keys, times, offsets, None, stop)
 
 
-def nowhere(_: str, __: int) -> str:
-    raise AssertionError("nothing is to be set aside")
-
-
 class Told:
     def __init__(self) -> None:
-        self.done: list[tuple[Role, bool]] = []
+        self.done: list[tuple[Role | None, bool]] = []
 
         self.errors: list[Exception] = []
 
-    def restored(self, now: Restored) -> None:
-        self.done.append((now.role, now.done))
+    def restored(self, now: Happened) -> None:
+        self.done.append((now.role, now.event is life.Event.REACHED_END))
 
     def failed(self, _: TaskId, error: Exception) -> None:
         self.errors.append(error)
 
 
-def restorer_of(reading: Any, told: Told, kept: Callable[[str, int], str] = nowhere) -> Restorer:
-    clock = SystemClock()
-    journal = Journal("w1", clock)
-    return Restorer(clock, reading, journal, told.restored, told.failed, kept, limit=20)
+def restorer_of(reading: Any, told: Told, directory: StateDirectory) -> Restorer:
+    app = App("app", broker=f"kafka://{NOWHERE}", acceptable_recovery_lag=20)
+    return Restorer(given_of(app, directory), reading, told.restored, told.failed)
 
 
-def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end() -> None:
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[StateDirectory]:
+    directory = StateDirectory(tmp_path, "app")
+    yield directory
+    directory.release()
+
+
+def ends(restorer: Restorer, role: Role, rows: Rows, end: int) -> bool:
+    bounds = {CHANGELOG: Bounds(0, end)}
+    return restorer.ends(TASK, role, {"counts": CHANGELOG}, {"counts": rows}, bounds)
+
+
+def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end(
+    directory: StateDirectory,
+) -> None:
     """It went on following for ever, and the task ran nowhere."""
     reading, told = Reading(), Told()
-    restorer = restorer_of(reading, told)
+    restorer = restorer_of(reading, told, directory)
     rows = MemoryRows()
     rows.write({b"a": b"1"}, 211)
-    restorer.add(TASK, Role.LEARNER, "counts", CHANGELOG, rows)
 
-    behind = restorer.ends(TASK, Role.ACTIVE, {CHANGELOG: Bounds(0, 211)})
+    assert not ends(restorer, Role.ACTIVE, rows, 211)
 
-    assert not behind
     assert told.done[-1] == (Role.ACTIVE, True)
+
+
+def test_a_learner_made_active_restores_up_to_the_end_that_is_read_then(
+    directory: StateDirectory,
+) -> None:
+    reading, told = Reading(), Told()
+    restorer = restorer_of(reading, told, directory)
+    rows = MemoryRows()
+    rows.write({}, 0)
+    assert not ends(restorer, Role.LEARNER, rows, 20)
+
+    assert ends(restorer, Role.ACTIVE, rows, 30)
+    reading.batches = [batch_of(0, 30)]
+    restorer.slice(SystemClock().now() + 10)
+
+    assert (told.done[0], told.done[-1]) == ((Role.LEARNER, True), (Role.ACTIVE, True))
+    assert rows.position() == 30
+
+
+def test_a_learner_whose_changelog_was_cut_is_near_no_more(directory: StateDirectory) -> None:
+    """It went on being told as near as it had been, with an empty store."""
+    reading, told = Reading(), Told()
+    restorer = restorer_of(reading, told, directory)
+    rows = MemoryRows()
+    rows.write({b"a": b"1"}, 100)
+    assert not ends(restorer, Role.LEARNER, rows, 100)
+
+    restorer.out_of_range(CHANGELOG, Bounds(500, 1000))
+
+    assert told.done == [(Role.LEARNER, True), (Role.LEARNER, False)]
+    assert restorer.lag(TASK) == 500
 
 
 class FullDisk(MemoryRows):
@@ -91,11 +131,12 @@ class FullDisk(MemoryRows):
         raise DiskFailed("disk full")
 
 
-def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more() -> None:
+def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more(
+    directory: StateDirectory,
+) -> None:
     clock, reading, told = SystemClock(), Reading(), Told()
-    restorer = restorer_of(reading, told)
-    restorer.add(TASK, Role.ACTIVE, "counts", CHANGELOG, FullDisk())
-    restorer.ends(TASK, Role.ACTIVE, {CHANGELOG: Bounds(0, 1000)})
+    restorer = restorer_of(reading, told, directory)
+    ends(restorer, Role.ACTIVE, FullDisk(), 1000)
     reading.batches = [batch_of(0, 600), batch_of(600, 1000)]
 
     restorer.slice(clock.now() + 10)
@@ -106,18 +147,17 @@ def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more() -> None:
 
 
 def test_a_store_that_its_changelog_no_longer_holds_is_kept_whole(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    directory: StateDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The topic was deleted and made anew, or a broker lost its end: it was wiped, and the message
     said that there was nothing to do."""
-    told, reading, directory = Told(), Reading(), StateDirectory(tmp_path, "app")
+    told, reading = Told(), Reading()
+    restorer = restorer_of(reading, told, directory)
     memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=1 << 20)
     rows = RocksRows(directory.store("counts", 2), memory, "layout")
     rows.write({ROW + b"a": b"291"}, 291)
-    restorer = restorer_of(reading, told, directory.kept)
-    restorer.add(TASK, Role.ACTIVE, "counts", CHANGELOG, rows)
 
-    assert restorer.ends(TASK, Role.ACTIVE, {CHANGELOG: Bounds(0, 6)})
+    assert ends(restorer, Role.ACTIVE, rows, 6)
 
     assert (rows.position(), holds_rows(rows), reading.reads) == (None, False, {CHANGELOG: 0})
     rows.write({}, 6)

@@ -12,16 +12,9 @@ from streamsx.lifecycle.reconcile import (
     Do,
     Effect,
     Ended,
-    EndsKnown,
     Event,
-    FetchPositions,
     Happened,
     Holdings,
-    Open,
-    PositionsKnown,
-    ReadEnds,
-    Release,
-    Restored,
     Revoked,
     TaskMoved,
     TasksAssigned,
@@ -36,6 +29,8 @@ STORES_OPEN, SETTLED, CLOSED = life.Event.STORES_OPEN, life.Event.SETTLED, life.
 STOPPED, UNDO, FAIL = life.Event.STOP, life.Event.UNDO, life.Event.FAIL
 RUN, READY, SUSPEND = life.Effect.RUN, life.Effect.READY, life.Effect.SUSPEND
 STOP, FORGET, CLOSE = life.Effect.STOP, life.Effect.FORGET, life.Effect.CLOSE
+OPEN, PLACE, READ_ENDS = life.Effect.OPEN, life.Effect.PLACE, life.Effect.READ_ENDS
+RELEASE = life.Effect.RELEASE
 
 
 def tasks(*some: TaskId) -> frozenset[TaskId]:
@@ -59,6 +54,18 @@ def plan(
     return TasksPlanned(active, learners, promised)
 
 
+def positions_known(task: TaskId, number: int) -> Happened:
+    return Happened(task, life.Event.POSITIONS_KNOWN, number=number)
+
+
+def ends_known(task: TaskId, role: Role, *, behind: bool) -> Happened:
+    return Happened(task, life.Event.BEHIND if behind else life.Event.AT_END, role)
+
+
+def restored(task: TaskId, role: Role, *, done: bool) -> Happened:
+    return Happened(task, life.Event.REACHED_END if done else life.Event.FELL_BEHIND, role)
+
+
 def run(holdings: Holdings, *events: Event) -> list[Effect]:
     """What the last event asks for, without the lines of the log."""
     effects: list[Effect] = []
@@ -74,9 +81,9 @@ def running() -> Holdings:
         plan(tasks(T)),
         TasksAssigned(tasks(T)),
         Happened(T, STORES_OPEN),
-        PositionsKnown(T, 1),
+        positions_known(T, 1),
     )
-    assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=False)) == [Do(T, RUN)]
+    assert run(holdings, ends_known(T, Role.ACTIVE, behind=False)) == [Do(T, RUN)]
     return holdings
 
 
@@ -86,19 +93,19 @@ def tailing() -> Holdings:
         holdings,
         plan(learners=tasks(T)),
         Happened(T, STORES_OPEN),
-        EndsKnown(T, Role.LEARNER, behind=True),
+        ends_known(T, Role.LEARNER, behind=True),
     )
-    assert run(holdings, Restored(T, Role.LEARNER, done=True)) == [Do(T, READY)]
+    assert run(holdings, restored(T, Role.LEARNER, done=True)) == [Do(T, READY)]
     return holdings
 
 
 def test_an_active_reads_its_end_behind_both_its_stores_and_its_positions() -> None:
     holdings = Holdings()
-    assert run(holdings, TasksAssigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 1)]
+    assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, OPEN), Do(T, PLACE, 1)]
     assert run(holdings, Happened(T, STORES_OPEN)) == []
-    assert run(holdings, PositionsKnown(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
-    assert run(holdings, EndsKnown(T, Role.ACTIVE, behind=True)) == []
-    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
+    assert run(holdings, positions_known(T, 1)) == [Do(T, READ_ENDS)]
+    assert run(holdings, ends_known(T, Role.ACTIVE, behind=True)) == []
+    assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
 def test_a_stopped_task_is_given_back_as_one_that_runs() -> None:
@@ -108,7 +115,7 @@ def test_a_stopped_task_is_given_back_as_one_that_runs() -> None:
     assert run(holdings, plan(tasks(T))) == []
     assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, SUSPEND)]
     assert run(holdings, Happened(T, STOPPED)) == []
-    assert run(holdings, Happened(T, SETTLED)) == [Release(T, 7), Do(T, CLOSE)]
+    assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 7), Do(T, CLOSE)]
 
 
 def test_a_stopped_task_that_is_lost_is_forgotten() -> None:
@@ -119,19 +126,19 @@ def test_a_stopped_task_that_is_lost_is_forgotten() -> None:
 def test_a_task_that_is_undone_begins_anew_from_its_committed_positions() -> None:
     holdings = running()
     assert run(holdings, Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE)]
-    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
 
 
 def test_a_stopped_task_that_is_undone_begins_anew_too() -> None:
     holdings = running()
     assert run(holdings, Happened(T, STOPPED), Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE)]
-    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
 
 
 def test_a_task_that_is_wanted_back_and_undone_begins_anew_elsewhere() -> None:
     holdings = running()
     run(holdings, Revoked(tasks(T), 7))
-    assert run(holdings, Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE), Release(T, 7)]
+    assert run(holdings, Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE), Do(T, RELEASE, 7)]
     assert run(holdings, Happened(T, CLOSED)) == []
 
 
@@ -139,9 +146,9 @@ def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
     holdings = tailing()
     assert run(holdings, plan(learners=tasks(T), promised=tasks(T))) == []
     assert run(holdings, plan(active=tasks(T))) == []
-    assert run(holdings, TasksAssigned(tasks(T))) == [FetchPositions(T, 1)]
-    assert run(holdings, PositionsKnown(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
-    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
+    assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, PLACE, 1)]
+    assert run(holdings, positions_known(T, 1)) == [Do(T, READ_ENDS)]
+    assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
 def test_a_learner_that_is_ready_when_it_is_passed_over_announces_again() -> None:
@@ -151,17 +158,17 @@ def test_a_learner_that_is_ready_when_it_is_passed_over_announces_again() -> Non
 
 def test_a_learner_announces_once_per_assignment() -> None:
     holdings = tailing()
-    run(holdings, Restored(T, Role.LEARNER, done=False))
-    assert run(holdings, Restored(T, Role.LEARNER, done=True)) == []
+    run(holdings, restored(T, Role.LEARNER, done=False))
+    assert run(holdings, restored(T, Role.LEARNER, done=True)) == []
 
 
 def test_ends_that_were_read_as_a_learner_do_not_let_an_active_run() -> None:
     holdings = Holdings()
     run(holdings, plan(learners=tasks(T)), Happened(T, STORES_OPEN), TasksAssigned(tasks(T)))
-    assert run(holdings, PositionsKnown(T, 1)) == [ReadEnds(T, Role.ACTIVE)]
-    assert run(holdings, EndsKnown(T, Role.LEARNER, behind=False)) == []
-    assert run(holdings, Restored(T, Role.LEARNER, done=True)) == []
-    assert run(holdings, Restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
+    assert run(holdings, positions_known(T, 1)) == [Do(T, READ_ENDS)]
+    assert run(holdings, ends_known(T, Role.LEARNER, behind=False)) == []
+    assert run(holdings, restored(T, Role.LEARNER, done=True)) == []
+    assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
 def test_positions_of_an_earlier_assignment_are_too_old() -> None:
@@ -174,17 +181,17 @@ def test_positions_of_an_earlier_assignment_are_too_old() -> None:
         Happened(T, STORES_OPEN),
         Happened(T, CLOSED),
     )
-    assert run(holdings, TasksAssigned(tasks(T))) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, OPEN), Do(T, PLACE, 2)]
     run(holdings, Happened(T, STORES_OPEN))
-    assert run(holdings, PositionsKnown(T, 1)) == []
-    assert run(holdings, PositionsKnown(T, 2)) == [ReadEnds(T, Role.ACTIVE)]
+    assert run(holdings, positions_known(T, 1)) == []
+    assert run(holdings, positions_known(T, 2)) == [Do(T, READ_ENDS)]
 
 
 def test_a_revoked_task_is_released_behind_its_last_commit() -> None:
     holdings = running()
     assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, SUSPEND)]
     assert run(holdings, plan()) == []
-    assert run(holdings, Happened(T, SETTLED)) == [Release(T, 7), Do(T, CLOSE)]
+    assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 7), Do(T, CLOSE)]
     run(holdings, Happened(T, CLOSED))
     assert T not in holdings
 
@@ -192,14 +199,14 @@ def test_a_revoked_task_is_released_behind_its_last_commit() -> None:
 def test_a_task_that_is_taken_away_while_its_stores_open_is_closed_when_they_are() -> None:
     holdings = Holdings()
     run(holdings, TasksAssigned(tasks(T)))
-    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7)]
+    assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, RELEASE, 7)]
     assert run(holdings, Happened(T, STORES_OPEN)) == [Do(T, CLOSE)]
 
 
 def test_a_task_that_is_taken_away_while_it_waits_for_its_ends_is_closed_at_once() -> None:
     holdings = Holdings()
     run(holdings, TasksAssigned(tasks(T)), Happened(T, STORES_OPEN))
-    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7), Do(T, CLOSE)]
+    assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, RELEASE, 7), Do(T, CLOSE)]
 
 
 def test_a_task_given_back_while_it_closes_is_opened_again() -> None:
@@ -211,7 +218,7 @@ def test_a_task_given_back_while_it_closes_is_opened_again() -> None:
         plan(tasks(T)),
         TasksAssigned(tasks(T)),
     )
-    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
 
 
 def test_a_task_given_back_while_it_closes_and_taken_again_is_released_at_once() -> None:
@@ -223,7 +230,7 @@ def test_a_task_given_back_while_it_closes_and_taken_again_is_released_at_once()
         plan(tasks(T)),
         TasksAssigned(tasks(T)),
     )
-    assert run(holdings, Revoked(tasks(T), 7)) == [Release(T, 7)]
+    assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, RELEASE, 7)]
     run(holdings, Happened(T, CLOSED))
     assert T not in holdings
 
@@ -239,7 +246,8 @@ def test_a_plan_during_a_slow_close_says_what_comes_after() -> None:
         TasksAssigned(tasks(T)),
     )
     run(holdings, TasksLost(tasks(T)), plan(learners=tasks(T)))
-    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.LEARNER)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN)]
+    assert holdings.of(T).role is Role.LEARNER
 
 
 def test_a_fenced_worker_drops_what_it_ran_and_keeps_what_it_learns() -> None:
@@ -265,19 +273,19 @@ def test_a_running_task_that_gets_more_partitions_is_opened_again_with_them() ->
     """Topic b grows beside a: it was promoted while it ran, which no table knows."""
     holdings = running()
     assert run(holdings, plan(tasks(T)), TasksAssigned(tasks(T))) == [Do(T, SUSPEND)]
-    assert run(holdings, Happened(T, SETTLED)) == [Release(T, 0), Do(T, CLOSE)]
-    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 0), Do(T, CLOSE)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
 
 
 def test_a_task_that_loses_a_part_goes_on_with_the_rest() -> None:
     holdings = running()
     assert run(holdings, Revoked(tasks(T), 7, kept=tasks(T))) == [Do(T, SUSPEND)]
-    assert run(holdings, Happened(T, SETTLED)) == [Release(T, 7), Do(T, CLOSE)]
-    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 2)]
+    assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 7), Do(T, CLOSE)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
     assert run(holdings, Happened(T, STORES_OPEN), TasksLost(tasks(T), kept=tasks(T))) == [
         Do(T, CLOSE)
     ]
-    assert run(holdings, Happened(T, CLOSED)) == [Open(T, Role.ACTIVE), FetchPositions(T, 3)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 3)]
 
 
 def test_a_task_that_is_wanted_back_and_loses_another_part_is_released_all_the_same() -> None:
@@ -292,11 +300,11 @@ def test_a_task_that_is_wanted_back_and_loses_another_part_is_released_all_the_s
         plan(tasks(T)),
         owned.assigned([a]),
         Happened(T, STORES_OPEN),
-        PositionsKnown(T, 1),
+        positions_known(T, 1),
     )
-    run(holdings, EndsKnown(T, Role.ACTIVE, behind=False), owned.revoked([a], 24))
+    run(holdings, ends_known(T, Role.ACTIVE, behind=False), owned.revoked([a], 24))
     run(holdings, plan(tasks(T)), owned.assigned([b]))
-    assert run(holdings, owned.lost([b])) == [Do(T, FORGET), Do(T, CLOSE), Release(T, 24)]
+    assert run(holdings, owned.lost([b])) == [Do(T, FORGET), Do(T, CLOSE), Do(T, RELEASE, 24)]
     assert owned.released(T, 24) == [(frozenset({a}), 24)]
     assert run(holdings, Happened(T, CLOSED)) == []
 
@@ -380,8 +388,10 @@ class Shell:
         self.runs: set[TaskId] = set()
 
     def feed(self, event: Event) -> None:
-        if isinstance(event, PositionsKnown) and self.holdings.awaits(event.task, event.number):
-            self.reads[event.task] = self.asked[event.number]
+        match event:
+            case Happened(task, life.Event.POSITIONS_KNOWN, _, number):
+                if self.holdings.awaits(task, number):
+                    self.reads[task] = self.asked[number]
         for effect in self.holdings.step(0.0, event):
             self.perform(effect)
         assert set(self.holdings.tasks(TaskState.RUNNING)) == self.runs
@@ -389,16 +399,17 @@ class Shell:
 
     def perform(self, effect: Effect) -> None:
         match effect:
-            case Open(task):
+            case Do(task, life.Effect.OPEN):
                 assert task not in self.open, f"{task} opened twice"
                 self.open.add(task)
                 self.todo.append(Happened(task, STORES_OPEN))
-            case FetchPositions(task, number):
+            case Do(task, life.Effect.PLACE, number):
                 self.asked[number] = self.owned.of(task)
-                self.todo.append(PositionsKnown(task, number))
-            case ReadEnds(task, role):
-                self.todo.append(EndsKnown(task, role, behind=self.random.random() < 0.5))
-                self.todo.append(Restored(task, role, done=True))
+                self.todo.append(positions_known(task, number))
+            case Do(task, life.Effect.READ_ENDS):
+                role = self.holdings.of(task).role
+                self.todo.append(ends_known(task, role, behind=self.random.random() < 0.5))
+                self.todo.append(restored(task, role, done=True))
             case Do(task, life.Effect.RUN):
                 assert task in self.open
                 self.runs.add(task)
@@ -411,7 +422,7 @@ class Shell:
             case Do(task, life.Effect.FORGET):
                 self.runs.discard(task)
                 self.todo = [e for e in self.todo if e != Happened(task, SETTLED)]
-            case Release(task, number):
+            case Do(task, life.Effect.RELEASE, number):
                 assert task not in self.runs
                 self.member.heard += self.owned.released(task, number)
             case Do(task, life.Effect.CLOSE):
@@ -452,7 +463,8 @@ class Shell:
 
 
 def answers_ends(event: Event, task: TaskId) -> bool:
-    return isinstance(event, EndsKnown | Restored) and event.task == task
+    told = (life.Event.BEHIND, life.Event.AT_END, life.Event.REACHED_END)
+    return isinstance(event, Happened) and event.event in told and event.task == task
 
 
 @pytest.mark.parametrize("seed", [*range(100), 591, 1233])

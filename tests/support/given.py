@@ -1,0 +1,41 @@
+"""What the parts of a worker are handed, without a worker, a group or a broker."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from streamsx.app.app import App
+from streamsx.clock import SystemClock
+from streamsx.engine.given import Given
+from streamsx.engine.journal import Journal
+from streamsx.kafka.cluster import Cluster
+from streamsx.membership.events import ControlMessage
+from streamsx.state.directory import StateDirectory
+
+NOWHERE = "127.0.0.1:9"
+
+
+class Nobody:
+    """A worker whose loop does not run: nothing is asked of it."""
+
+    def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        raise AssertionError(name)
+
+    def fail(self, error: Exception) -> None:
+        raise error
+
+    def ended(self, error: Exception | None) -> None: ...
+
+    def deliver(self, message: ControlMessage) -> None:
+        raise AssertionError(message)
+
+    def connect(self) -> Cluster:
+        return Cluster(NOWHERE)
+
+
+def given_of(app: App, directory: StateDirectory) -> Given:
+    clock = SystemClock()
+    return Given(
+        Nobody(), app.topology(), app.conf, directory, Journal("a", clock), clock,
+        Cluster(NOWHERE),
+    )  # fmt: skip
