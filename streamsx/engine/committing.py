@@ -18,7 +18,7 @@ from streamsx.lifecycle.commit import CommitCycles
 from streamsx.lifecycle.denial import Denial
 from streamsx.lifecycle.reconcile import Happened
 from streamsx.model import TaskId, TopicPartition
-from streamsx.task.task import Sealed
+from streamsx.task.task import TaskMetadata
 
 SEAL_ROWS = 250
 """Half the cost of 1,000 at a time, which no cache of a processor holds: 0.9 us a row and 2.1."""
@@ -76,6 +76,8 @@ class Committing:
         self._in_cycle: dict[TaskId, Active] = {}
         self._number = 0
         self._began, self.due_at = 0.0, 0.0
+        self._ends: Mapping[TopicPartition, int] = {}
+        """Of what was flushed: the next offset of each partition."""
         self._suspended: dict[TaskId, tuple[Active, float]] = {}
         """Those whose bodies have something at hand, and since when."""
         self.full = False
@@ -183,13 +185,6 @@ class Committing:
         if number != self._number:
             return
         faults.point("before_adopt")
-        gone = dropped.union(denied)
-        done = {task: what for task, what in self._machine.sealed.items() if task not in gone}
-        for task, sealed in done.items():
-            self._taken(task, sealed.positions)
-        took = round((self._clock.now() - self._began) * 1000, 1)
-        records = sum(sealed.records for sealed in done.values())
-        self._journal("commit", tasks=len(done), records=records, ms=took)
         self._number += 1
         for task, why in denied.items():
             if task in self._in_cycle:
@@ -208,9 +203,9 @@ class Committing:
         self.committed(number, frozenset(self._machine.sealed))
 
     async def _flush(self) -> None:
-        ends = await self._producer.flush()
+        self._ends = await self._producer.flush()
         faults.point("after_flush")
-        self._step(commit.Flushed(ends))
+        self._step(commit.Flushed())
 
     # -- effects
 
@@ -223,12 +218,8 @@ class Committing:
                     _ = self._spawn(self._flush(), name="flush")
                 case commit.CommitOffsets(sealed):
                     self._offsets(self._number, offsets_of(sealed))
-                case commit.Adopt(task, sealed, ends):
-                    active = self._in_cycle[task]
-                    if active.denied:
-                        LOG.info("commit_granted task=%s: it goes on", task)
-                        active.denied = active.paused = False
-                    active.task.committed(sealed, active.ends(ends))
+                case commit.Adopt(sealed):
+                    self._adopt(sealed)
                 case commit.SuspendedSettled(task):
                     self._settled(Happened(task, life.Event.SETTLED))
         if self.idle:
@@ -236,8 +227,20 @@ class Committing:
             if not was_idle:
                 self.due_at = self._clock.now() + self._interval_s
 
+    def _adopt(self, done: Mapping[TaskId, TaskMetadata]) -> None:
+        for task, sealed in done.items():
+            active = self._in_cycle[task]
+            if active.denied:
+                LOG.info("commit_granted task=%s: it goes on", task)
+                active.denied = active.paused = False
+            self._taken(task, sealed.positions)
+            active.task.committed(sealed, active.ends(self._ends))
+        took = round((self._clock.now() - self._began) * 1000, 1)
+        records = sum(sealed.records for sealed in done.values())
+        self._journal("commit", tasks=len(done), records=records, ms=took)
 
-def offsets_of(sealed: Mapping[TaskId, Sealed]) -> dict[TopicPartition, tuple[int, str]]:
+
+def offsets_of(sealed: Mapping[TaskId, TaskMetadata]) -> dict[TopicPartition, tuple[int, str]]:
     """What the coordinator is told: next offset and metadata per source partition."""
     return {
         TopicPartition(topic, task.partition): (offset, commit.metadata(what.stream_time))

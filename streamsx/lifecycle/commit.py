@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from streamsx.errors import InvalidTransition
-from streamsx.model import TaskId, TopicPartition
-from streamsx.task.task import Sealed
+from streamsx.model import TaskId
+from streamsx.task.task import TaskMetadata
 
 STORY_STEPS = 200
 
@@ -78,14 +78,12 @@ class Suspended:
 @dataclass(frozen=True, slots=True)
 class TaskSealed:
     task: TaskId
-    sealed: Sealed
+    sealed: TaskMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """Everything sent before the last `Flush` is acknowledged; next offset per partition."""
-
-    ends: Mapping[TopicPartition, int]
+    """Everything sent before the last `Flush` is acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +115,14 @@ class Flush: ...
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
-    sealed: Mapping[TaskId, Sealed]
+    sealed: Mapping[TaskId, TaskMetadata]
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """What was sealed is committed, and can be written. `ends`: of changelogs."""
+    """These are committed, and can be written."""
 
-    task: TaskId
-    sealed: Sealed
-    ends: Mapping[TopicPartition, int]
+    sealed: Mapping[TaskId, TaskMetadata]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,23 +143,13 @@ class CommitCycles:
         self.sealing: TaskId | None = None
         """Its positions are to be noted, what is dirty encoded and sent to the changelogs: then
         `TaskSealed`."""
-        self.sealed: dict[TaskId, Sealed] = {}
+        self.sealed: dict[TaskId, TaskMetadata] = {}
         """What is being committed."""
         self.unwritten: list[TaskId] = []
         """What was adopted is to be written into their stores, one by one: then `TaskWritten`."""
         self._to_seal: list[TaskId] = []
-        self._ends: Mapping[TopicPartition, int] = {}
         self._suspended: dict[TaskId, bool] = {}
         self.story: deque[tuple[float, str, CommitState, list[str]]] = deque(maxlen=STORY_STEPS)
-
-    def holds(self, task: TaskId) -> bool:
-        """It is part of the cycle that runs."""
-        return (
-            task in self._to_seal
-            or task == self.sealing
-            or task in self.sealed
-            or task in self.unwritten
-        )
 
     def step(self, now: float, event: Event) -> list[Effect]:
         """The effects of one event, in order. Raises InvalidTransition with the story."""
@@ -183,8 +169,8 @@ class CommitCycles:
             case TaskSealed(task, sealed) if task == self.sealing:
                 self.sealed[task] = sealed
                 return self._next_seal()
-            case Flushed(ends) if self.state is CommitState.FLUSHING:
-                self.state, self._ends = self._if_sealed(CommitState.COMMITTING), ends
+            case Flushed() if self.state is CommitState.FLUSHING:
+                self.state = self._if_sealed(CommitState.COMMITTING)
                 return [CommitOffsets(dict(self.sealed))] if self.sealed else []
             case OffsetsCommitted(dropped, denied) if self.state is CommitState.COMMITTING:
                 return self._adopt(dropped, denied)
@@ -213,20 +199,21 @@ class CommitCycles:
         return then if self.sealed else CommitState.IDLE
 
     def _suspend(self, task: TaskId, *, dirty: bool) -> list[Effect]:
-        if not dirty and (not self.holds(task) or task in self.unwritten):
+        if not dirty and task not in (*self._to_seal, self.sealing, *self.sealed):
             return [SuspendedSettled(task)]  # its store can be written behind the hand-over
         self._suspended[task] = dirty and task not in self._to_seal
         return []
 
     def _adopt(self, dropped: frozenset[TaskId], denied: frozenset[TaskId]) -> list[Effect]:
         """Who is wanted back and denied goes without; whoever gets it does the same again."""
-        adopted = sorted(self.sealed.keys() - dropped - denied)
-        effects: list[Effect] = [Adopt(t, self.sealed[t], self._ends) for t in adopted]
+        gone = dropped | denied
+        adopted = {t: self.sealed[t] for t in sorted(self.sealed) if t not in gone}
+        effects: list[Effect] = [Adopt(adopted)]
         for task in sorted(self.sealed.keys() - dropped):
             if self._suspended.get(task) is False or (task in denied and task in self._suspended):
                 del self._suspended[task]
                 effects.append(SuspendedSettled(task))
-        self.state, self.unwritten, self.sealed = CommitState.WRITING, adopted, {}
+        self.state, self.unwritten, self.sealed = CommitState.WRITING, list(adopted), {}
         return effects + self._written()
 
     def _written(self) -> list[Effect]:

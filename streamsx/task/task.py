@@ -7,9 +7,8 @@ Not here: fetching, when to commit, what a role means.
 """
 
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from streamsx.errors import (
@@ -36,33 +35,16 @@ WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
 """What the app was not wired for the next record meets too, as it does a store's fault."""
 
 
-class Sealed(NamedTuple):
-    """What a commit cycle carries for one task.
+class TaskMetadata(NamedTuple):
+    """Where a commit leaves a task, and another one begins.
 
-    `positions`: topic -> next offset; `stream_time`: not ahead of them; `rows`: per store, local
-    bytes (None deletes); `records`: how many were taken since the seal before.
-    """
-
-    positions: Mapping[str, int]
-    stream_time: int
-    rows: Mapping[str, Mapping[bytes, bytes | None]]
-    records: int
-
-    def __repr__(self) -> str:
-        """For stories: 50,000 rows as text take 25 ms."""
-        rows = {name: len(some) for name, some in self.rows.items()}
-        return f"Sealed({self.positions}, {self.records} records, rows={rows})"
-
-
-@dataclass(frozen=True, slots=True)
-class TaskMetadata:
-    """Where the last commit left the task.
-
-    `positions`: one for each source topic; `stream_time`: -1 before the first record.
+    `positions`: next offset of each source topic; `stream_time`: not ahead of them, -1 before the
+    first record; `records`: how many were taken since the seal before.
     """
 
     positions: Mapping[str, int]
     stream_time: int = -1
+    records: int = 0
 
 
 class Task:
@@ -92,8 +74,6 @@ class Task:
         self.policy, self.stream_time = policy, metadata.stream_time
         self.taken = dict(metadata.positions)
         """Topic -> next offset that is not handed to anybody yet."""
-        self.skipped: Counter[str] = Counter()
-        """Failed records by operator."""
         self._ended: StreamsxError | None = None
         self._stood: tuple[dict[str, int], int] | None = None
         """Positions and stream time when it was stopped: a body that catches what ended its task
@@ -103,7 +83,7 @@ class Task:
         self.records = 0
         """Taken since the last seal."""
         self._noted = dict(metadata.positions)
-        self._sealing: Iterator[Sealed | None] | None = None
+        self._sealing: Iterator[TaskMetadata | None] | None = None
         self._unsealed: StreamsxError | None = None
         """Why nothing can be sealed any more: the store has let go of what it refused."""
         self._checked = checked or {}
@@ -162,11 +142,6 @@ class Task:
             if self._ended is not None:
                 raise self._ended
         return done
-
-    def process(self, batch: Batch) -> int:
-        """Offer and run to the end: for tests, and tasks with one source."""
-        self.offer(batch)
-        return self.run(len(batch.offsets) or 1, self._queues)
 
     @property
     def busy(self) -> bool:
@@ -241,7 +216,6 @@ class Task:
         elif self.policy.stops(failure):
             self._ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
         else:
-            self.skipped[failure.operator] += 1
             self.policy.report(failure)
             before = self._newest[failure.topic].below(failure.offset)
             if streak.failed(ordinal, failure.offset, before):
@@ -272,7 +246,7 @@ class Task:
 
     # -- commits
 
-    def seal(self, rows: int) -> Sealed | None:
+    def seal(self, rows: int) -> TaskMetadata | None:
         """Encode dirty values, then send them to the changelogs, up to `rows` in each call; None
         until all are sent. The positions, and `rows`, are those of the first call.
 
@@ -289,7 +263,7 @@ class Task:
             self._sealing = self._seal(rows)
         return next(self._sealing)
 
-    def _seal(self, rows: int) -> Iterator[Sealed | None]:
+    def _seal(self, rows: int) -> Iterator[TaskMetadata | None]:
         positions, checked, records = self.positions, self._checking, self.records
         stream_time = self._stream_time(positions)
         self.records, self._noted = 0, positions
@@ -304,9 +278,8 @@ class Task:
             send(part.keys, part.values, max(stream_time, 0))
             if parts:
                 yield None
-        sealed = {name: store.sealed for name, store in self.stores.items()}
         self._sealing = None
-        yield Sealed(positions, stream_time, sealed, records)
+        yield TaskMetadata(positions, stream_time, records)
 
     def _check_values(self) -> None:
         """From the next seal on; at once where nothing has changed yet."""
@@ -337,10 +310,9 @@ class Task:
             )
         return ValueRefused(what)
 
-    def committed(self, sealed: Sealed, ends: Mapping[str, int]) -> None:
+    def committed(self, sealed: TaskMetadata, ends: Mapping[str, int]) -> None:
         """Kafka has what was sealed; `ends`: changelog position behind it, per store."""
-        assert sealed.rows.keys() == self.stores.keys()
-        self.committed_at = TaskMetadata(sealed.positions, sealed.stream_time)
+        self.committed_at = sealed
         for name, store in self.stores.items():
             store.adopt(ends.get(name))
 

@@ -13,9 +13,10 @@ from streamsx.model import Headers
 from streamsx.state.cache import CachedStore
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
+from streamsx.task.batch import Batch
 from streamsx.task.policy import Policy
 from streamsx.task.stream import Actor, Outbox, Send, SendRows
-from streamsx.task.task import Sealed, Task, TaskMetadata
+from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing.driver_loop import DriverLoop
 from streamsx.topology.nodes import SubTopology
 
@@ -85,17 +86,23 @@ class Bench:
         self.turn()
         return self.task
 
-    def commit(self, rows: int = 1000) -> Sealed:
+    def commit(self, rows: int = 1000) -> TaskMetadata:
         while (sealed := self.task.seal(rows)) is None:
             pass
         self.task.committed(sealed, dict.fromkeys(self.rows, 1))
         while not self.task.write_some(rows):
             pass
-        self.metadata = TaskMetadata(sealed.positions, sealed.stream_time)
+        self.metadata = sealed
         return sealed
 
     def counts(self) -> dict[Any, Any]:
         return dict(self.task.stores["counts"].items())
+
+
+def process(task: Task, batch: Batch) -> int:
+    """Offer and run to the end."""
+    task.offer(batch)
+    return task.run(len(batch.offsets) or 1, task.plan.topics)
 
 
 @pytest.fixture

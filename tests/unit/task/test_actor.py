@@ -9,6 +9,7 @@ import pytest
 from streamsx.errors import TaskFailed, UsageError
 from streamsx.task.batch import Batch
 from streamsx.topology.nodes import AgentNode, Source
+from tests.unit.task.conftest import process
 
 Benches = Callable[..., Any]
 Body = Callable[[AsyncIterator[Any]], Any]
@@ -32,7 +33,7 @@ def test_a_chunk_is_used_up_within_the_turn_that_hands_it_out(bench: Benches) ->
             seen.append(word)
 
     made = bench(source(body))
-    assert made.task.process(batch("a", "b")) == 2
+    assert process(made.task, batch("a", "b")) == 2
     assert (seen, made.task.busy, made.task.positions) == (["a", "b"], False, {"words": 2})
     assert made.asked == [False], "the first time only, when it had just begun"
 
@@ -65,7 +66,7 @@ def test_the_task_that_a_body_sees_is_its_own(bench: Benches) -> None:
     made = bench(source(body))
 
     async def turn() -> None:
-        made.task.process(batch("a"))
+        process(made.task, batch("a"))
         seen.append(asyncio.current_task())
 
     made.loop.run_until = made.loop.create_task(turn())
@@ -82,7 +83,7 @@ def test_what_is_foreign_keeps_the_task_busy_and_nobody_else(bench: Benches) -> 
             await asyncio.sleep(5)
 
     made = bench(source(sleepy))
-    made.task.process(batch("a", "b"))
+    process(made.task, batch("a", "b"))
     assert (made.task.busy, made.task.positions) == (True, {"words": 0})
     made.asked.clear()
     for done in (1, 2):
@@ -110,14 +111,14 @@ def test_a_timeout_within_a_record_and_one_around_the_loop(bench: Benches) -> No
             ends.append(word)
 
     made = bench(source(body))
-    made.task.process(batch("quick", "slow"))
+    process(made.task, batch("quick", "slow"))
     made.turn()
     made.loop.now_s = 1.0
     made.turn()
     assert (ends, made.task.positions) == (["slow"], {"words": 2})
     made.loop.now_s = 60.0
     made.turn()
-    made.task.process(batch("again", first=2))
+    process(made.task, batch("again", first=2))
     assert (ends, made.task.positions) == (["slow", "idle", "again"], {"words": 3})
 
 
@@ -135,7 +136,7 @@ def test_a_group_of_tasks_within_a_record(bench: Benches) -> None:
                 group.create_task(look(word.upper()))
 
     made = bench(source(body))
-    made.task.process(batch("a"))
+    process(made.task, batch("a"))
     made.turn()
     made.loop.now_s = 1.0
     made.turn()
@@ -153,7 +154,7 @@ def test_a_stream_that_is_read_by_another_task(bench: Benches) -> None:
 
     made = bench(source(body))
     made.turn()
-    made.task.process(batch("a", "b"))
+    process(made.task, batch("a", "b"))
     while made.task.busy:
         made.turn()
     assert (seen, made.task.positions) == (["a", "b"], {"words": 2})
@@ -178,9 +179,9 @@ def test_a_cancellation_that_meets_a_wake_is_one_cancellation(bench: Benches) ->
 
     made = bench(source(body))
     tasks[0].cancel()
-    made.task.process(batch("a"))
+    process(made.task, batch("a"))
     made.turn()
-    made.task.process(batch("b", first=1))
+    process(made.task, batch("b", first=1))
     made.turn()
     assert seen == ["cancelled", "a", "b"]
 
@@ -200,7 +201,7 @@ def test_a_reader_that_is_cancelled_is_the_one_that_ends(bench: Benches) -> None
     made = bench(source(body))
     made.loop.now_s = 1.0
     made.turn()
-    made.task.process(batch("a", "b"))
+    process(made.task, batch("a", "b"))
     made.turn()
     assert (seen, made.task.positions, readers[0].cancelled()) == (["a", "b"], {"words": 2}, True)
 
@@ -218,7 +219,7 @@ def test_a_second_reader_is_refused(bench: Benches) -> None:
     made = bench(source(body))
     made.turn()
     with pytest.raises(UsageError, match="two tasks wait for one stream"):
-        made.task.process(batch("a"))
+        process(made.task, batch("a"))
 
 
 def test_a_body_that_fails_is_followed_by_another_in_the_same_turn(bench: Benches) -> None:
@@ -233,7 +234,7 @@ def test_a_body_that_fails_is_followed_by_another_in_the_same_turn(bench: Benche
             seen.append(word)
 
     made = bench(source(body))
-    made.task.process(batch("a", "bad", "b", "bad", "c"))
+    process(made.task, batch("a", "bad", "b", "bad", "c"))
     assert (seen, made.task.positions, made.task.busy) == (["a", "b", "c"], {"words": 5}, False)
     assert (len(began), len(set(began))) == (3, 1)
 
@@ -244,7 +245,7 @@ def test_one_that_cancels_itself_ends_its_task(bench: Benches) -> None:
             raise asyncio.CancelledError
 
     with pytest.raises(TaskFailed, match="agent ended: body: it cancelled itself"):
-        bench(source(body)).task.process(batch("a"))
+        process(bench(source(body)).task, batch("a"))
 
 
 def test_a_closed_one_is_ended_where_it_waits(bench: Benches) -> None:
@@ -261,7 +262,7 @@ def test_a_closed_one_is_ended_where_it_waits(bench: Benches) -> None:
         return body
 
     made = bench(source(named("waits for input", 0), named("waits for another", 60)))
-    made.task.process(batch("a"))
+    process(made.task, batch("a"))
     made.turn()
     made.task.close()
     made.turn()
@@ -279,6 +280,6 @@ def test_a_fault_of_ours_is_not_kept_to_itself(bench: Benches) -> None:
     met: list[dict[str, Any]] = []
     made = bench(source(body), report=report)
     made.loop.set_exception_handler(lambda _, context: met.append(context))
-    made.task.process(batch("a"))
+    process(made.task, batch("a"))
     made.turn()
     assert [str(context["exception"]) for context in met] == ["report failed"]

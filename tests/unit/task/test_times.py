@@ -17,6 +17,7 @@ from streamsx.state.layout import StoreNode
 from streamsx.task.batch import Batch, Times
 from streamsx.task.stream import RUNNING
 from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
+from tests.unit.task.conftest import process
 
 Benches = Callable[..., Any]
 Log = list[tuple[bytes, int]]
@@ -156,7 +157,7 @@ def test_a_commit_in_the_middle_of_a_chunk_is_not_ahead_of_its_positions(
 
     made = bench(Source("one", decode, decode, agents=(AgentNode("a", waits),)), stores=STORES[:1])
     values = [b"x", b"wait", b"y"]
-    made.task.process(Batch("one", 0, values, values, [50, 40, 90], range(3), None, 3))
+    process(made.task, Batch("one", 0, values, values, [50, 40, 90], range(3), None, 3))
     sealed = made.commit()
     assert (made.task.stream_time, sealed.stream_time, sealed.positions) == (90, 50, {"one": 1})
     assert made.sent.row_times == [50]
@@ -178,7 +179,7 @@ def test_a_streak_over_several_chunks_holds_the_time_before_its_first_record(
     made = bench(Source("one", decode, decode, **parts), stores=STORES)
     for offset, word in enumerate([b"xxxxxx", b"boom", b"boom", b"xxxxxx"]):
         row = ([word], [word], [10 + 10 * offset], [offset])
-        made.task.process(Batch("one", 0, *row, None, offset + 1))
+        process(made.task, Batch("one", 0, *row, None, offset + 1))
         sealed = made.commit()
         held = offset in {1, 2}
         expected = (1, 10) if held else (offset + 1, 10 + 10 * offset)
@@ -212,7 +213,7 @@ def test_nobody_asks_and_nothing_is_computed(bench: Benches) -> None:
             pass
 
     made = bench(Source("one", decode, decode, agents=(AgentNode("a", lazy),)), stores=())
-    made.task.process(Batch("one", 0, [b""] * 9, [b""] * 9, range(9), range(9), None, 9))
+    process(made.task, Batch("one", 0, [b""] * 9, [b""] * 9, range(9), range(9), None, 9))
     made.commit()
     assert "_running" not in vars(made.task._newest["one"])
 
