@@ -63,7 +63,7 @@ class Machinery:
         session, given = self.session, self._given
         if not given.topology.subtopologies:
             return True
-        return session.losses == self.link.losses and given.clock.now() < session.lease
+        return session.losses == self.link.losses and given.clock.now() < session.member.lease.until
 
 
 def producer_of(

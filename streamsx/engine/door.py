@@ -3,13 +3,11 @@
 Not here: what the member says (`group`).
 """
 
-from collections.abc import Mapping
-
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.lifecycle.owned import Owned
 from streamsx.membership import events as e
 from streamsx.membership.session import Session
-from streamsx.model import TaskId, TopicPartition
+from streamsx.model import TaskId
 
 
 class MemberDoor:
@@ -30,6 +28,5 @@ class MemberDoor:
     def ready(self) -> None:
         self._session.post(e.Ready())
 
-    def commit(self, number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
-        told = {tp: e.OffsetAndMetadata(*what) for tp, what in offsets.items()}
-        self._session.post(e.Commit(number, told, self.generation))
+    def commit(self, number: int, offsets: e.Offsets) -> None:
+        self._session.post(e.Commit(number, offsets, self.generation))

@@ -168,7 +168,7 @@ class GroupLink:
         self.losses += 1
 
     @hear.register
-    def _(self, message: e.Counted) -> None:
+    def _(self, message: e.PartitionsChanged) -> None:
         """It ends the worker where its state does not fit."""
         try:
             refuse_changes(self._given.topology, self._partitions, message.counts)
@@ -177,18 +177,17 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.CommitDone) -> None:
+        if message.why is not None:
+            self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
+            self._tasks.committing.refused(message.id)
+            return
         denied = {
             task: denial(task, tp, code)
-            for tp, code in message.denied.items()
-            if (task := self._assignor.task_of(tp)) is not None
+            for tp, code in message.missing.items()
+            if code != e.NOT_OURS and (task := self._assignor.task_of(tp)) is not None
         }
-        dropped = self._assignor.tasks_of(message.dropped)
-        self._tasks.committing.committed(message.id, dropped, denied)
-
-    @hear.register
-    def _(self, message: e.CommitFailed) -> None:
-        self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
-        self._tasks.committing.refused(message.id)
+        gone = (tp for tp, code in message.missing.items() if code == e.NOT_OURS)
+        self._tasks.committing.committed(message.id, self._assignor.tasks_of(gone), denied)
 
     @hear.register
     def _(self, message: e.IsLeaving) -> None:

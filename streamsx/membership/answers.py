@@ -15,7 +15,6 @@ class Verdict(Enum):
     GOOD = "done"
     FIND = "the coordinator is elsewhere or loading: find it, ask again"
     PAUSE = "join again after a pause, with everything owned"
-    FULL = "join again after a long pause"
     REJOIN = "the round is over without us: join the next one, with everything owned"
     IDENTIFY = "ask again with the member id given"
     MOVED = "the group is between two generations or has gone on to the next one"
@@ -26,7 +25,7 @@ class Verdict(Enum):
     IGNORE = "nothing"
 
 
-GOOD, FIND, PAUSE, FULL, REJOIN, IDENTIFY, MOVED, FENCE, FORGET, FATAL, REFUSE, IGNORE = Verdict
+GOOD, FIND, PAUSE, REJOIN, IDENTIFY, MOVED, FENCE, FORGET, FATAL, REFUSE, IGNORE = Verdict
 IMPOSSIBLE = None
 
 COLUMNS: tuple[type[Request], ...] = (JoinGroup, SyncGroup, Heartbeat, OffsetCommit)
@@ -40,7 +39,7 @@ TABLE: dict[int, tuple[Verdict | None, ...]] = {
     ErrorCode.UNKNOWN_MEMBER_ID: (FORGET, FORGET, FORGET, FORGET),
     ErrorCode.REBALANCE_IN_PROGRESS: (PAUSE, REJOIN, GOOD, MOVED),
     ErrorCode.MEMBER_ID_REQUIRED: (IDENTIFY, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE),
-    ErrorCode.GROUP_MAX_SIZE_REACHED: (FULL, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (PAUSE, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE),
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (PAUSE, PAUSE, IGNORE, REFUSE),
     ErrorCode.INVALID_GROUP_ID: (FATAL, FATAL, FATAL, FATAL),
     ErrorCode.INVALID_SESSION_TIMEOUT: (FATAL, FATAL, FATAL, REFUSE),

@@ -7,25 +7,12 @@ broker that still answers 16.
 Not here: what an answer means.
 """
 
-from dataclasses import dataclass
-
 from streamsx.membership import events as e
 from streamsx.membership.effects import Effects
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0
 JITTER = 0.2
 """At most this part of a pause is added, other for each member."""
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A request under way. `stable`: its member was in STABLE when it was sent, `at`."""
-
-    body: e.Request
-    node: int
-    lane: e.LaneName
-    at: float
-    stable: bool
 
 
 class Calls:
@@ -38,7 +25,7 @@ class Calls:
         self.known = False
         self._box, self._jitter = box, jitter
         self._node: int | None = None
-        self._flights: dict[int, Flight] = {}
+        self._flights: dict[int, e.SendRequest] = {}
         self._finding = False
         self._pause_s = PAUSE_MIN_S
 
@@ -47,9 +34,10 @@ class Calls:
     ) -> None:
         assert self._node is not None
         assert not self.flying(lane if lane is e.LaneName.JOIN else type(body))
-        number = self._box.number()
-        self._flights[number] = Flight(body, self._node, lane, self._box.now, stable)
-        self._box.emit(e.SendRequest(number, self._node, lane, timeout_s, body))
+        number, now = self._box.number(), self._box.now
+        flight = e.SendRequest(number, self._node, lane, timeout_s, body, now, stable)
+        self._flights[number] = flight
+        self._box.emit(flight)
 
     def flying(self, what: e.LaneName | type[e.Request]) -> bool:
         return any(f.lane is what or type(f.body) is what for f in self._flights.values())
@@ -74,7 +62,7 @@ class Calls:
         }
         return [lane for lane in e.LaneName if lane in lanes and node is not None]
 
-    def landed(self, event: e.Reply | e.Disconnected) -> list[Flight]:
+    def landed(self, event: e.Reply | e.Disconnected) -> list[e.SendRequest]:
         """What this event ends; nothing, if that was given up before."""
         if isinstance(event, e.Reply):
             ended = [event.request]

@@ -14,15 +14,15 @@ FLYING   one request at a time, so that a partition's offsets arrive in the orde
 | state    | event                               | next    | effect                    |
 |----------|-------------------------------------|---------|---------------------------|
 | -        | asked, some of it is owned          | WAITING |                           |
-| -        | asked, nothing of it is owned       | -       | CommitFailed(NOT_OWNED)   |
+| -        | asked, nothing of it is owned       | -       | CommitDone(.. NOT_OWNED)  |
 | WAITING  | next                                | FLYING  |                           |
 | REFUSED  | next, stable                        | FLYING  |                           |
-| W, R     | next, nothing of it is owned        | -       | CommitFailed(NOT_OWNED)   |
+| W, R     | next, nothing of it is owned        | -       | CommitDone(.. NOT_OWNED)  |
 | FLYING   | GOOD                                | -       | CommitDone                |
 | FLYING   | MOVED                               | REFUSED | Count                     |
 | FLYING   | all of it is denied                 | -       | CommitDone                |
 | FLYING   | anything else; the connection broke | WAITING |                           |
-| any      | fail                                | -       | CommitFailed              |
+| any      | fail                                | -       | CommitDone(.. FENCED or GONE) |
 
 A partition that is denied (refused for good: may not be read, is not there) is told so; the others
 of its request are committed all the same, or tried again. Once some of a commit is denied, it ends
@@ -38,7 +38,6 @@ from dataclasses import dataclass, field
 from streamsx.errors import InvariantBroken
 from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict
-from streamsx.membership.claims import Claims
 from streamsx.membership.effects import Effects
 from streamsx.model import TopicPartition
 
@@ -48,44 +47,29 @@ WAITING_MAX = 100
 
 @dataclass(slots=True)
 class CommitAsked:
-    """`born`: the generation that it was asked under."""
+    """`born`: the generation that it was asked under; `missing`: what it does not commit, as its
+    end will tell."""
 
     id: int
-    offsets: dict[TopicPartition, e.OffsetAndMetadata]
+    offsets: dict[TopicPartition, tuple[int, str]]
     born: int
-    dropped: set[TopicPartition] = field(default_factory=set)
-    denied: dict[TopicPartition, int] = field(default_factory=dict)
+    missing: dict[TopicPartition, int] = field(default_factory=dict)
     refused: bool = False
 
-    def deny(self, codes: Mapping[TopicPartition, int]) -> None:
-        for tp in sorted(self.offsets.keys() & codes.keys()):
+    def leave_out(self, why: Mapping[TopicPartition, int]) -> None:
+        for tp in sorted(self.offsets.keys() & why.keys()):
             del self.offsets[tp]
-            self.denied[tp] = codes[tp]
-
-    def done(self) -> e.CommitDone:
-        return e.CommitDone(self.id, tuple(sorted(self.dropped)), self.denied)
-
-    def failed(self, why: e.Refusal) -> e.Effect:
-        self.drop(set(self.offsets))
-        return self.done() if self.denied else e.CommitFailed(self.id, why)
-
-    def drop(self, tps: e.AnyPartitions) -> None:
-        for tp in sorted(self.offsets.keys() & tps):
-            del self.offsets[tp]
-            self.dropped.add(tp)
+            self.missing[tp] = why[tp]
 
 
 class Commits:
-    """Of one member, over its whole life."""
+    """Of one member, over its whole life. `since`: per owned partition, from which generation on;
+    `flying`: the first of those that wait is under way."""
 
-    def __init__(self, box: Effects, claims: Claims) -> None:
-        self._box, self._claims = box, claims
-        self._flying: CommitAsked | None = None
+    def __init__(self, box: Effects, since: Mapping[TopicPartition, int]) -> None:
+        self._box, self._since = box, since
+        self.flying = False
         self._waiting: deque[CommitAsked] = deque()
-
-    @property
-    def flying(self) -> bool:
-        return self._flying is not None
 
     @property
     def refused(self) -> bool:
@@ -102,44 +86,50 @@ class Commits:
 
     def next(self, *, stable: bool) -> e.Offsets:
         """What must be sent now, if anything."""
-        while self._waiting and self._flying is None and (stable or not self.refused):
-            asked = self._waiting.popleft()
+        while self._waiting and not self.flying and (stable or not self.refused):
+            asked = self._waiting[0]
             if self._keeps(asked):
-                self._flying = asked
+                self.flying, asked.refused = True, False
                 return dict(asked.offsets)
+            self._waiting.popleft()
         return {}
 
     def answered(self, verdict: Verdict, reply: e.Reply) -> None:
         """The verdict, and the error, are of what is not denied for good."""
-        asked, self._flying = self._flying, None
-        assert asked is not None
+        assert self.flying
+        asked, self.flying = self._waiting[0], False
         if isinstance(reply.body, e.Committed):
-            asked.deny(reply.body.denied)
+            asked.leave_out(reply.body.denied)
         if verdict is Verdict.REFUSE:
-            asked.deny(dict.fromkeys(asked.offsets, reply.error))
+            asked.leave_out(dict.fromkeys(asked.offsets, reply.error))
         if verdict is Verdict.GOOD or not asked.offsets:
-            self._box.emit(asked.done())
-            return
-        self._waiting.appendleft(asked)
-        asked.refused = verdict is Verdict.MOVED
-        if asked.refused:
+            self._waiting.popleft()
+            self._box.emit(e.CommitDone(asked.id, asked.missing))
+        elif verdict is Verdict.MOVED:
+            asked.refused = True
             self._box.emit(e.Count("commit-resent-total"))
 
     def break_off(self) -> None:
         """Whether the one in flight was taken nobody knows: the same offsets again."""
-        if self._flying is not None:
-            self._waiting.appendleft(self._flying)
-            self._flying = None
+        self.flying = False
 
     def fail(self, why: e.Refusal) -> None:
-        self.break_off()
-        self._box.emit(*(asked.failed(why) for asked in self._waiting))
+        self.flying = False
+        for asked in self._waiting:
+            self._fail(asked, why)
         self._waiting.clear()
+
+    def _fail(self, asked: CommitAsked, why: e.Refusal) -> None:
+        """Where some of it was denied, that is its end."""
+        asked.leave_out(dict.fromkeys(asked.offsets, e.NOT_OURS))
+        denied = any(asked.missing.values())
+        self._box.emit(e.CommitDone(asked.id, asked.missing, None if denied else why))
 
     def _keeps(self, asked: CommitAsked) -> bool:
         """What is owned without interruption since it was asked for; nothing: it has failed."""
-        since = self._claims.since
-        asked.drop({tp for tp in asked.offsets if since.get(tp, asked.born + 1) > asked.born})
+        born, since = asked.born, self._since
+        lost = [tp for tp in asked.offsets if since.get(tp, born + 1) > born]
+        asked.leave_out(dict.fromkeys(lost, e.NOT_OURS))
         if not asked.offsets:
-            self._box.emit(asked.failed(e.Refusal.NOT_OWNED))
+            self._fail(asked, e.Refusal.NOT_OWNED)
         return bool(asked.offsets)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
 from streamsx.assignor.claims import Metadata
 from streamsx.assignor.wire import AssignmentView
@@ -22,14 +21,8 @@ Partitions = tuple[TopicPartition, ...]
 AnyPartitions = AbstractSet[TopicPartition]
 
 
-class OffsetAndMetadata(NamedTuple):
-    """The next offset to read, and what the committer wants to find beside it."""
-
-    offset: int
-    metadata: str = ""
-
-
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Offsets = Mapping[TopicPartition, tuple[int, str]]
+"""The next offset to read, and what the committer wants to find beside it."""
 
 
 class LaneName(Enum):
@@ -48,7 +41,6 @@ class Timer(Enum):
     FENCE = "fence"
     FIND = "find"
     BACKOFF = "backoff"
-    REPLAN = "replan"
     REVOKE = "revoke"
     COLLECT = "collect"
     DRAIN = "drain"
@@ -96,7 +88,10 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    member_id: str
+    """`member_ids`: itself, or others that are gone; `why`: for people."""
+
+    member_ids: tuple[str, ...]
+    why: str
 
 
 Request = JoinGroup | SyncGroup | Heartbeat | OffsetCommit | LeaveGroup
@@ -145,10 +140,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Something the leader must hear of; `soon`: with others that may come with it."""
+    """Something the leader must hear of."""
 
     reason: str
-    soon: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +195,10 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsChanged:
-    """A topic has another number of partitions than the group was assigned with."""
+    """Source topics that have other partition counts than before; 0: it is gone. The worker is told
+    too, by the session."""
+
+    counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +253,16 @@ class Find:
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Unanswered for `timeout_s`, the lane is aborted: `Disconnected`."""
+    """Unanswered for `timeout_s`, the lane is aborted: `Disconnected`. `stable`: its member was in
+    STABLE when it was sent, `at`."""
 
     request: int
     node: int
     lane: LaneName
     timeout_s: float
     body: Request
+    at: float
+    stable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +274,10 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    timer: Timer
-    at: float
+    """None: not any more."""
 
-
-@dataclass(frozen=True, slots=True)
-class Disarm:
     timer: Timer
+    at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +288,6 @@ class Assign:
     member_id: str
     generation: int
     members: Metadata
-
-
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Take another member out of the group, if it is still there; one try."""
-
-    member_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,16 +332,6 @@ class Lost:
     why: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class CommitDone:
-    """`dropped`: not ours any more. `denied`: the broker refuses these for good, with Kafka's code.
-    All others are committed."""
-
-    id: int
-    dropped: Partitions
-    denied: Mapping[TopicPartition, int] = field(default_factory=dict)
-
-
 class Refusal(Enum):
     """Why nothing of a commit was taken."""
 
@@ -360,10 +340,17 @@ class Refusal(Enum):
     GONE = "this member has left"
 
 
+NOT_OURS = 0
+
+
 @dataclass(frozen=True, slots=True)
-class CommitFailed:
+class CommitDone:
+    """`missing`: what is not committed: NOT_OURS any more, or refused by the broker for good, with
+    Kafka's code. `why`: nothing of it was taken."""
+
     id: int
-    why: Refusal
+    missing: Mapping[TopicPartition, int] = field(default_factory=dict)
+    why: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,9 +361,10 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """To disk, before anything is sent with this id: a successor of this process will need it."""
+    """To disk, before anything is sent with this id: a successor of this process will need it.
+    None: it will not."""
 
-    member_id: str
+    member_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,21 +394,9 @@ class Left:
     why: str = ""
 
 
-WorkerHears = (
-    Joining | OnAssignment | Assigned | Revoke | Lost | CommitDone | CommitFailed
-    | IsLeaving | Stays | Fatal | Left
+ControlMessage = (
+    Joining | OnAssignment | Assigned | Revoke | Lost | CommitDone | IsLeaving | Stays | Fatal
+    | Left | PartitionsChanged
 )  # fmt: skip
-Effect = Find | SendRequest | Close | Arm | Disarm | Assign | Evict | Count | Remember | WorkerHears
-
-
-# What else the data loop is told, by the session.
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Source topics that have other partition counts than before; 0: it is gone."""
-
-    counts: Mapping[str, int]
-
-
-ControlMessage = WorkerHears | Counted
+"""What the worker hears."""
+Effect = Find | SendRequest | Close | Arm | Assign | Count | Remember | ControlMessage

@@ -1,82 +1,124 @@
-"""What the worker hears of its partitions: begin, let go, lost.
+"""What a member holds (KIP-429), and what its worker hears of that: begin, let go, lost.
 
-The other side of a member, which faces the group, is member.py. What returns a Want returns what
-the leader must hear, if anything.
+owned      held: fetched, processed, committed; what the next JoinGroup claims
+assigned   the leader's last word; owned - assigned is what KIP-983 calls to_be_revoked
+revoking   asked to be given up and not yet released; within owned
+since      per owned partition, the generation from which on it has been ours (KIP-1251)
 
-Not here: the algebra (claims.py), the life of a commit (commits.py), when anything is sent.
+A partition that is assigned again while it is being revoked stays in `revoking`, because the worker
+may be anywhere on its way to letting go: "p is asked for; the worker commits and closes p; an
+assignment names p again; the word of the release arrives". The release ends it: p stays ours,
+without interruption, and the worker is told to begin again. Each revoke has a number that its
+release repeats: "p is asked for (1); lost by a fence; ours again; asked for (2); the answer to 1
+arrives": p still runs.
+
+The other side of a member, which faces the group, is member.py. Not here: the life of a commit
+(commits.py), when anything is sent.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from streamsx.membership import events as e
-from streamsx.membership.claims import NONE, Claims
 from streamsx.membership.commits import Commits
 from streamsx.membership.effects import Effects
+from streamsx.model import TopicPartition
+
+COLLECT_S = 0.05
+"""Several releases, or several ready learners, make one round."""
+NONE: frozenset[TopicPartition] = frozenset()
+
+
+class RevokeAsked(NamedTuple):
+    """`until`: when it is taken as lost."""
+
+    number: int
+    until: float
 
 
 class Holding:
-    """`claims` is there to be read; `commits` are of what is held."""
+    """`to_be_revoked` is within `revoking`, that within `owned`; `commits` are of what is owned."""
 
     def __init__(self, box: Effects, revoke_timeout_s: float) -> None:
-        self.claims = Claims()
-        self.commits = Commits(box, self.claims)
+        self.assigned = NONE
+        self.revoking: dict[TopicPartition, RevokeAsked] = {}
+        self.since: dict[TopicPartition, int] = {}
+        self.commits = Commits(box, self.since)
         self._box, self._revoke_timeout_s = box, revoke_timeout_s
 
-    def apply(self, generation: int, synced: e.Synced, *, leader: bool, halting: bool) -> None:
-        """An assignment. What must go is asked for first, and nobody waits for it. Who is `halting`
-        begins nothing more, and learns nothing."""
-        partitions, view = synced.partitions, synced.view
-        if halting:
-            partitions, view = NONE, replace(view, learners=frozenset(), promises=frozenset())
-        begin = self.claims.apply(partitions, generation)
-        self._revoke()
-        whole = e.OnAssignment(generation, tuple(sorted(partitions)), view, leader)
-        self._box.emit(whole, e.Assigned(begin))
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        return frozenset(self.since)
 
-    def release_all(self) -> None:
-        self.claims.forget()
-        self._revoke()
-
-    def lose_all(self, why: e.Refusal) -> None:
-        self.claims.forget()
-        self._drop(self.claims.owned, why.value)
-        self.commits.fail(why)
-
-    def released(self, event: e.Released) -> e.Want | None:
-        gone, back = self.claims.release(event.tps, event.number)
-        if back:
-            self._box.emit(e.Assigned(back))
-        if not gone:
-            return None
-        if self.claims.revoking:
-            return e.Want("released some partitions", soon=True)
-        return e.Want("released all partitions asked for")
-
-    def expired(self) -> e.Want | None:
-        late = self._drop(self.claims.late(self._box.now), "not released within revoke_timeout")
-        return e.Want("some partitions were not released in time") if late else None
+    @property
+    def to_be_revoked(self) -> frozenset[TopicPartition]:
+        return self.owned - self.assigned
 
     @property
     def nothing(self) -> bool:
         """Nothing is owned, and no commit is under way; one that waits has nothing to commit."""
-        return not self.claims.owned and not self.commits.flying
+        return not self.since and not self.commits.flying
+
+    def apply(self, generation: int, synced: e.Synced, *, leader: bool, halting: bool) -> None:
+        """An assignment. What must go is asked for first, and nobody waits for it. Who is `halting`
+        begins nothing more, and learns nothing."""
+        self.assigned, view = synced.partitions, synced.view
+        if halting:
+            self.assigned, view = NONE, replace(view, learners=frozenset(), promises=frozenset())
+        begin = tuple(sorted(self.assigned - self.owned))
+        self.since.update(dict.fromkeys(begin, generation))
+        self._revoke()
+        whole = e.OnAssignment(generation, tuple(sorted(self.assigned)), view, leader)
+        self._box.emit(whole, e.Assigned(begin))
+
+    def release_all(self) -> None:
+        self.assigned = NONE
+        self._revoke()
+
+    def lose_all(self, why: e.Refusal) -> None:
+        self.assigned = NONE
+        self._lose(self.owned, why.value)
+        self.commits.fail(why)
+
+    def released(self, event: e.Released) -> None:
+        asked = self.revoking
+        over = {tp for tp in asked.keys() & event.tps if asked[tp].number == event.number}
+        if back := tuple(sorted(over & self.assigned)):
+            for tp in back:
+                del asked[tp]
+            self._box.emit(e.Assigned(back))
+        if self._drop(over.difference(back)):
+            if asked:
+                self._box.want("released some partitions", COLLECT_S)
+            else:
+                self._box.want("released all partitions asked for")
+
+    def expired(self) -> None:
+        late = {tp for tp, asked in self.revoking.items() if asked.until <= self._box.now}
+        if self._lose(late, "not released within revoke_timeout"):
+            self._box.want("some partitions were not released in time")
 
     def watch(self) -> None:
         """The timer of what is asked for."""
-        if self.claims.revoking:
-            due = min(asked.until for asked in self.claims.revoking.values())
-            self._box.arm(e.Timer.REVOKE, due)
-        else:
-            self._box.disarm(e.Timer.REVOKE)
+        self._box.first(e.Timer.REVOKE, (asked.until for asked in self.revoking.values()))
 
     def _revoke(self) -> None:
-        number = self._box.number()
-        asked = self.claims.revoke(number, self._box.now + self._revoke_timeout_s)
+        """Asks for all that is to be revoked and was not asked for before."""
+        number, until = self._box.number(), self._box.now + self._revoke_timeout_s
+        asked = tuple(sorted(self.to_be_revoked - self.revoking.keys()))
+        self.revoking.update(dict.fromkeys(asked, RevokeAsked(number, until)))
         if asked:
             self._box.emit(e.Revoke(asked, number))
 
-    def _drop(self, tps: e.AnyPartitions, why: str) -> e.Partitions:
-        gone = self.claims.drop(tps)
+    def _lose(self, tps: e.AnyPartitions, why: str) -> e.Partitions:
+        gone = self._drop(tps)
         if gone:
             self._box.emit(e.Lost(gone, why))
+        return gone
+
+    def _drop(self, tps: e.AnyPartitions) -> e.Partitions:
+        gone = tuple(sorted(self.owned & tps))
+        for tp in gone:
+            del self.since[tp]
+            self.revoking.pop(tp, None)
         return gone

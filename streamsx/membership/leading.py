@@ -14,7 +14,7 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
 from streamsx.membership import events as e
 from streamsx.membership.counts import Counts
-from streamsx.membership.seat import Seat, planned
+from streamsx.membership.seat import Seat
 
 LOG = logging.getLogger("streamsx")
 METADATA_RETRY_S = 0.1
@@ -28,7 +28,11 @@ class Leading:
     """One per session, on its loop. `deliver` is told of topics with other counts than before."""
 
     def __init__(
-        self, cluster: Cluster, clock: Clock, seat: Seat, deliver: Callable[[e.Counted], None]
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        seat: Seat,
+        deliver: Callable[[e.PartitionsChanged], None],
     ) -> None:
         self._cluster, self._clock, self._seat, self._deliver = cluster, clock, seat, deliver
         self._counts = Counts(seat.topics)
@@ -38,19 +42,28 @@ class Leading:
         member that is fenced meanwhile has no id any more."""
         await self._refresh_counts()
         wall_s = self._clock.wall()
-        outcome = self._seat.plan(asked, self._counts.known, int(wall_s * 1000))
+        outcome = self._seat.assignor.assign(
+            asked.members,
+            self._counts.known,
+            leader=asked.member_id,
+            generation=asked.generation,
+            now_ms=int(wall_s * 1000),
+        )
         for note in outcome.notes:
             LOG.info("%s", note)
         for decision in outcome.plan.explain if outcome.plan else ():
             LOG.debug("plan task=%s %s: %s", decision.task, decision.decision, decision.why)
-        return planned(asked.request, outcome, wall_s - self._clock.now())
+        zero = wall_s - self._clock.now()
+        ends = {member: at_ms / 1000 - zero for member, at_ms in outcome.evictions.items()}
+        error = outcome.error.name if outcome.error else None
+        return e.Planned(asked.request, outcome.assignments, error, ends)
 
     async def watch(self, feed: Callable[[e.Event], None]) -> None:
         """Until cancelled: whoever leads has to plan with new counts."""
         while self._seat.topics:
             await asyncio.sleep(TOPICS_EVERY_S)
-            if await self._look():
-                feed(e.PartitionsChanged())
+            if changed := await self._look():
+                feed(changed)
 
     async def _refresh_counts(self) -> None:
         """Fresh, and patient while a topic was just created."""
@@ -60,22 +73,24 @@ class Leading:
             await asyncio.sleep(METADATA_RETRY_S)
             await self._look()
 
-    async def _look(self) -> bool:
-        """Whether a count has changed."""
+    async def _look(self) -> e.PartitionsChanged | None:
+        """What has changed, of which the worker is told."""
         cluster, topics = self._cluster, self._seat.topics
         if not topics:
-            return False
+            return None
         try:
             await cluster.follow(topics)
             await cluster.refresh()
         except BrokerUnreachable:
-            return False  # what is known stands
-        changed = self._counts.heard(self._clock.now(), self._found())
-        for topic in (topic for topic, count in changed.items() if not count):
+            return None  # what is known stands
+        counts = self._counts.heard(self._clock.now(), self._found())
+        for topic in (topic for topic, count in counts.items() if not count):
             LOG.warning("source topic gone: %s: what reads it waits until it is there again", topic)
-        if changed:
-            self._deliver(e.Counted(changed))
-        return bool(changed)
+        if not counts:
+            return None
+        changed = e.PartitionsChanged(counts)
+        self._deliver(changed)
+        return changed
 
     def _found(self) -> dict[str, int]:
         """A topic that cannot be asked for is neither there nor gone."""

@@ -15,7 +15,7 @@ from streamsx.membership.effects import Effects
 
 
 class Leaving:
-    """What returns a Want returns what the leader must hear, if anything."""
+    """`draining`, `halting`, `deadline` are there to be read."""
 
     def __init__(self, box: Effects) -> None:
         self.draining = self.halting = False
@@ -28,39 +28,36 @@ class Leaving:
     def __bool__(self) -> bool:
         return self.draining or self.halting
 
-    def drain(self, event: e.Leave) -> e.Want | None:
+    def drain(self, event: e.Leave) -> None:
         self._told = True
-        return self._drain(event.deadline)
+        self._drain(event.deadline)
 
-    def _drain(self, deadline: float | None) -> e.Want | None:
+    def _drain(self, deadline: float | None) -> None:
         if self.halting:
-            return None
+            return
         first, self.draining = not self.draining, True
         deadlines = [at for at in (self.deadline, deadline) if at is not None]
         if deadlines:
             self.deadline = min(deadlines)
             self._box.arm(e.Timer.DRAIN, self.deadline)
-        if not first:
-            return None
-        self._box.emit(e.IsLeaving(self.deadline))
-        return e.Want("leaving")
+        if first:
+            self._box.emit(e.IsLeaving(self.deadline))
+            self._box.want("leaving")
 
-    def _stay(self) -> e.Want | None:
-        if not self.draining:
-            return None
-        if self._told:
-            return e.Want("leaving")  # whoever planned this round has not expected it
-        self.draining, self.deadline = False, None
-        self._box.disarm(e.Timer.DRAIN)
-        self._box.emit(e.Stays())
-        return e.Want("stays")
-
-    def heed(self, mark: Mark | None, deadline: float | None) -> e.Want | None:
+    def heed(self, mark: Mark | None, deadline: float | None) -> None:
         """`deadline`: the mark's, in the member's time."""
         if mark is None or mark.epoch_ms <= self._marked_ms:
-            return None
+            return
         self._marked_ms = mark.epoch_ms
-        return self._drain(deadline) if mark.state is MarkState.LEAVING else self._stay()
+        if mark.state is MarkState.LEAVING:
+            self._drain(deadline)
+        elif self.draining and self._told:
+            self._box.want("leaving")  # whoever planned this round has not expected it
+        elif self.draining:
+            self.draining, self.deadline = False, None
+            self._box.disarm(e.Timer.DRAIN)
+            self._box.emit(e.Stays())
+            self._box.want("stays")
 
     def halt(self, deadline: float) -> None:
         if self.halting and self.deadline is not None:

@@ -29,8 +29,14 @@ Who wins. An answer counts for the request that is in flight; any other is old. 
 nothing left goes at once, whatever the group is doing. A halting member joins no more, since
 commits count in PreparingRebalance too, unless one of its commits needs the next generation.
 
-Not here: what the worker is told (holding.py), what is under way (calls.py), the lease (lease.py),
-ways out (leaving.py), error codes (answers.py), bytes, sockets, the plan, static and eager members.
+Removals. A deadline of somebody who was told to leave counts as long as the memory that has it is
+the newest. "a is to leave by 60 s, and the leader's plan says so; at 10 s a tool takes it back; the
+next plan, whoever makes it, says nothing of a": what the older plan has armed is void, or a is
+removed at 65 s although it stays.
+
+Not here: what is held, and what the worker is told of it (holding.py), what is under way
+(calls.py), the lease (lease.py), ways out (leaving.py), error codes (answers.py), bytes, sockets,
+the plan, static and eager members.
 """
 
 from collections import deque
@@ -43,13 +49,11 @@ from streamsx.errors import InvalidTransition
 from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict, verdict
-from streamsx.membership.calls import Calls, Flight
+from streamsx.membership.calls import Calls
 from streamsx.membership.effects import Effects
-from streamsx.membership.holding import Holding
+from streamsx.membership.holding import COLLECT_S, Holding
 from streamsx.membership.lease import Lease
 from streamsx.membership.leaving import Leaving
-from streamsx.membership.plans import Plans
-from streamsx.membership.wishes import Wishes
 
 
 class MemberState(Enum):
@@ -83,10 +87,10 @@ What = type[e.Event] | e.Timer | Cue | Verdict | tuple[type[e.Request], Verdict]
 OUT, JOINING, SYNCING, STABLE, GONE = MemberState
 X, _ = Unmoved
 
-# What happens, the state after it for each state before it, and who acts; a Want that is returned
-# is something the leader must hear. An answer is looked up by its request and what it means, else
-# by what it means. After each event a leaver that holds nothing goes, a wish is taken up, what
-# JOINING asks for is sent (`_enter`, the one door to JoinGroup), and the next commit flies.
+# What happens, the state after it for each state before it, and who acts. An answer is looked up by
+# its request and what it means, else by what it means. After each event a leaver that holds nothing
+# goes, a wish is taken up, what JOINING asks for is sent (`_enter`, the one door to JoinGroup), the
+# next commit flies, and who overstays is removed.
 TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     # what                            OUT      JOINING  SYNCING  STABLE   GONE  who
     e.Start:                         (JOINING, X,       X,       X,       X,    "_start"),
@@ -101,9 +105,8 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     (e.JoinGroup, Verdict.GOOD):     (_,       SYNCING, _,       _,       _,    "_joined"),
     e.Planned:                       (_,       _,       SYNCING, _,       _,    "_planned"),
     (e.SyncGroup, Verdict.GOOD):     (_,       _,       STABLE,  _,       _,    "_synced"),
-    Verdict.REJOIN:                  (_,       _,       JOINING, _,       _,    "_again"),
+    Verdict.REJOIN:                  (_,       _,       JOINING, _,       _,    "_anew"),
     Verdict.PAUSE:                   (_,       OUT,     OUT,     _,       _,    "_pause"),
-    Verdict.FULL:                    (_,       OUT,     _,       _,       _,    "_pause_long"),
     e.Timer.BACKOFF:                 (JOINING, _,       _,       _,       _,    "_anew"),
     # The coordinator's word against us.
     Verdict.FENCE:                   (OUT,     OUT,     OUT,     OUT,     _,    "_fence"),
@@ -111,22 +114,21 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     Verdict.FATAL:                   (GONE,    GONE,    GONE,    GONE,    _,    "_expelled"),
     # What the leader must hear. A plan that is being replaced asks for no readiness; the next one
     # does, anew.
-    e.Want:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_wish.add"),
+    e.Want:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.heard"),
     e.Ready:                         (_,       _,       _,       STABLE,  _,    "_ready"),
     e.PartitionsChanged:             (_,       _,       SYNCING, STABLE,  _,    "_regrown"),
-    e.Timer.COLLECT:                 (OUT,     JOINING, SYNCING, STABLE,  _,    "_wish.collected"),
-    e.Timer.REPLAN:                  (OUT,     JOINING, SYNCING, STABLE,  _,    "_plans.failed"),
-    e.Timer.EVICT:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_plans.evict"),
+    e.Timer.COLLECT:                 (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.collected"),
+    e.Timer.EVICT:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_evict"),
     # What is ours, and for how long.
-    e.Released:                      (OUT,     JOINING, SYNCING, STABLE,  _,    "_mine.released"),
-    e.Commit:                        (OUT,     JOINING, SYNCING, STABLE,  GONE, "commits.ask"),
-    e.Timer.REVOKE:                  (OUT,     JOINING, SYNCING, STABLE,  _,    "_mine.expired"),
+    e.Released:                      (OUT,     JOINING, SYNCING, STABLE,  _,    "holding.released"),
+    e.Commit:                        (OUT,     JOINING, SYNCING, STABLE,  GONE, "_commits.ask"),
+    e.Timer.REVOKE:                  (OUT,     JOINING, SYNCING, STABLE,  _,    "holding.expired"),
     e.Timer.HEARTBEAT:               (OUT,     JOINING, SYNCING, STABLE,  _,    "_beat"),
     e.Timer.FENCE:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "lease.ended"),
     e.Timer.FIND:                    (OUT,     JOINING, SYNCING, STABLE,  _,    "_calls.look"),
     # Ways out.
     e.Leave:                         (OUT,     JOINING, SYNCING, STABLE,  _,    "leaving.drain"),
-    e.Timer.DRAIN:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_drained"),
+    e.Timer.DRAIN:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_stop"),
     e.Stop:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_stop"),
     e.Timer.STOP:                    (GONE,    GONE,    GONE,    GONE,    _,    "_go"),
     e.Silent:                        (GONE,    GONE,    GONE,    GONE,    _,    "_silent"),
@@ -142,7 +144,7 @@ TRIES_PER_SESSION = 3
 DEAF_S = 2.0
 """A coordinator that has answered nothing for so long is not told that we leave: our successor in
 the state directory does it."""
-FULL_PAUSE_S = 10.0
+FULL_PAUSE_S, REPLAN_S = 10.0, 1.0
 STORY_LENGTH = 200
 
 
@@ -158,7 +160,7 @@ class MemberConfig:
 
 
 class Member:
-    """`state`, `claims`, `commits`, `leaving`, `lease` and the ids are there to be read."""
+    """`state`, `holding`, `leaving`, `lease` and the ids are there to be read."""
 
     def __init__(self, config: MemberConfig) -> None:
         self.config, self.state = config, OUT
@@ -166,15 +168,16 @@ class Member:
         self.leader, self.nonce = False, 0
         self._box = Effects()
         self._calls = Calls(self._box, config.jitter)
-        self._mine = Holding(self._box, config.revoke_timeout_s)
-        self.claims, self.commits = self._mine.claims, self._mine.commits
+        self.holding = Holding(self._box, config.revoke_timeout_s)
+        self._commits = self.holding.commits
         self.lease = Lease(self._box, config.session_timeout_s, config.heartbeat_interval_s)
         self.leaving = Leaving(self._box)
-        self._plans = Plans(self._box)
-        self._wish = Wishes(self._box)
+        self._asked: int | None = None
+        self._evictions: dict[str, float] = {}
+        """The plan that is being made, as leader; who is to be out by when, by the newest."""
         self.story: deque[tuple[float, e.Event, tuple[e.Effect, ...]]] = deque(maxlen=STORY_LENGTH)
         self._predecessor: str | None = None
-        self._fatal: e.Fatal | None = None
+        self._last: e.Left | e.Fatal = e.Left()
         self._round: e.JoinGroup | None = None
         """What was said in this round, to be said again; None: a new one is to be opened."""
         self._round_s = config.rebalance_timeout_s + ROUND_SLACK_S
@@ -199,29 +202,30 @@ class Member:
             raise InvalidTransition(why)
         if isinstance(after, MemberState):
             self.state = after
-            self._wish.add(attrgetter(who)(self)(*given))
+            attrgetter(who)(self)(*given)
 
     def _follow(self) -> None:
         """What the state asks for, whatever the event was."""
         if self.state is GONE:
             return
-        if self.leaving and self._mine.nothing:
+        if self.leaving and self.holding.nothing:
             self._part()
             return
-        joins = not self.leaving.halting or self.commits.refused
-        if self._wish.reason is not None and joins:
+        joins = not self.leaving.halting or self._commits.refused
+        if self._box.wish is not None and joins:
             self._fire(Cue.WISH)
         self._enter()
         if self._calls.known and self.generation >= 0 and self.state is not SYNCING:
             self._send_commit()
-        self._mine.watch()
+        self._evict()
+        self.holding.watch()
 
     # The coordinator and its connections.
 
-    def _start(self, event: e.Start) -> e.Want:
+    def _start(self, event: e.Start) -> None:
         self._predecessor = event.predecessor
         self._calls.look()
-        return e.Want("first")
+        self._box.want("first")
 
     def _found(self, event: e.Found) -> None:
         for lane in self._calls.doubtful(event.node):
@@ -234,20 +238,21 @@ class Member:
     def _cut(self, event: e.Disconnected) -> None:
         flights = self._calls.landed(event)
         if self.state is GONE:
-            self._farewell_over(flights, ErrorCode.REQUEST_TIMED_OUT)
+            for _ in flights:
+                self._farewell_over(ErrorCode.REQUEST_TIMED_OUT)
         elif event.lane is e.LaneName.JOIN:
             self._fire(Cue.CUT)
         else:
-            self.commits.break_off()
+            self._commits.break_off()
             self._calls.find()
 
     def _replied(self, event: e.Reply) -> None:
         for flight in self._calls.landed(event):
             if self.state is GONE:
-                self._farewell_over([flight], event.error)
+                self._farewell_over(event.error)
             elif isinstance(flight.body, e.Heartbeat | e.OffsetCommit):
                 self._heard(flight, flight.body, event)
-            elif not isinstance(flight.body, e.LeaveGroup):  # the predecessor's
+            elif not isinstance(flight.body, e.LeaveGroup):  # of others: nobody waits for it
                 self._answered(flight, event)
 
     # Join, sync.
@@ -262,31 +267,28 @@ class Member:
         if self.state is not JOINING or waits:
             return
         if self._predecessor is not None:
-            gone, self._predecessor = self._predecessor, None
-            self._calls.send(e.LaneName.JOIN, PREDECESSOR_S, e.LeaveGroup(gone))
+            gone = e.LeaveGroup((self._predecessor,), "its process has ended")
+            self._predecessor = None
+            self._calls.send(e.LaneName.JOIN, PREDECESSOR_S, gone)
             return
         self._round = self._round or self._opened()
         again = replace(self._round, member_id=self.member_id)
         self._calls.send(e.LaneName.JOIN, self._round_s, again)
 
     def _opened(self) -> e.JoinGroup:
-        reason = self._wish.taken()
+        reason = self._box.taken()
         self.nonce += 1
         self.lease.calm()
         self._box.emit(e.Joining(self.generation, reason))
-        who = (self.member_id, tuple(sorted(self.claims.owned)), self.owned_generation, self.nonce)
+        who = (self.member_id, tuple(sorted(self.holding.owned)), self.owned_generation, self.nonce)
         return e.JoinGroup(*who, bool(self.leaving), self.leaving.deadline, reason)
 
-    def _anew(self) -> e.Want:
+    def _anew(self, code: int = 0) -> None:
         """Of several reasons the first is told."""
         self._round = None
-        return e.Want("retry")
+        self._box.want(f"the last round ended with {name_of(code)}" if code else "retry")
 
-    def _again(self, code: int) -> e.Want:
-        self._round = None
-        return e.Want(f"the last round ended with {name_of(code)}")
-
-    def _answered(self, flight: Flight, event: e.Reply) -> None:
+    def _answered(self, flight: e.SendRequest, event: e.Reply) -> None:
         """JoinGroup or SyncGroup. What is owned stays ours, unless we are out."""
         what = verdict(flight.body, event.error)
         answer = (type(flight.body), what)
@@ -299,46 +301,50 @@ class Member:
         else:
             self._fire(what, event.error)
 
-    def _named(self, _: Flight, joined: e.Joined) -> None:
+    def _named(self, _: e.SendRequest, joined: e.Joined) -> None:
         if joined.member_id != self.member_id:
             self.member_id = joined.member_id
             self._box.emit(e.Remember(joined.member_id))
 
-    def _joined(self, flight: Flight, joined: e.Joined) -> None:
+    def _joined(self, flight: e.SendRequest, joined: e.Joined) -> None:
         self._named(flight, joined)
         self.generation = joined.generation
         self.leader = joined.leader == joined.member_id
         self._calls.well()
         self.lease.contact(flight.at)
-        self._plans.end()
+        self._asked, self._evictions = None, {}
         self._beat()
         if self.leader:
-            self._plans.ask(self.member_id, self.generation, joined.members)
+            self._asked = self._box.number()
+            self._box.emit(e.Assign(self._asked, self.member_id, self.generation, joined.members))
         else:
             self._sync({})
 
     def _planned(self, event: e.Planned) -> None:
-        if self._plans.take(event):
+        """One that failed is tried again; one of a round that is over says nothing."""
+        if event.request == self._asked:
+            self._asked, self._evictions = None, dict(event.evictions)
+            if event.error is not None:
+                self._box.emit(e.Count("failed-rebalance-total"))
+                self._box.want("the assignment failed", REPLAN_S)
             self._sync(event.assignments)
 
     def _sync(self, assignments: Mapping[str, bytes]) -> None:
         body = e.SyncGroup(self.member_id, self.generation, assignments)
         self._calls.send(e.LaneName.JOIN, self._round_s, body)
 
-    def _pause(self, _: int) -> None:
-        self._box.after(e.Timer.BACKOFF, self._calls.pause())
+    def _pause(self, code: int) -> None:
+        full = code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        self._box.after(e.Timer.BACKOFF, FULL_PAUSE_S if full else self._calls.pause())
 
-    def _pause_long(self, _: int) -> None:
-        self._box.after(e.Timer.BACKOFF, FULL_PAUSE_S)
-
-    def _synced(self, _: Flight, synced: e.Synced) -> None:
+    def _synced(self, _: e.SendRequest, synced: e.Synced) -> None:
         self.owned_generation, halting = self.generation, self.leaving.halting
-        self._mine.apply(self.generation, synced, leader=self.leader, halting=halting)
+        self.holding.apply(self.generation, synced, leader=self.leader, halting=halting)
         if synced.view.more:
             self.lease.hurry()
-        self._wish.add(self.leaving.heed(synced.view.mark, synced.deadline))
+        self.leaving.heed(synced.view.mark, synced.deadline)
         if synced.view.no_takers and self.leaving.draining:
-            self._drained()
+            self._stop()
 
     # Heartbeats, commits, and what the leader must hear.
 
@@ -350,14 +356,16 @@ class Member:
                 self._ask(e.Heartbeat(self.member_id, self.generation))
 
     def _send_commit(self) -> None:
-        if offsets := self.commits.next(stable=self.state is STABLE):
+        if offsets := self._commits.next(stable=self.state is STABLE):
             self._ask(e.OffsetCommit(self.member_id, self.generation, offsets))
 
     def _ask(self, body: e.Heartbeat | e.OffsetCommit) -> None:
         timeout_s = self.config.session_timeout_s / TRIES_PER_SESSION
         self._calls.send(e.LaneName.BEAT, timeout_s, body, stable=self.state is STABLE)
 
-    def _heard(self, flight: Flight, body: e.Heartbeat | e.OffsetCommit, event: e.Reply) -> None:
+    def _heard(
+        self, flight: e.SendRequest, body: e.Heartbeat | e.OffsetCommit, event: e.Reply
+    ) -> None:
         current = body.generation == self.generation
         stable = current and self.state is STABLE
         what = verdict(body, event.error, stayed=stable and flight.stable)
@@ -365,9 +373,9 @@ class Member:
             self._calls.well()
             self.lease.contact(flight.at)
         if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._wish.add(e.Want("the group is rebalancing"))
+            self._box.want("the group is rebalancing")
         if isinstance(body, e.OffsetCommit):
-            self.commits.answered(what, event)
+            self._commits.answered(what, event)
         if what is Verdict.FIND:
             self._calls.find()
         elif what in TABLE:
@@ -375,20 +383,29 @@ class Member:
         if not current:
             self._beat()  # sent before the JoinGroup was answered, it may have been no contact
 
-    def _ready(self, _: e.Ready) -> e.Want:
-        return e.Want("learner ready", soon=True)
+    def _ready(self, _: e.Ready) -> None:
+        self._box.want("learner ready", COLLECT_S)
 
-    def _regrown(self, _: e.PartitionsChanged) -> e.Want | None:
-        return e.Want("topics changed") if self.leader else None
+    def _regrown(self, _: e.PartitionsChanged) -> None:
+        if self.leader:
+            self._box.want("topics changed")
+
+    def _evict(self) -> None:
+        """Whoever may still be there behind its deadline; one try."""
+        now, ends = self._box.now, self._evictions
+        late = tuple(sorted(member for member, at in ends.items() if at <= now))
+        if late and self._calls.known and not self._calls.flying(e.LeaveGroup):
+            self._evictions = {member: at for member, at in ends.items() if at > now}
+            gone = e.LeaveGroup(late, "it did not leave by its deadline")
+            self._calls.send(e.LaneName.BEAT, LEAVE_S, gone)
+        self._box.first(e.Timer.EVICT, (at for at in ends.values() if at > now))
 
     # Out.
 
-    def _stop(self, event: e.Stop) -> None:
-        self.leaving.halt(event.deadline)
-        self._mine.release_all()
-
-    def _drained(self) -> None:
-        self._stop(e.Stop(self._box.now + LAST_COMMIT_S))
+    def _stop(self, event: e.Stop | None = None) -> None:
+        """By itself: with time for a last commit."""
+        self.leaving.halt(event.deadline if event else self._box.now + LAST_COMMIT_S)
+        self.holding.release_all()
 
     def _part(self) -> None:
         """Who has asked for a name waits a moment for it: the group waits for whomever it named."""
@@ -398,33 +415,31 @@ class Member:
             self.leaving.wait(self._box.now - self._calls.waited_s(e.LaneName.JOIN) + DEAF_S)
 
     def _go(self) -> None:
-        """Let go of what is left, then tell the group; one try, if it is known to listen."""
-        listens = self._calls.waited_s(e.LaneName.BEAT) < DEAF_S
-        self._lose(e.Refusal.GONE)
-        if not (listens and self._farewell()):
-            self._box.emit(e.Left("it does not answer" if self.member_id else ""))
-
-    def _farewell(self) -> bool:
-        speaks = bool(self.member_id) and self._calls.known
-        if speaks:
-            self._calls.send(e.LaneName.BEAT, LEAVE_S, e.LeaveGroup(self.member_id))
-        return speaks
-
-    def _farewell_over(self, flights: list[Flight], code: int) -> None:
-        self._box.emit(*(self._fatal or e.Left(name_of(code) if code else "") for _ in flights))
+        self._end(e.Refusal.GONE, e.Left("it does not answer" if self.member_id else ""))
 
     def _silent(self, event: e.Silent) -> None:
-        self._lose(e.Refusal.FENCED)
-        self._farewell()
-        self._calls.forget()
-        self._box.emit(e.Fatal(event.reason))
+        self._end(e.Refusal.FENCED, e.Fatal(event.reason))
 
     def _expelled(self, code: int) -> None:
-        """The group would wait for it until its session ends."""
-        self._lose(e.Refusal.FENCED)
-        self._fatal = e.Fatal(f"the coordinator refuses this member: {name_of(code)}", code)
-        if not self._farewell():
-            self._box.emit(self._fatal)
+        why = f"the coordinator refuses this member: {name_of(code)}"
+        self._end(e.Refusal.FENCED, e.Fatal(why, code))
+
+    def _end(self, why: e.Refusal, last: e.Left | e.Fatal) -> None:
+        """Let go of what is left, then tell the group; one try, if it is known to listen. `last` is
+        told behind that."""
+        listens = self._calls.waited_s(e.LaneName.BEAT) < DEAF_S
+        self._lose(why)
+        self._last = last
+        if listens and self.member_id and self._calls.known:
+            self._calls.send(e.LaneName.BEAT, LEAVE_S, e.LeaveGroup((self.member_id,), "done"))
+        else:
+            self._box.emit(last)
+
+    def _farewell_over(self, code: int) -> None:
+        if not code:
+            self._box.emit(e.Remember(None))
+        fatal = isinstance(self._last, e.Fatal)
+        self._box.emit(self._last if fatal else e.Left(name_of(code) if code else ""))
 
     def _fence(self, code: int) -> None:
         self._lose(e.Refusal.FENCED)
@@ -436,11 +451,10 @@ class Member:
 
     def _lose(self, why: e.Refusal) -> None:
         """All that is ours, and all that is under way."""
-        self._mine.lose_all(why)
+        self.holding.lose_all(why)
         self._box.emit(*(e.Close(lane) for lane in e.LaneName if self._calls.flying(lane)))
         self._calls.forget()
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
-        self._plans.end()
-        self._wish.reason = None
+        self._asked, self._evictions, self._box.wish = None, {}, None
         self.generation, self.owned_generation, self.leader = -1, -1, False
         self.lease.until = 0.0

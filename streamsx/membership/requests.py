@@ -3,10 +3,10 @@
 Not here: sending them, user data (the assignor's).
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
+from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api, by_topic
 from streamsx.membership import events as e
 from streamsx.membership.answers import denies
@@ -21,11 +21,10 @@ def identity(group: str, member_id: str) -> dict[str, Any]:
     return {"group_id": group, "member_id": member_id, "group_instance_id": None}
 
 
-def leave(group: str, member_id: str) -> dict[str, Any]:
-    return {
-        "group_id": group,
-        "members": [{"member_id": member_id, "group_instance_id": None}],
-    }
+def leave(group: str, *member_ids: str) -> dict[str, Any]:
+    """`member_ids`: of dynamic members."""
+    members = [{"member_id": member_id, "group_instance_id": None} for member_id in member_ids]
+    return {"group_id": group, "members": members}
 
 
 def request(
@@ -33,7 +32,7 @@ def request(
 ) -> tuple[Api, dict[str, Any]]:
     """`word`: the Subscription of a JoinGroup."""
     if isinstance(body, e.LeaveGroup):
-        return Api.LEAVE_GROUP, leave(group, body.member_id)
+        return Api.LEAVE_GROUP, leave(group, *body.member_ids)
     who = identity(group, body.member_id)
     match body:
         case e.JoinGroup():
@@ -57,22 +56,19 @@ def request(
         case e.OffsetCommit():
             return Api.OFFSET_COMMIT, who | {
                 "generation_id_or_member_epoch": body.generation,
-                "topics": by_topic(parts(body.offsets)),
+                "topics": by_topic(
+                    (
+                        tp,
+                        {
+                            "partition_index": tp.partition,
+                            "committed_offset": offset,
+                            "committed_leader_epoch": NO_EPOCH,
+                            "committed_metadata": metadata,
+                        },
+                    )
+                    for tp, (offset, metadata) in sorted(body.offsets.items())
+                ),
             }
-
-
-def parts(offsets: e.Offsets) -> Iterator[tuple[TopicPartition, dict[str, Any]]]:
-    """As OffsetCommit has it."""
-    for tp, (offset, metadata) in sorted(offsets.items()):
-        yield (
-            tp,
-            {
-                "partition_index": tp.partition,
-                "committed_offset": offset,
-                "committed_leader_epoch": NO_EPOCH,
-                "committed_metadata": metadata,
-            },
-        )
 
 
 def joined(number: int, reply: Any) -> e.Reply:
@@ -92,3 +88,10 @@ def committed(number: int, reply: Any) -> e.Reply:
     denied = {tp: code for tp, code in codes.items() if denies(code)}
     error = next((code for tp, code in codes.items() if code and tp not in denied), 0)
     return e.Reply(number, error, e.Committed(denied))
+
+
+def left(number: int, reply: Any) -> e.Reply:
+    """What is said of the group, else of a member; who is not known has left."""
+    codes = (told.error_code for told in (reply, *reply.members))
+    good = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
+    return e.Reply(number, next((code for code in codes if code not in good), 0))

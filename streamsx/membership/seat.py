@@ -1,4 +1,4 @@
-"""A member's seat at the group: what it says when it joins, what it is told, what it plans.
+"""A member's seat at the group: what it says when it joins, what it is told.
 
 Bytes and unix time are the group's, values and monotonic seconds the member's. Whose seat it is,
 its assignor says: a worker has the tasks of a topology, a tool has marks and nothing to run.
@@ -6,12 +6,11 @@ its assignor says: a worker has the tasks of a topology, a tool has marks and no
 Not here: when anything is said, asked or sent (member.py, session.py).
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from streamsx.assignor.model import MemberAtJoin, WayOut
 from streamsx.assignor.observer import ObserverAssignor
-from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssignor
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
 
@@ -54,23 +53,3 @@ class Seat:
         ends_ms = None if view.mark is None else view.mark.deadline_ms
         deadline = None if ends_ms is None else ends_ms / 1000 - zero
         return e.Synced(frozenset(assignment.partitions), view, deadline)
-
-    def plan(self, asked: e.Assign, counts: Mapping[str, int], now_ms: int) -> Outcome:
-        """As the leader that it was when it was asked. `counts`: partitions by topic."""
-        return self.assignor.assign(
-            asked.members,
-            counts,
-            leader=asked.member_id,
-            generation=asked.generation,
-            now_ms=now_ms,
-        )
-
-
-def planned(request: int, outcome: Outcome, zero: float) -> e.Planned:
-    """As the member hears it."""
-    return e.Planned(
-        request,
-        outcome.assignments,
-        outcome.error.name if outcome.error else None,
-        {member: at_ms / 1000 - zero for member, at_ms in outcome.evictions.items()},
-    )

@@ -35,7 +35,6 @@ from streamsx.membership.seat import Seat
 
 LOG = logging.getLogger("streamsx")
 FIND_RETRY_S = 0.1
-EVICT_LANE, EVICT_TIMEOUT_S = "evict", 5.0
 
 
 class _Over(Exception):
@@ -67,11 +66,6 @@ class Session:
         """How often tasks were taken away; any thread may read it."""
         self.failed = ""
         """Why a round has failed, of the newest that has."""
-
-    @property
-    def lease(self) -> float:
-        """Monotonic second until which the group counts us in; any thread may read it."""
-        return self.member.lease.until
 
     def post(self, event: e.Event) -> None:
         """From any thread; waits for the session's start, and is nothing after its end."""
@@ -120,7 +114,7 @@ class Session:
         now = self._clock.now()
         for effect in self.member.step(now, event):
             self._perform(effect)
-        self._outage.leased(now, self.lease)
+        self._outage.leased(now, self.member.lease.until)
 
     # -- effects
 
@@ -128,16 +122,14 @@ class Session:
         match effect:
             case e.SendRequest():
                 self._send(effect)
-            case e.Arm() | e.Disarm():
-                self._wind(effect)
+            case e.Arm(timer, at):
+                self._wind(timer, at)
             case e.Find():
                 self._begin(self._find(), "find coordinator")
             case e.Close(lane):
                 self._lanes[lane].close()
             case e.Assign():
                 self._begin(self._assign(effect), "assign")
-            case e.Evict(member_id):
-                self._begin(self._evict(member_id), f"evict {member_id}")
             case e.Remember(member_id):
                 self._keep(member_id)
             case e.Count(metric, why):
@@ -152,12 +144,11 @@ class Session:
         self.losses += isinstance(message, e.Lost)
         self._deliver(message)
 
-    def _wind(self, effect: e.Arm | e.Disarm) -> None:
-        timer = effect.timer
+    def _wind(self, timer: e.Timer, at: float | None) -> None:
         if (handle := self._timers.pop(timer, None)) is not None:
             handle.cancel()
-        if isinstance(effect, e.Arm):
-            self._timers[timer] = asyncio.get_running_loop().call_at(effect.at, self._tick, timer)
+        if at is not None:
+            self._timers[timer] = asyncio.get_running_loop().call_at(at, self._tick, timer)
 
     def _tick(self, timer: e.Timer) -> None:
         self._timers.pop(timer, None)
@@ -175,22 +166,6 @@ class Session:
 
     async def _assign(self, asked: e.Assign) -> None:
         self._feed(await self._leading.plan(asked))
-
-    async def _evict(self, member_id: str) -> None:
-        """A marked member that may still be there behind its deadline."""
-        body = requests.leave(self._group, member_id)
-        try:
-            node = await self._cluster.coordinator(self._group)
-            connection = await self._cluster.open(node, EVICT_LANE)  # beside the member's own
-            reply = await connection.ask(Api.LEAVE_GROUP, body, EVICT_TIMEOUT_S)
-        except WorldError as error:
-            LOG.info("not evicted: %s: %s", member_id, error)
-            return
-        code = next((told.error_code for told in (reply, *reply.members) if told.error_code), 0)
-        if not code:
-            LOG.info("evicted %s: it did not leave by its deadline", member_id)
-        elif code != ErrorCode.UNKNOWN_MEMBER_ID:  # it has left
-            LOG.info("not evicted: %s: %s", member_id, name_of(code))
 
     # -- requests
 
@@ -216,9 +191,11 @@ class Session:
                 return self._given(send.request, bytes(reply.assignment))
             case e.OffsetCommit():
                 return requests.committed(send.request, reply)
-            case e.LeaveGroup() if not reply.error_code:
-                self._keep(None)  # else whoever comes next ends that membership
-                return e.Reply(send.request, 0)
+            case e.LeaveGroup(member_ids, why):
+                left = requests.left(send.request, reply)
+                end = f"not out of the group: {name_of(left.error)}" if left.error else why
+                LOG.info("leave of %s: %s", ", ".join(member_ids), end)
+                return left
             case _:
                 return e.Reply(send.request, reply.error_code)
 

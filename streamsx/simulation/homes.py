@@ -167,7 +167,7 @@ class Home:
         parts, now = self.parts, self.scheduler.now
         if parts is None or self.process.frozen:
             return False
-        return parts.session.losses == parts.link.losses and now < parts.session.lease
+        return parts.session.losses == parts.link.losses and now < parts.session.member.lease.until
 
     @property
     def running(self) -> frozenset[TaskId]:

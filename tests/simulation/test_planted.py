@@ -23,7 +23,6 @@ from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import member, session
-from streamsx.membership.calls import Flight
 from streamsx.membership.holding import Holding
 from streamsx.membership.member import Member
 from streamsx.model import TaskId
@@ -73,7 +72,7 @@ class NoCommitIsFenced(Coordinator):
 class JoinCountsWhenItIsAnswered(Member):
     """The answer may have been on its way for most of a session."""
 
-    def _joined(self, flight: Flight, joined: e.Joined) -> None:
+    def _joined(self, flight: e.SendRequest, joined: e.Joined) -> None:
         super()._joined(replace(flight, at=self._box.now), joined)
 
 
@@ -83,16 +82,19 @@ class FencedMembersKeepTheirClaims(Member):
     def _fence(self, code: int) -> None:
         self.generation, self.member_id = -1, ""
         self._calls.forget()
-        self._mine.commits.fail(e.Refusal.FENCED)
+        self._commits.fail(e.Refusal.FENCED)
         self._pause(code)
 
 
 class NobodyJoinsAfterARelease(Holding):
     """What was withheld until the release stays withheld."""
 
-    def released(self, event: e.Released) -> e.Want | None:
+    def released(self, event: e.Released) -> None:
+        before, collects = self._box.wish, e.Timer.COLLECT in self._box._armed
         super().released(event)
-        return None
+        self._box.wish = before
+        if not collects:
+            self._box.disarm(e.Timer.COLLECT)
 
 
 def nothing_waits_to_be_let_go(_: View, runs: Mapping[TaskId, int | None]) -> Held:
@@ -154,9 +156,8 @@ def a_commit_is_late(made: World) -> None:
     assert other.member is not None
     made.network.cut(other.process.name, HOSTS[0], 5.0)
     session = leader.parts.session
-    assert session._loop is not None
-    removes = e.Evict(other.member.member_id)
-    session._loop.call_soon_threadsafe(session._perform, removes)
+    session.member._evictions[other.member.member_id] = 0.0
+    session.post(e.Tick(e.Timer.EVICT))
 
 
 def a_join_is_answered_late(made: World) -> None:

@@ -388,9 +388,8 @@ class Hand:
 
     def commit(self, asked: e.Commit) -> None:
         """Kafka takes it."""
-        taken = {tp: (what.offset, what.metadata) for tp, what in asked.offsets.items()}
-        self._bench.committed.update(taken)
-        self._station.deliver(e.CommitDone(asked.id, ()))
+        self._bench.committed.update(asked.offsets)
+        self._station.deliver(e.CommitDone(asked.id))
 
     def released(self) -> list[int]:
         """The numbers of the revokes that were answered."""

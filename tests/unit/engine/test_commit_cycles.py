@@ -32,7 +32,7 @@ def test_cycles_come_after_their_interval_and_only_for_what_was_done(bench: Benc
     bench.feed(0, "a")
     bench.run(10)
     (asked,) = commits(station)
-    assert {tp: told.offset for tp, told in asked.offsets.items()} == {words(0): 1}
+    assert {tp: offset for tp, (offset, _) in asked.offsets.items()} == {words(0): 1}
     for _ in range(50):
         bench.feed(1, "b")
         bench.run(0.2)
@@ -73,7 +73,7 @@ def test_of_a_commit_that_took_only_some_only_those_are_written(bench: Bench) ->
     bench.feed(1, "b")
     bench.until(lambda: commits(station))
     (asked,) = commits(station)
-    station.deliver(e.CommitDone(asked.id, (words(1),)))
+    station.deliver(e.CommitDone(asked.id, {words(1): e.NOT_OURS}))
     bench.run(0.5)
     assert station.rows(0) == {"a": b"1"}
     assert station.rows(1) == {}
@@ -84,7 +84,7 @@ def test_a_refused_commit_is_told_and_the_next_one_carries_it(bench: Bench) -> N
     station.hand.holds = True
     bench.feed(0, "a")
     bench.until(lambda: commits(station))
-    station.deliver(e.CommitFailed(commits(station)[0].id, e.Refusal.NOT_OWNED))
+    station.deliver(e.CommitDone(commits(station)[0].id, {}, e.Refusal.NOT_OWNED))
     station.hand.holds = False
     bench.feed(0, "b")
     bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 2)
@@ -101,7 +101,7 @@ def test_the_answer_to_an_older_commit_is_not_taken_for_this_one(bench: Bench) -
     station.hand.holds = True
     bench.feed(0, "b")
     bench.until(lambda: len(commits(station)) == 2)
-    station.deliver(e.CommitDone(commits(station)[0].id, ()))
+    station.deliver(e.CommitDone(commits(station)[0].id))
     bench.run(1)
     assert station.rows(0) == {"a": b"1"}
 
@@ -143,7 +143,7 @@ def test_a_task_that_is_lost_while_it_is_committed_leaves_the_others_alone(bench
     bench.until(lambda: commits(station))
     station.hand.lose(T1)
     bench.run(0.2)
-    station.deliver(e.CommitDone(commits(station)[0].id, (words(1),)))
+    station.deliver(e.CommitDone(commits(station)[0].id, {words(1): e.NOT_OURS}))
     bench.run(0.5)
     assert station.rows(0) == {"a": b"1"}
     assert station.states(T1)[-1] == "closed"

@@ -50,7 +50,7 @@ def with_one_commit(bench: Bench, *tasks: TaskId) -> Station:
 def deny(station: Station, code: int) -> None:
     """The newest commit, as far as partition 0 goes."""
     (*_, asked) = commits(station)
-    station.deliver(e.CommitDone(asked.id, (), {words(0): code}))
+    station.deliver(e.CommitDone(asked.id, {words(0): code}))
 
 
 def positions(station: Station) -> dict[str, int]:

@@ -28,7 +28,7 @@ class Play:
             for effect in self.effects:
                 self.note(effect)
             self.check()
-        return [effect for effect in self.effects if not isinstance(effect, e.Arm | e.Disarm)]
+        return [effect for effect in self.effects if not isinstance(effect, e.Arm)]
 
     def note(self, effect: e.Effect) -> None:
         match effect:
@@ -37,9 +37,9 @@ class Play:
                 self.sent.append(effect)
             case e.Close(lane):
                 self.sent = [send for send in self.sent if send.lane is not lane]
-            case e.Arm(timer, at):
+            case e.Arm(timer, at) if at is not None:
                 self.armed[timer] = at
-            case e.Disarm(timer):
+            case e.Arm(timer):
                 del self.armed[timer]
 
     def flying(self, lane: e.LaneName, kind: type[e.Request]) -> list[e.SendRequest]:
@@ -48,9 +48,8 @@ class Play:
         return [s for s in same_lane if lane is e.LaneName.JOIN or isinstance(s.body, kind)]
 
     def check(self) -> None:
-        claims = self.member.claims
-        assert claims.to_be_revoked <= claims.revoking.keys() <= claims.owned
-        assert claims.since.keys() == claims.owned
+        mine = self.member.holding
+        assert mine.to_be_revoked <= mine.revoking.keys() <= mine.owned
 
     def tick(self, timer: e.Timer) -> list[e.Effect]:
         """When it is due."""

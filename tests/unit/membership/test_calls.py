@@ -48,7 +48,7 @@ def test_a_coordinator_that_nobody_knows_is_looked_for_again(box: Effects, calls
     assert not calls.known
     calls.found(2)
     calls.send(BEAT, 1.0, HEARTBEAT)
-    assert (calls.known, box.out[-1]) == (True, e.SendRequest(1, 2, BEAT, 1.0, HEARTBEAT))
+    assert (calls.known, box.out[-1]) == (True, e.SendRequest(1, 2, BEAT, 1.0, HEARTBEAT, 0.0))
 
 
 def test_pauses_double_up_to_the_longest_until_all_is_well(box: Effects) -> None:
@@ -71,7 +71,7 @@ def test_a_lane_for_joins_has_one_request_and_the_other_one_of_each_kind(calls: 
     with pytest.raises(AssertionError):
         calls.send(BEAT, 1.0, HEARTBEAT)
     with pytest.raises(AssertionError):
-        calls.send(JOIN, 1.0, e.LeaveGroup("m0"))
+        calls.send(JOIN, 1.0, e.LeaveGroup(("m0",), ""))
 
 
 def test_an_answer_ends_its_request_and_a_broken_connection_all_of_its_lane(

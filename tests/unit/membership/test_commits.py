@@ -5,7 +5,6 @@ import pytest
 from streamsx.errors import InvariantBroken
 from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict
-from streamsx.membership.claims import Claims
 from streamsx.membership.commits import WAITING_MAX, Commits
 from streamsx.membership.effects import Effects
 from streamsx.model import TopicPartition
@@ -17,9 +16,8 @@ class Owner:
     """Who commits what it owns; `told` is what it hears of that."""
 
     def __init__(self, *tps: TopicPartition, generation: int = 1) -> None:
-        self.box, self.claims = Effects(), Claims()
-        self.commits = Commits(self.box, self.claims)
-        self.claims.apply(set(tps), generation)
+        self.box, self.since = Effects(), dict.fromkeys(tps, generation)
+        self.commits = Commits(self.box, self.since)
 
     @property
     def told(self) -> list[e.Effect]:
@@ -29,8 +27,8 @@ class Owner:
         return out
 
 
-def offsets(**at: int) -> dict[TopicPartition, e.OffsetAndMetadata]:
-    return {{"p": P, "q": Q}[name]: e.OffsetAndMetadata(n) for name, n in at.items()}
+def offsets(**at: int) -> dict[TopicPartition, tuple[int, str]]:
+    return {{"p": P, "q": Q}[name]: (n, "") for name, n in at.items()}
 
 
 def test_what_is_not_owned_is_dropped_and_named_and_the_rest_goes_on() -> None:
@@ -39,13 +37,13 @@ def test_what_is_not_owned_is_dropped_and_named_and_the_rest_goes_on() -> None:
     assert m.told == []
     assert (m.commits.next(stable=True), m.told) == (offsets(p=1), [])
     m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
-    assert m.told == [e.CommitDone(7, (Q,))]
+    assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS})]
 
 
 def test_a_commit_of_nothing_owned_fails() -> None:
     m = Owner(P)
     m.commits.ask(e.Commit(7, offsets(q=2), 1))
-    assert m.told == [e.CommitFailed(7, e.Refusal.NOT_OWNED)]
+    assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS}, e.Refusal.NOT_OWNED)]
     assert not m.commits.flying
 
 
@@ -53,7 +51,7 @@ def test_a_commit_asked_under_an_older_ownership_is_not_sent() -> None:
     """m loses p and is given p again, and the worker has heard of neither."""
     m = Owner(P, generation=3)
     m.commits.ask(e.Commit(7, offsets(p=1), generation=1))
-    assert m.told == [e.CommitFailed(7, e.Refusal.NOT_OWNED)]
+    assert m.told == [e.CommitDone(7, {P: e.NOT_OURS}, e.Refusal.NOT_OWNED)]
 
 
 def test_a_refused_commit_is_sent_again_when_stable_without_what_was_lost_meanwhile() -> None:
@@ -64,11 +62,10 @@ def test_a_refused_commit_is_sent_again_when_stable_without_what_was_lost_meanwh
     assert m.told == [e.Count("commit-resent-total")]
     assert (m.commits.next(stable=False), m.told) == ({}, [])
 
-    m.claims.drop({Q})
-    m.claims.apply({P, Q}, 2)
+    m.since[Q] = 2
     assert (m.commits.next(stable=True), m.told) == (offsets(p=1), [])
     m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
-    assert m.told == [e.CommitDone(7, (Q,))]
+    assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS})]
 
 
 def test_commits_of_a_partition_arrive_in_the_order_of_asking() -> None:
@@ -98,7 +95,7 @@ def test_what_is_denied_is_named_and_the_others_are_done() -> None:
     m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
     m.commits.next(stable=True)
     m.commits.answered(Verdict.GOOD, e.Reply(1, 0, e.Committed({Q: 3})))
-    assert m.told == [e.CommitDone(7, (), {Q: 3})]
+    assert m.told == [e.CommitDone(7, {Q: 3})]
 
 
 def test_a_commit_that_is_denied_as_a_whole_is_over() -> None:
@@ -107,7 +104,7 @@ def test_a_commit_that_is_denied_as_a_whole_is_over() -> None:
         m.commits.ask(e.Commit(7, offsets(p=1), 1))
         m.commits.next(stable=True)
         m.commits.answered(verdict, e.Reply(1, 29, e.Committed(denied)))
-        assert m.told == [e.CommitDone(7, (), {P: 29})]
+        assert m.told == [e.CommitDone(7, {P: 29})]
         assert not m.commits.flying
 
 
@@ -118,12 +115,12 @@ def test_what_was_denied_is_told_when_the_others_are_done_later_or_lost() -> Non
         m.commits.next(stable=True)
         m.commits.answered(Verdict.MOVED, e.Reply(1, 27, e.Committed({Q: 29})))
         if lost:
-            m.claims.drop({P})
+            del m.since[P]
             m.commits.next(stable=True)
         else:
             assert m.commits.next(stable=True) == offsets(p=1)
             m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
-        assert m.told[1:] == [e.CommitDone(7, (P,) if lost else (), {Q: 29})]
+        assert m.told[1:] == [e.CommitDone(7, {Q: 29} | ({P: e.NOT_OURS} if lost else {}))]
 
 
 def test_who_never_waits_for_an_answer_is_told() -> None:
@@ -139,7 +136,7 @@ def test_a_fence_fails_all_of_them() -> None:
     m.commits.ask(e.Commit(7, offsets(p=1), 1))
     m.commits.next(stable=True)
     m.commits.ask(e.Commit(8, offsets(p=2), 1))
-    fenced = e.Refusal.FENCED
+    fenced, gone = e.Refusal.FENCED, {P: e.NOT_OURS}
     m.commits.fail(fenced)
-    assert m.told == [e.CommitFailed(7, fenced), e.CommitFailed(8, fenced)]
+    assert m.told == [e.CommitDone(7, gone, fenced), e.CommitDone(8, gone, fenced)]
     assert not m.commits.flying

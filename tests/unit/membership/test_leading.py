@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from streamsx.assignor.model import MemberAtJoin, Rules
+from streamsx.assignor.model import Mark, MarkState, MemberAtJoin, Memory, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.wire import AssignmentView, write_assignment
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
@@ -52,10 +53,15 @@ class Group:
         self.broker = broker
         self.changes: asyncio.Queue[dict[str, int]] = asyncio.Queue()
         self.replans = asyncio.Semaphore(0)
+        assignor = StreamsPartitionAssignor(
+            subtopologies=[Subtopology(0, ("a", "b"), False, 1)],
+            rules=Rules(), process=bytes(16), instance="m", version="0.1.0",
+        )  # fmt: skip
+        self.seat = Seat(assignor, ("a", "b"))
         self.leading = Leading(
             cluster,
             Steps(),
-            Seat(ASSIGNOR, ("a", "b")),
+            self.seat,
             lambda counted: self.changes.put_nowait(dict(counted.counts)),
         )
 
@@ -66,7 +72,7 @@ class Group:
         return {str(tp) for tp in Assignment.read(plan.assignments["m1"]).partitions}
 
     def feed(self, event: e.Event) -> None:
-        assert event == e.PartitionsChanged()
+        assert isinstance(event, e.PartitionsChanged)
         self.replans.release()
 
 
@@ -180,3 +186,17 @@ def test_a_plan_looks_again_for_a_topic_that_was_just_made(
         await making
 
     run(story, a=1)
+
+
+def test_a_leader_hears_when_to_remove_whom_in_its_own_time() -> None:
+    """Its clock shows 0 at the unix second 1e9."""
+    marks = {"m": Mark(MarkState.LEAVING, 1_000_000_020_000, epoch_ms=3)}
+    told = Assignment((), write_assignment(AssignmentView(Memory(1, marks=marks)))).write()
+
+    async def story(group: Group) -> None:
+        group.seat.given(told, 1e9)
+        plan = await group.leading.plan(ASKED)
+        assert (plan.request, plan.error) == (1, None)
+        assert plan.evictions == {"m1": pytest.approx(25.0, abs=1.0)}
+
+    run(story, a=1, b=1)

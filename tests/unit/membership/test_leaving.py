@@ -8,7 +8,7 @@ from streamsx.membership.effects import Effects
 from streamsx.membership.leaving import Leaving
 
 DRAIN, STOP = e.Timer.DRAIN, e.Timer.STOP
-LEAVES, STAYS = e.Want("leaving"), e.Want("stays")
+STOPPED = e.Arm(DRAIN, None)
 
 
 @pytest.fixture
@@ -31,28 +31,39 @@ def stay(epoch_ms: int) -> tuple[Mark, float | None]:
 
 def test_a_deadline_of_a_drain_only_moves_closer(box: Effects, leaving: Leaving) -> None:
     assert not leaving
-    assert leaving.drain(e.Leave(None)) == LEAVES
+    leaving.drain(e.Leave(None))
+    assert box.taken() == "leaving"
     assert (bool(leaving), leaving.deadline, box.out) == (True, None, [e.IsLeaving(None)])
-    told = [leaving.drain(e.Leave(at)) for at in (60.0, 25.0, 90.0, None)]
-    assert (told, leaving.deadline) == ([None] * 4, 25.0)
+    for at in (60.0, 25.0, 90.0, None):
+        leaving.drain(e.Leave(at))
+    assert (box.wish, leaving.deadline) == (None, 25.0)
     assert box.out == [e.IsLeaving(None), e.Arm(DRAIN, 60.0), e.Arm(DRAIN, 25.0)]
 
 
-def test_of_marks_only_one_that_is_newer_than_the_last_counts(leaving: Leaving) -> None:
-    assert leaving.heed(None, None) is None
-    assert leaving.heed(*leave(5, 60.0)) == LEAVES
-    assert leaving.heed(*leave(5, 20.0)) is None
-    assert leaving.heed(*stay(4)) is None
+def test_of_marks_only_one_that_is_newer_than_the_last_counts(
+    box: Effects, leaving: Leaving
+) -> None:
+    leaving.heed(None, None)
+    assert box.wish is None
+    leaving.heed(*leave(5, 60.0))
+    assert box.taken() == "leaving"
+    leaving.heed(*leave(5, 20.0))
+    leaving.heed(*stay(4))
+    assert box.wish is None
     assert (leaving.draining, leaving.deadline) == (True, 60.0)
 
 
 def test_a_mark_takes_back_what_a_mark_has_asked_for(box: Effects, leaving: Leaving) -> None:
     leaving.heed(*leave(5, 60.0))
+    box.taken()
     box.open(1.0)
-    assert leaving.heed(*stay(6)) == STAYS
-    assert (bool(leaving), leaving.deadline, box.out) == (False, None, [e.Disarm(DRAIN), e.Stays()])
-    assert leaving.heed(*stay(7)) is None
-    assert leaving.heed(*leave(8)) == LEAVES
+    leaving.heed(*stay(6))
+    assert box.taken() == "stays"
+    assert (bool(leaving), leaving.deadline, box.out) == (False, None, [STOPPED, e.Stays()])
+    leaving.heed(*stay(7))
+    assert box.wish is None
+    leaving.heed(*leave(8))
+    assert box.wish == "leaving"
 
 
 def test_a_mark_does_not_take_back_what_its_process_was_told(
@@ -60,7 +71,9 @@ def test_a_mark_does_not_take_back_what_its_process_was_told(
 ) -> None:
     """The leader that planned so is to hear that it leaves all the same."""
     leaving.drain(e.Leave(25.0))
-    assert leaving.heed(*stay(6)) == LEAVES
+    box.taken()
+    leaving.heed(*stay(6))
+    assert box.wish == "leaving"
     assert (leaving.draining, leaving.deadline) == (True, 25.0)
     assert box.out == [e.Arm(DRAIN, 25.0), e.IsLeaving(25.0)]
 
@@ -70,17 +83,20 @@ def test_a_halt_follows_a_drain_with_its_own_deadline(box: Effects, leaving: Lea
     box.open(1.0)
     leaving.halt(30.0)
     assert (leaving.draining, leaving.halting, leaving.deadline) == (False, True, 30.0)
-    assert box.out == [e.Disarm(DRAIN), e.Arm(STOP, 30.0)]
+    assert box.out == [STOPPED, e.Arm(STOP, 30.0)]
 
 
-def test_a_deadline_of_a_halt_only_moves_closer_and_nothing_undoes_it(leaving: Leaving) -> None:
+def test_a_deadline_of_a_halt_only_moves_closer_and_nothing_undoes_it(
+    box: Effects, leaving: Leaving
+) -> None:
     leaving.halt(30.0)
     leaving.halt(40.0)
     assert leaving.deadline == 30.0
     leaving.halt(10.0)
     assert leaving.deadline == 10.0
-    assert leaving.drain(e.Leave(5.0)) is None
-    assert leaving.heed(*stay(6)) is None
+    leaving.drain(e.Leave(5.0))
+    leaving.heed(*stay(6))
+    assert box.wish is None
     assert (leaving.halting, leaving.draining, leaving.deadline) == (True, False, 10.0)
 
 

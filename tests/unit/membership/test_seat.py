@@ -17,7 +17,7 @@ from streamsx.assignor.wire import AssignmentView, read_join, write_assignment
 from streamsx.errors import DataError
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
-from streamsx.membership.seat import Seat, planned
+from streamsx.membership.seat import Seat
 from streamsx.model import TaskId, TopicPartition
 
 P, T = TopicPartition("in", 0), TaskId(0, 0)
@@ -74,13 +74,3 @@ def test_user_data_that_cannot_be_read_change_nothing_and_a_frame_that_cannot_is
     assert seat.given(Assignment((P,), b"\x09\x09").write(), ZERO).view.problem
     with pytest.raises(DataError):
         seat.given(b"\x00", ZERO)
-
-
-def test_a_leader_hears_when_to_remove_whom_in_its_own_time(seat: Seat) -> None:
-    view = AssignmentView(Memory(1, marks={"m": Mark(MarkState.LEAVING, 1_020_000, epoch_ms=3)}))
-    seat.given(Assignment((), write_assignment(view)).write(), ZERO)
-    members = [("m1", seat.word(join(1), ZERO))]
-    plan = planned(7, seat.plan(e.Assign(7, "m1", 1, members), {"in": 1}, 1_000_000), ZERO)
-    assert (plan.request, plan.error, plan.evictions) == (7, None, {"m1": 25.0})
-    missing = planned(8, seat.plan(e.Assign(8, "m1", 1, members), {}, 1_000_000), ZERO)
-    assert missing.error == "SOURCE_TOPIC_MISSING"
