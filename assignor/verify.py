@@ -5,7 +5,7 @@
 becomes of each member.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from streamsx.assignor.cooperative import Held
@@ -149,29 +149,23 @@ def verify(view: View, plan: Plan) -> None:
 
 # What the log says of it
 
-TAKEN = frozenset(
-    {"stateless", "promote", "failover", "least-lag", "cold", "hand-over", "unstaged", "overtake"}
-)
-"""Decisions by which a task runs with another member from this round on."""
 UNCHANGED_MAX = 8
 """Members that are named though nothing changes for them."""
 
 
 def in_a_line(plan: Plan, labels: Mapping[str, str]) -> str:
     """How many tasks each member runs, and which ones it takes over, gives up and learns."""
-    taken: defaultdict[str | None, list[TaskId]] = defaultdict(list)
-    for decision in plan.explain:
-        if decision.decision in TAKEN:
-            taken[decision.to].append(decision.task)
+    owners = {decision.task: decision.owner for decision in plan.explain}
     told: list[str] = []
     unchanged: list[str] = []
     for member, label in sorted(labels.items(), key=lambda pair: pair[1]):
+        active = plan.active.get(member, ())
         changes = {
-            "takes over": taken[member],
+            "takes over": [task for task in active if owners.get(task, member) != member],
             "gives up": plan.revoke.get(member, ()),
             "learns": plan.learner.get(member, ()),
         }
-        runs = f"{label} runs {len(plan.active.get(member, ()))}"
+        runs = f"{label} runs {len(active)}"
         words = [f"{verb} {brief(tasks)}" for verb, tasks in changes.items() if tasks]
         (told if words else unchanged).append(", ".join([runs, *words]))
     told += unchanged[:UNCHANGED_MAX]
