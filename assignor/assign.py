@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from streamsx.assignor.cooperative import Held, withhold
-from streamsx.assignor.leaving import leavers, nobody_stays
+from streamsx.assignor.leaving import leavers
 from streamsx.assignor.memory import recall, remember
 from streamsx.assignor.model import Decision, Group, Plan, Rules
 from streamsx.assignor.place import place
@@ -24,9 +24,11 @@ def assign(group: Group, rules: Rules) -> Plan:
     view = look(group, rules)
     # 2. Where every task shall end; nowhere, if nobody can take over.
     target = place(view) if view.stay else {}
-    # 3. Who runs it in this round; owners go on, and leavers are told not to wait.
+    # 3. Who runs it in this round. When nobody stays owners go on, and the rest is withheld for
+    #    nobody: every leaver is told to stop at once, as learners will never be (`no_takers`).
     choices = refine(view, target) if view.stay else []
-    runs = {c.task.id: c.runner for c in choices} if view.stay else nobody_stays(view)
+    owners = {task.id: task.owner for task in view.tasks}
+    runs = owners | {choice.task.id: choice.runner for choice in choices}
     # 4. What its holder must release first.
     held = withhold(view, runs)
     # 5. Who learns what, within the limits.

@@ -1,4 +1,4 @@
-"""What the members of a group say, from their bytes; and the answer that changes nothing.
+"""What the members of a group say, from their bytes.
 
 A claim is a partition that a member holds (KIP-429). Per partition the claim of the highest
 generation counts (KIP-792), however old it is: a member whose SyncGroup failed is still in the
@@ -6,15 +6,14 @@ group and still holds what it had. Of two equal ones both count: nobody gets the
 both have let go. A fenced member claims nothing, so an old claim is never a zombie's.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from streamsx.assignor.model import CopyRole, MemberAtJoin, Memory
-from streamsx.assignor.wire import AssignmentView, ErrorWord, read_join, write_assignment
+from streamsx.assignor.model import MemberAtJoin
+from streamsx.assignor.wire import read_join
 from streamsx.errors import DataError
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
 
 T = TypeVar("T")
@@ -50,26 +49,6 @@ def read_members(
         for name, member in told.items()
     )
     return tuple(members), tuple(notes)
-
-
-def unchanged(
-    members: Sequence[MemberAtJoin],
-    memory: Memory,
-    error: ErrorWord = ErrorWord.NONE,
-    *,
-    more: bool = False,
-) -> Mapping[str, bytes]:
-    """Everybody keeps what it alone claims and goes on learning what it learns."""
-    claimants = Counter(tp for member in members for tp in member.claims)
-    answers = {}
-    for member in members:
-        keeps = tuple(tp for tp in member.claims if claimants[tp] == 1)
-        learns = {task for task, copy in member.copies.items() if copy.role is CopyRole.LEARNER}
-        word = AssignmentView(
-            memory, more, learners=member.heirs | learns, promises=member.heirs, error=error
-        )
-        answers[member.id] = Assignment(keeps, write_assignment(word)).write()
-    return answers
 
 
 def _read(

@@ -1,4 +1,4 @@
-"""Members on their way out: who leaves, until when, and what happens when nobody stays.
+"""Members on their way out: who leaves, and until when.
 
 A leaver keeps processing and receives nothing; each plan takes away what somebody else can run by
 now. Once its deadline has passed the rest goes to whoever is nearest, ready or not.
@@ -7,8 +7,6 @@ now. Once its deadline has passed the rest goes to whoever is nearest, ready or 
 from collections.abc import Mapping, Sequence
 
 from streamsx.assignor.model import Mark, MarkState, MemberAtJoin, Memory, WayOut
-from streamsx.assignor.view import View
-from streamsx.model import TaskId
 
 EVICTED_AFTER_MS = 5_000
 
@@ -30,15 +28,6 @@ def _word(member: MemberAtJoin, mark: Mark | None) -> WayOut | None:
     # it and leaves all the same was told so by a signal.
     read = member.marks.get(member.instance or "")
     return member.leaving if read is not None and read.epoch_ms >= mark.epoch_ms else None
-
-
-def nobody_stays(view: View) -> Mapping[TaskId, int | None]:
-    """Who runs what when nobody can take over: owners go on, the rest is withheld for nobody.
-
-    The plan says so (`no_takers`), and every leaver stops at once instead of waiting for learners
-    that will never be.
-    """
-    return {task.id: task.owner for task in view.tasks}
 
 
 def evictions(members: Sequence[MemberAtJoin], memory: Memory, now_ms: int) -> Mapping[str, int]:

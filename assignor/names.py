@@ -6,33 +6,25 @@ such case: the one is a process that died, and whose session is not over yet.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+
+from streamsx.assignor.model import MemberAtJoin
 
 DIGITS = 8
 """Of the id of a process: enough to tell two of them apart."""
 
 
-class Bearer(NamedTuple):
-    """A member, the name it has if any, and the id that stays with its state directory."""
-
-    member: str
-    instance: str | None
-    process: str
-
-
-def shared(bearers: Iterable[Bearer]) -> Mapping[str, frozenset[str]]:
+def shared(members: Iterable[MemberAtJoin]) -> Mapping[str, frozenset[str]]:
     """Names that several directories have, with the ids of these."""
     found: defaultdict[str, set[str]] = defaultdict(set)
-    for bearer in bearers:
-        if bearer.instance is not None:
-            found[bearer.instance].add(bearer.process)
+    for member in members:
+        if member.instance is not None:
+            found[member.instance].add(member.process)
     return {name: frozenset(those) for name, those in found.items() if len(those) > 1}
 
 
-def labels(bearers: Iterable[Bearer]) -> Mapping[str, str]:
+def labels(members: Iterable[MemberAtJoin]) -> Mapping[str, str]:
     """What to call each member: its name; NAME@PROCESS or NAME@MEMBER where that is not enough."""
-    known = list(bearers)
-    short = {b.member: (b.instance or b.member, b.process[:DIGITS]) for b in known}
+    short = {m.id: (m.instance or m.id, m.process[:DIGITS]) for m in members}
     names = Counter(name for name, _ in short.values())
     pairs = Counter(short.values())
     return {

@@ -1,4 +1,4 @@
-"""A tool in the group: how it tells the members something, and what it reads of them.
+"""A tool and the group: as whom it tells the members something, and what it reads of them.
 
 A tool joins as an *observer*: no topics, nothing owned, marks in its user data. It is answered with
 an empty assignment and leaves at once; the leader has put the marks into the memory that every
@@ -6,79 +6,44 @@ member reads. So `leave` and `status` need the broker alone, no way to the worke
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from streamsx.assignor.claims import Metadata, known, read_members
+from streamsx.assignor.claims import known, read_members
 from streamsx.assignor.leaving import leavers
-from streamsx.assignor.model import Group, Mark, MemberAtJoin, WayOut
-from streamsx.assignor.names import Bearer, labels, shared
-from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssignor, claims_stay
-from streamsx.assignor.wire import AssignmentView, ErrorWord, read_assignment, write_join
+from streamsx.assignor.model import Mark, MemberAtJoin, Rules
+from streamsx.assignor.names import labels, shared
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
+from streamsx.assignor.wire import AssignmentView, read_assignment
 from streamsx.errors import DataError
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.model import TaskId, TopicPartition
 
 
-class ObserverAssignor:
+def observing(marks: Mapping[str, Mark], nonce: int) -> StreamsPartitionAssignor:
     """Of a tool that has something to say. Its joins are told apart by `nonce`, from which it
     counts: else a broker may not notice the join of a second tool.
     """
-
-    name = StreamsPartitionAssignor.name
-
-    def __init__(self, marks: Mapping[str, Mark], nonce: int) -> None:
-        self._marks, self._nonce = marks, nonce
-
-    def user_data(self, said: MemberAtJoin) -> bytes:
-        nonce = self._nonce + said.nonce
-        return write_join(MemberAtJoin("", observer=True, nonce=nonce, marks=self._marks))
-
-    def on_assignment(self, user_data: bytes) -> AssignmentView:
-        """Raises Unreadable."""
-        return read_assignment(user_data)
-
-    def assign(
-        self,
-        metadata: Metadata,
-        partitions: Mapping[str, int],
-        *,
-        leader: str,
-        generation: int,
-        now_ms: int,
-    ) -> Outcome:
-        """As an elected leader it knows no tasks, so nothing moves.
-
-        The marks are in the memory all the same. Which kinds were being balanced is forgotten: the
-        next leader may stop inside the tolerance.
-        """
-        members, _ = read_members(metadata)
-        group = Group((), members, None, now_ms)
-        return claims_stay(group, ErrorWord.NONE, more=True)
+    me = MemberAtJoin("", observer=True, nonce=nonce, marks=marks)
+    return StreamsPartitionAssignor(me, Rules(), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
     """A member as its last join and its assignment tell; lags in records, None: unknown.
 
-    `readable` is False for a member of another version, and for all while the group rebalances.
-    `failures`: of the active ones, those that process nothing until people have mended something,
-    and why; "" where it has told too many. `stalled`: learners that have not come nearer for long.
-    `process`: the id of its state directory. `alike`: it runs some of the topology as the leader
-    does; who does not is given a task when nobody who does stays.
+    `member`: what it said, opaque for one of another version, and for all while the group
+    rebalances; `leaving` also if it has only been asked to. `failures`: of the active ones, those
+    that process nothing until people have mended something, and why; "" where it has told too many.
+    `stalled`: learners that have not come nearer for long. `alike`: it runs some of the topology as
+    the leader does; who does not is given a task when nobody who does stays.
     """
 
-    member: str
-    instance: str | None
-    version: str
-    readable: bool
-    leaving: WayOut | None
-    partitions: tuple[TopicPartition, ...]
-    active: tuple[TaskId, ...]
-    learners: Mapping[TaskId, int | None]
+    member: MemberAtJoin
+    active: tuple[TaskId, ...] = ()
+    learners: Mapping[TaskId, int | None] = field(default_factory=dict)
     failures: Mapping[TaskId, str] = field(default_factory=dict)
-    process: str = ""
-    alike: bool = True
     stalled: tuple[TaskId, ...] = ()
+    alike: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +67,12 @@ class GroupReport:
     @property
     def labels(self) -> Mapping[str, str]:
         """What to call each member, by its id."""
-        return labels(self._bearers)
+        return labels(here.member for here in self.instances)
 
     @property
     def shared(self) -> Mapping[str, frozenset[str]]:
         """Names of instances that are not one, with the processes that have them."""
-        return shared(self._bearers)
-
-    @property
-    def _bearers(self) -> list[Bearer]:
-        return [Bearer(here.member, here.instance, here.process) for here in self.instances]
+        return shared(here.member for here in self.instances)
 
 
 def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
@@ -123,15 +84,12 @@ def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
     word = assigned[leader][1] if leader is not None else AssignmentView()
     number = {topic: sub for sub, topics in word.topics.items() for topic in topics}
     leaves = leavers(joined, word.memory)
-    ours = next((member.signatures for member in joined if member.id == leader), ())
+    here = [replace(m, leaving=leaves.get(m.id)) for m in joined if not m.observer]
+    ours = next((member.signatures for member in here if member.id == leader), ())
     return GroupReport(
         generation=word.generation if leader is not None else -1,
         leader=leader,
-        instances=tuple(
-            _instance(member, *assigned[member.id], number, leaves.get(member.id), ours)
-            for member in joined
-            if not member.observer
-        ),
+        instances=tuple(_instance(m, *assigned[m.id], number, ours) for m in here),
         withheld=tuple(sorted(word.withheld)),
         marks=word.memory.marks,
         topics=word.topics,
@@ -152,22 +110,15 @@ def _instance(
     partitions: tuple[TopicPartition, ...],
     word: AssignmentView,
     number: Mapping[str, int],
-    leaving: WayOut | None,
     ours: Sequence[int],
 ) -> Instance:
     active = {TaskId(number[tp.topic], tp.partition) for tp in partitions if tp.topic in number}
     lags = {task: copy.lag for task, copy in member.copies.items()}
     return Instance(
-        member=member.id,
-        instance=member.instance,
-        version=member.version,
-        readable=not member.opaque,
-        leaving=leaving,
-        partitions=partitions,
+        member,
         active=tuple(sorted(active)),
         learners={task: lags.get(task) for task in sorted(word.learners)},
         failures={t: member.reasons.get(t, "") for t in sorted(active & member.stopped)},
-        process=member.process,
-        alike=not ours or known(member.signatures, ours) != frozenset(),
         stalled=tuple(sorted(word.learners & member.stalled)),
+        alike=not ours or known(member.signatures, ours) != frozenset(),
     )

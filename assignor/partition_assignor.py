@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from streamsx.assignor.assign import assign
-from streamsx.assignor.claims import Metadata, read_members, unchanged
+from streamsx.assignor.claims import Metadata, read_members
 from streamsx.assignor.codec import Unreadable
 from streamsx.assignor.leaving import evictions
 from streamsx.assignor.memory import recall
@@ -18,7 +18,7 @@ from streamsx.assignor.model import (
     PlannedTask,
     Rules,
 )
-from streamsx.assignor.names import Bearer, labels, shared
+from streamsx.assignor.names import labels, shared
 from streamsx.assignor.verify import in_a_line
 from streamsx.assignor.wire import (
     AssignmentView,
@@ -67,22 +67,14 @@ class StreamsPartitionAssignor:
     answers everybody's, within a second for 10,000 tasks on 200 members; it never raises for what a
     member says. Each assignment: `on_assignment(user_data)`.
 
-    `rules`: of the leader, whoever it is. `process`: 16 bytes that stay with the state directory.
-    `instance`: the name that tools use. `version`: of streamsx, for `status`. `capacity`: this
-    member's share of the tasks, 1 unless it is bigger than others.
+    `me`: who it is, at every join; an observer's marks are its news, and its joins are counted from
+    its nonce on. `rules`: of the leader, whoever it is.
     """
 
     name = "streamsx"
 
     def __init__(
-        self,
-        *,
-        subtopologies: Sequence[Subtopology],
-        rules: Rules,
-        process: bytes,
-        instance: str,
-        version: str,
-        capacity: int = 1,
+        self, me: MemberAtJoin, rules: Rules, subtopologies: Sequence[Subtopology]
     ) -> None:
         numbers = [sub.number for sub in subtopologies]
         assert numbers == list(range(len(numbers))), f"signatures travel by position: {numbers}"
@@ -90,14 +82,7 @@ class StreamsPartitionAssignor:
         self._subtopologies = tuple(subtopologies)
         self._number = {topic: sub.number for sub in subtopologies for topic in sub.topics}
         self._rules = rules
-        self._self = MemberAtJoin(
-            id="",
-            instance=instance,
-            process=process.hex(),
-            capacity=capacity,
-            signatures=tuple(sub.signature for sub in subtopologies),
-            version=version,
-        )
+        self._self = replace(me, signatures=tuple(sub.signature for sub in subtopologies))
         self._last = AssignmentView()
 
     def task_of(self, tp: TopicPartition) -> TaskId | None:
@@ -132,6 +117,8 @@ class StreamsPartitionAssignor:
         assignment.
         """
         me, told = self._self, self._last
+        if me.observer:
+            return write_join(replace(me, nonce=me.nonce + said.nonce))
         claimed = self.tasks_of(said.claims)
         return write_join(
             replace(
@@ -173,8 +160,13 @@ class StreamsPartitionAssignor:
         many each topic has, as fresh metadata say; 0: it is gone, and what needs it is given up. A
         topic that is not named is unknown, and nothing moves. `leader`: this member's id. `now_ms`:
         unix time.
+
+        An observer knows no tasks, so nothing moves; the marks are in the memory all the same.
+        Which kinds were being balanced is forgotten: the next leader may stop inside the tolerance.
         """
         members, unread = read_members(metadata, self._self.signatures)
+        if self._self.observer:
+            return claims_stay(Group((), members, None, now_ms), ErrorWord.NONE, more=True)
         group = Group(self._tasks(partitions), members, self._last.memory, now_ms)
         unknown = sorted(topic for topic in self._number if topic not in partitions)
         if unknown:
@@ -200,8 +192,8 @@ class StreamsPartitionAssignor:
             active = (tp for task in plan.active.get(member, ()) for tp in partitions_of[task])
             given = (*active, *strangers.get(member, ()))
             assignments[member] = Assignment(given, write_assignment(word)).write()
-        bearers = (Bearer(m.id, m.instance, m.process) for m in members if not m.observer)
-        told = f"plan generation={generation} {in_a_line(plan, labels(bearers))}"
+        named = labels(member for member in members if not member.observer)
+        told = f"plan generation={generation} {in_a_line(plan, named)}"
         notes = (
             told,
             *unread,
@@ -235,7 +227,7 @@ class StreamsPartitionAssignor:
         "A topic grows; a member sees it and is given the new partition; another leads, whose
         metadata are older": it must not take away what it does not know.
         """
-        claimants = Counter(tp for member in members for tp in member.claims)
+        claimants = _claimants(members)
         found: defaultdict[str, list[TopicPartition]] = defaultdict(list)
         for member in members:
             for tp in sorted(member.claims):
@@ -263,7 +255,7 @@ def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentV
     # A round begins when the last member has heard of it: at rest that takes a heartbeat interval
     # for what is released, for learners that are soon ready, and for a tool that leaves at once.
     asks = any(member.observer for member in members)
-    twice = shared(Bearer(m.id, m.instance, m.process) for m in members)
+    twice = shared(members)
     more = bool(plan.withheld) or any(plan.learner.values()) or asks
     return {
         member.id: AssignmentView(
@@ -281,8 +273,23 @@ def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentV
 def claims_stay(
     group: Group, error: ErrorWord, notes: tuple[str, ...] = (), *, more: bool = False
 ) -> Outcome:
-    """Everybody keeps its claims; marks are handed on all the same."""
+    """Everybody keeps what it alone claims and goes on learning what it learns; marks are handed on
+    all the same.
+    """
     memory = recall(group)
     memory = replace(memory, round=memory.round + 1)
-    answers = unchanged(group.members, memory, error, more=more)
+    claimants = _claimants(group.members)
+    answers = {}
+    for member in group.members:
+        keeps = tuple(tp for tp in member.claims if claimants[tp] == 1)
+        learns = {task for task, copy in member.copies.items() if copy.role is CopyRole.LEARNER}
+        word = AssignmentView(
+            memory, more, learners=member.heirs | learns, promises=member.heirs, error=error
+        )
+        answers[member.id] = Assignment(keeps, write_assignment(word)).write()
     return Outcome(answers, None, evictions(group.members, memory, group.now_ms), error, notes)
+
+
+def _claimants(members: Iterable[MemberAtJoin]) -> Mapping[TopicPartition, int]:
+    """How many claim each partition."""
+    return Counter(tp for member in members for tp in member.claims)

@@ -20,7 +20,7 @@ from streamsx.assignor.model import (
     TaskKind,
     WayOut,
 )
-from streamsx.assignor.names import Bearer, labels
+from streamsx.assignor.names import labels
 from streamsx.model import TaskId
 
 
@@ -106,7 +106,7 @@ def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, Way
         tasks=(),
         rules=rules,
         memory=memory,
-        labels=labels(Bearer(m.id, m.instance, m.process) for m in members),
+        labels=labels(members),
     )
     return replace(view, tasks=_facts(view, sorted(group.tasks, key=lambda task: task.id)))
 

@@ -141,7 +141,7 @@ def line_of(seen: "Progress") -> str:
     going = [f"{d.instance}: {len(d.left)} of {len(d.tasks)} tasks still to move" for d in waits]
     wanted = frozenset[object]().union(*(departure.left for departure in waits))
     learns = [
-        f"{here.instance} learns {task} ({'?' if lag is None else lag} behind)"
+        f"{here.member.instance} learns {task} ({'?' if lag is None else lag} behind)"
         for here in seen.report.instances
         for task, lag in here.learners.items()
         if task in wanted
@@ -153,8 +153,8 @@ def line_of(seen: "Progress") -> str:
 def nobody_stays(seen: "Progress") -> str:
     """What there is to warn of: none of the group's workers is to stay. Empty: nothing."""
     tasks = [task for here in seen.report.instances for task in here.active]
-    here = seen.report.instances
-    if not tasks or any(not (i.leaving or i.instance in seen.departures) for i in here):
+    here = [each.member for each in seen.report.instances]
+    if not tasks or any(not (m.leaving or m.instance in seen.departures) for m in here):
         return ""
     return f"nobody is left to run {len(tasks)} tasks: they stand still until a worker is started"
 

@@ -99,8 +99,8 @@ def as_data(app: str, seen: "Look", lags: "Mapping[TaskId, int | None]") -> dict
     active = sum(len(here.active) for here in report.instances)
     tasks = active + len(report.withheld)
     instances = {
-        named[here.member]: instance_data(here, lags)
-        | ({"ambiguous": True} if here.instance in report.shared else {})
+        named[here.member.id]: instance_data(here, lags)
+        | ({"ambiguous": True} if here.member.instance in report.shared else {})
         | {"note": note(here, report, tasks)}
         for here in report.instances
     }
@@ -117,11 +117,12 @@ def as_data(app: str, seen: "Look", lags: "Mapping[TaskId, int | None]") -> dict
 
 
 def instance_data(here: "Instance", lags: "Mapping[TaskId, int | None]") -> dict[str, Any]:
-    state = "leaving" if here.leaving else "running"
+    member = here.member
+    state = "leaving" if member.leaving else "running"
     stopped = ((t, "stopped", why or STOPPED.format(t)) for t, why in here.failures.items())
     stalled = ((t, "stalled", STALLED.format(t)) for t in here.stalled)
     return {
-        "state": state if here.readable else "unknown",
+        "state": "unknown" if member.opaque else state,
         "active": [str(task) for task in here.active],
         "lag": {str(task): lags.get(task) for task in here.active},
         "stopped": [str(task) for task in here.failures],
@@ -131,20 +132,21 @@ def instance_data(here: "Instance", lags: "Mapping[TaskId, int | None]") -> dict
         ],
         "standby": [],
         "learner": [{"task": str(task), "lag": lag} for task, lag in here.learners.items()],
-        "version": here.version,
-        "member": here.member,
-        "process": here.process,
+        "version": member.version,
+        "member": member.id,
+        "process": member.process,
     }
 
 
 def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
     """What a row does not show: that its name is not its own, or why it is empty."""
-    if bearers := report.shared.get(here.instance or ""):
+    member = here.member
+    if bearers := report.shared.get(member.instance or ""):
         return (
-            f"{len(bearers)} workers have the name {here.instance}: start all but one of them "
+            f"{len(bearers)} workers have the name {member.instance}: start all but one of them "
             "again, each with an --instance-id of its own"
         )
-    if here.active or here.learners or here.leaving or not here.readable:
+    if here.active or here.learners or member.leaving or member.opaque:
         return ""
     if not here.alike:
         return "its code is not the leader's: it gets tasks when nobody with that code stays"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from streamsx import __version__
-from streamsx.assignor.model import Rules
+from streamsx.assignor.model import MemberAtJoin, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.engine.door import MemberDoor
 from streamsx.engine.failures import Failures
@@ -107,13 +107,13 @@ def assignor_of(given: Given, partitions: Mapping[str, int]) -> StreamsPartition
         max_learners=config.max_learners,
         max_learners_per_member=config.max_learners_per_member,
     )
-    return StreamsPartitionAssignor(
-        subtopologies=subtopologies,
-        rules=rules,
-        process=given.directory.process_id.bytes,
+    me = MemberAtJoin(
+        "",
         instance=given.journal.instance,
+        process=given.directory.process_id.hex,
         version=__version__,
     )
+    return StreamsPartitionAssignor(me, rules, subtopologies)
 
 
 def session_of(given: Given, assignor: StreamsPartitionAssignor) -> Session:

@@ -78,7 +78,8 @@ class Departure:
 
 def refuse_shared(names: Iterable[str], report: GroupReport) -> None:
     """A mark goes by name: it would reach everybody who has it. Raises UsageError."""
-    owners = {report.labels[here.member]: here.instance or "" for here in report.instances}
+    members = [here.member for here in report.instances]
+    owners = {report.labels[member.id]: member.instance or "" for member in members}
     for asked in names:
         name = owners.get(asked, asked)
         if name in report.shared:
@@ -94,7 +95,7 @@ def begun(
 ) -> Departure:
     """By the first look that says who runs what."""
     mine = _mine(instance, report)
-    leaves = [here.leaving for here in mine if here.leaving]
+    leaves = [here.member.leaving for here in mine if here.member.leaving]
     sooner = [leaving.deadline_ms for leaving in leaves if leaving.deadline_ms is not None]
     tasks = frozenset(task for here in mine for task in here.active)
     state = DepartureState.LEAVING if mine else DepartureState.UNKNOWN
@@ -102,7 +103,7 @@ def begun(
         instance=instance,
         cancels=cancels,
         state=DepartureState.CANCELLED if mine and cancels and not leaves else state,
-        members=frozenset(here.member for here in mine),
+        members=frozenset(here.member.id for here in mine),
         tasks=tasks,
         left=tasks,
         asked_ms=now_ms,
@@ -121,7 +122,7 @@ def wish(departure: Departure, report: GroupReport, now_ms: int) -> Mark | None:
         knows = _cancels(_mark(departure.instance, report))  # and leaves by a signal
         return None if knows else Mark(MarkState.CANCELLED, epoch_ms=epoch_ms)
     due_ms = departure.deadline_ms
-    if all(_leaves_by(here.leaving, due_ms) for here in _mine(departure.instance, report)):
+    if all(_leaves_by(here.member.leaving, due_ms) for here in _mine(departure.instance, report)):
         return None
     return Mark(MarkState.LEAVING, due_ms, epoch_ms=epoch_ms)
 
@@ -131,9 +132,9 @@ def after(departure: Departure, report: GroupReport, now_ms: int) -> Departure:
     if departure.ended:
         return departure
     mine = _mine(departure.instance, report)
-    back = frozenset(here.member for here in mine if here.leaving)
+    back = frozenset(here.member.id for here in mine if here.member.leaving)
     members = back or departure.members
-    gone = not any(here.member in members for here in report.instances)
+    gone = not any(here.member.id in members for here in report.instances)
     seen_ms = departure.seen_ms if gone and departure.gone else now_ms
     noted = replace(departure, members=members, gone=gone, seen_ms=seen_ms)
     if seen_ms >= departure.deadline_ms:
@@ -141,7 +142,7 @@ def after(departure: Departure, report: GroupReport, now_ms: int) -> Departure:
     if not report.settled:
         patient = not gone or now_ms <= seen_ms + SETTLE_MS
         return noted if patient else replace(noted, state=DepartureState.LEFT)
-    others = (here for here in report.instances if here.instance != departure.instance)
+    others = (here for here in report.instances if here.member.instance != departure.instance)
     left = departure.tasks.difference(*(here.active for here in others))
     return replace(noted, left=left, state=_state(noted, report))
 
@@ -150,7 +151,7 @@ def _state(noted: Departure, report: GroupReport) -> DepartureState:
     """By a look that says who runs what."""
     mine = _mine(noted.instance, report)
     mark = _mark(noted.instance, report)
-    if any(here.leaving for here in mine):
+    if any(here.member.leaving for here in mine):
         return DepartureState.LEAVING
     if mine and (noted.cancels or (_cancels(mark) and mark.epoch_ms > noted.epoch_ms)):
         return DepartureState.CANCELLED
@@ -159,7 +160,7 @@ def _state(noted: Departure, report: GroupReport) -> DepartureState:
 
 def _mine(instance: str, report: GroupReport) -> list[Instance]:
     """More than one while a dead process of the same name has not been missed yet."""
-    return [here for here in report.instances if here.instance == instance]
+    return [here for here in report.instances if here.member.instance == instance]
 
 
 def _mark(instance: str, report: GroupReport) -> Mark:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Mapping
 
 from streamsx.assignor.model import Mark
-from streamsx.assignor.observer import ObserverAssignor
+from streamsx.assignor.observer import observing
 from streamsx.clock import Clock
 from streamsx.errors import ForeignProtocol, GroupError, first_of
 from streamsx.kafka.cluster import Cluster
@@ -76,7 +76,7 @@ class Visit:
         self, clock: Clock, group: str, marks: Mapping[str, Mark], session_s: float
     ) -> None:
         self._clock, self._marks, self._session_s = clock, marks, session_s
-        seat = Seat(ObserverAssignor(marks, nonce=int(clock.wall() * 1000)), ())
+        seat = Seat(observing(marks, nonce=int(clock.wall() * 1000)), ())
         config = MemberConfig(session_timeout_s=session_s)
         outage = Outage(clock.now, session_s, LOG.debug, UNREACHABLE_S)
         self.session = Session(clock, config, group, seat, self._hear, outage)

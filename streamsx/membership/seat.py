@@ -9,12 +9,9 @@ Not here: when anything is said, asked or sent (member.py, session.py).
 from dataclasses import replace
 
 from streamsx.assignor.model import MemberAtJoin, WayOut
-from streamsx.assignor.observer import ObserverAssignor
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
-
-Assignor = StreamsPartitionAssignor | ObserverAssignor
 
 
 class Seat:
@@ -22,7 +19,7 @@ class Seat:
     thread may set it. `zero` is the unix second at which the monotonic clock shows 0.
     """
 
-    def __init__(self, assignor: Assignor, topics: tuple[str, ...]) -> None:
+    def __init__(self, assignor: StreamsPartitionAssignor, topics: tuple[str, ...]) -> None:
         self.assignor, self.topics = assignor, topics
         self.report = MemberAtJoin("")
         self._fresh = True

@@ -38,11 +38,11 @@ class Peer:
         self.heard: list[ControlMessage] = []
         seat = Seat(
             StreamsPartitionAssignor(
-                subtopologies=[Subtopology(0, (TOPIC,), True, 7)],
-                rules=Rules(acceptable_recovery_lag=0),
-                process=name.encode().ljust(16),
-                instance=name,
-                version="0.1.0",
+                MemberAtJoin(
+                    "", instance=name, process=name.encode().ljust(16).hex(), version="0.1.0"
+                ),
+                Rules(acceptable_recovery_lag=0),
+                [Subtopology(0, (TOPIC,), True, 7)],
             ),
             (TOPIC,),
         )
@@ -173,7 +173,7 @@ def test_two_leave_at_once(play: Play) -> None:
 def test_the_leader_leaves_like_everybody_else(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
         report = (await settled(cluster, CLOCK, APP, 5)).report
-        leader = next(i.instance for i in report.instances if i.member == report.leader)
+        leader = report.labels[report.leader or ""]
         assert leader
 
         found = await ask(cluster, leader)
@@ -266,7 +266,7 @@ def test_a_cancellation_need_not_be_waited_for(play: Play) -> None:
 
         assert brief(await ask(cluster, "b", cancel=True, wait=False)) == {"b": ("cancelled", 0, 3)}
         await until_shares(cluster, 3, 3)
-        assert not (await look(cluster, APP)).report.instances[1].leaving
+        assert not (await look(cluster, APP)).report.instances[1].member.leaving
 
     play("ab", story)
 

@@ -206,16 +206,14 @@ class Wired(Play):
     def _adapter(self, name: str) -> StreamsPartitionAssignor:
         if name not in self.adapters:
             kinds = {task.subtopology: kind.stateful for task, kind in self.tasks.items()}
+            process = name.encode().ljust(16).hex()
             self.adapters[name] = StreamsPartitionAssignor(
-                subtopologies=[
+                MemberAtJoin("", name, process, self.seats[name].capacity, version="0.1.0"),
+                self.rules,
+                [
                     Subtopology(n, (f"topic-{n}",) if n in kinds else (), kinds.get(n, False), 7)
                     for n in range(1 + max(kinds))
                 ],
-                rules=self.rules,
-                process=name.encode().ljust(16),
-                instance=name,
-                version="0.1.0",
-                capacity=self.seats[name].capacity,
             )
         return self.adapters[name]
 

@@ -199,8 +199,7 @@ for seed in range(10):
     subtopologies = [Subtopology(0, ("in", "other"), True, 1), Subtopology(1, ("out",), False, 2)]
     said = []
     for name in "abcde":
-        who = {"process": bytes(16), "instance": name, "version": ""}
-        me = StreamsPartitionAssignor(subtopologies=subtopologies, rules=Rules(), **who)
+        me = StreamsPartitionAssignor(MemberAtJoin("", name), Rules(), subtopologies)
         owned = frozenset(free.pop(random.randrange(len(free))) for _ in range(4))
         copies = {TaskId(0, p): Copy(CopyRole(random.randint(1, 4)), 5) for p in range(9)}
         data = me.user_data(MemberAtJoin("", nonce=1, claims=owned, copies=copies))

@@ -172,11 +172,11 @@ def test_in_bytes_it_takes_little_longer_and_the_group_fits_into_its_record() ->
     subtopologies = [Subtopology(n, (topic,), True, n) for n, topic in enumerate(topics)]
     adapters = {
         member.id: StreamsPartitionAssignor(
-            subtopologies=subtopologies,
-            rules=Rules(),
-            process=member.id.encode().ljust(16),
-            instance=member.id,
-            version="0.1.0",
+            MemberAtJoin(
+                "", instance=member.id, process=member.id.encode().ljust(16).hex(), version="0.1.0"
+            ),
+            Rules(),
+            subtopologies,
         )
         for member in group.members
     }

@@ -1,11 +1,11 @@
-"""Whose claim counts, who cannot be read, and what an unchanged answer keeps."""
+"""Whose claim counts, and who cannot be read."""
 
 from dataclasses import replace
 
-from streamsx.assignor.claims import read_members, unchanged
-from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, MemberAtJoin, Memory
-from streamsx.assignor.wire import ErrorWord, read_assignment, write_join
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
+from streamsx.assignor.claims import read_members
+from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin
+from streamsx.assignor.wire import write_join
+from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
 
 A, B, C = (TopicPartition("t", p) for p in range(3))
@@ -85,26 +85,3 @@ def test_a_member_knows_the_subtopologies_whose_signatures_are_the_leaders() -> 
     assert knows((7, 5, 9)) == frozenset({0, 2})
     assert knows((7,)) == frozenset({0})
     assert knows(()) is None
-
-
-def test_an_unchanged_answer_leaves_claims_learners_and_promises_where_they_are() -> None:
-    copies = {T: Copy(CopyRole.LEARNER, 5), TaskId(0, 1): Copy(CopyRole.DORMANT, 5)}
-    members = [
-        MemberAtJoin("a", claims=frozenset({A, B}), copies=copies, heirs=frozenset({T})),
-        MemberAtJoin("b", claims=frozenset({B, C})),
-    ]
-    memory = Memory(3, marks={"x": Mark(MarkState.LEAVING)})
-
-    answers = {
-        member: Assignment.read(data)
-        for member, data in unchanged(members, memory, ErrorWord.SOURCE_TOPIC_MISSING).items()
-    }
-
-    assert {member: set(said.partitions) for member, said in answers.items()} == {
-        "a": {A},
-        "b": {C},
-    }
-    word = read_assignment(answers["a"].user_data)
-    assert word.learners == word.promises == {T}
-    assert (word.memory, word.error) == (memory, ErrorWord.SOURCE_TOPIC_MISSING)
-    assert read_assignment(answers["b"].user_data).learners == frozenset()

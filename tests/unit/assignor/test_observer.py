@@ -1,7 +1,7 @@
 """How a tool is heard, and what it sees."""
 
 from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, MemberAtJoin, Rules, WayOut
-from streamsx.assignor.observer import ObserverAssignor, describe
+from streamsx.assignor.observer import describe, observing
 from streamsx.assignor.partition_assignor import (
     Outcome,
     StreamsPartitionAssignor,
@@ -19,11 +19,11 @@ MARK = Mark(MarkState.LEAVING, 9000, epoch_ms=5)
 
 def assignor(instance: str) -> StreamsPartitionAssignor:
     return StreamsPartitionAssignor(
-        subtopologies=[Subtopology(0, ("in",), True, 7)],
-        rules=Rules(),
-        process=instance.encode().ljust(16),
-        instance=instance,
-        version="0.1.0",
+        MemberAtJoin(
+            "", instance=instance, process=instance.encode().ljust(16).hex(), version="0.1.0"
+        ),
+        Rules(),
+        [Subtopology(0, ("in",), True, 7)],
     )
 
 
@@ -36,7 +36,7 @@ def plan(leader: StreamsPartitionAssignor, metadata: list[tuple[str, bytes]]) ->
 
 
 def test_an_observer_holds_nothing_and_tells_its_marks() -> None:
-    member = read_join(ObserverAssignor({"b": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=3)))
+    member = read_join(observing({"b": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=3)))
 
     assert (member.observer, member.marks, member.nonce) == (True, {"b": MARK}, 3)
 
@@ -48,12 +48,12 @@ def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
         "", nonce=1, claims=frozenset({P1}), copies={T0: Copy(CopyRole.LEARNER, 9)}
     )
     metadata = [
-        ("tool", said(ObserverAssignor({"b": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=1)))),
+        ("tool", said(observing({"b": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=1)))),
         ("1", said(a.user_data(MemberAtJoin("", nonce=1, claims=frozenset({P0}))), P0)),
         ("2", said(b.user_data(learns), P1)),
     ]
 
-    tool = ObserverAssignor({"b": MARK}, nonce=0)
+    tool = observing({"b": MARK}, nonce=0)
     outcome = tool.assign(metadata, {}, leader="tool", generation=4, now_ms=10)
     answers = {m: Assignment.read(data) for m, data in outcome.assignments.items()}
     view = b.on_assignment(answers["2"].user_data)
@@ -73,7 +73,7 @@ def test_a_group_is_described_from_its_bytes_alone() -> None:
         ("2", said(b.user_data(MemberAtJoin("", nonce=1, copies=lag, leaving=None)))),
         ("3", said(c.user_data(MemberAtJoin("", nonce=1, leaving=WayOut(77))))),
         ("4", said(b"\x09\x09")),
-        ("tool", said(ObserverAssignor({"a": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=1)))),
+        ("tool", said(observing({"a": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=1)))),
     ]
     outcome = plan(a, metadata)
 
@@ -82,19 +82,17 @@ def test_a_group_is_described_from_its_bytes_alone() -> None:
     assert (report.generation, report.leader, report.withheld) == (4, "1", ())
     assert report.marks == {"a": MARK}
     first, second, third, fourth = report.instances
-    assert (first.member, first.instance, first.version) == ("1", "a", "0.1.0")
-    assert (first.active, first.partitions, first.leaving) == ((T0, T1), (P0, P1), WayOut(9000))
+    assert (first.member.id, first.member.instance, first.member.version) == ("1", "a", "0.1.0")
+    assert (first.active, first.member.leaving) == ((T0, T1), WayOut(9000))
     assert (second.active, second.learners) == ((), {T0: 90_000, T1: None})
-    assert (third.leaving, fourth.readable) == (WayOut(77), False)
+    assert (third.member.leaving, fourth.member.opaque) == (WayOut(77), True)
 
 
 def test_who_runs_nothing_as_the_leader_does_is_named() -> None:
     other = StreamsPartitionAssignor(
-        subtopologies=[Subtopology(0, ("in",), True, 8)],
-        rules=Rules(),
-        process=b"other".ljust(16),
-        instance="b",
-        version="0.1.0",
+        MemberAtJoin("", instance="b", process=(b"other".ljust(16)).hex(), version="0.1.0"),
+        Rules(),
+        [Subtopology(0, ("in",), True, 8)],
     )
     a = assignor("a")
     metadata = [
@@ -106,7 +104,10 @@ def test_who_runs_nothing_as_the_leader_does_is_named() -> None:
     report = describe([(m, data, outcome.assignments[m]) for m, data in metadata])
 
     assert [here.alike for here in report.instances] == [True, False]
-    assert [bytes.fromhex(here.process).strip() for here in report.instances] == [b"a", b"other"]
+    assert [bytes.fromhex(here.member.process).strip() for here in report.instances] == [
+        b"a",
+        b"other",
+    ]
     assert report.labels == {"1": "a", "2": "b"}
     unknown = describe([(m, data, b"") for m, data in metadata])
     assert [here.alike for here in unknown.instances] == [True, True]
@@ -131,4 +132,4 @@ def test_while_it_rebalances_a_group_shows_nothing() -> None:
     report = describe([("1", b"", b"")])
 
     assert (report.generation, report.leader) == (-1, None)
-    assert not report.instances[0].readable
+    assert report.instances[0].member.opaque

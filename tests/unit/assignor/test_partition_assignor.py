@@ -21,11 +21,12 @@ from streamsx.assignor.model import (
     TaskKind,
     WayOut,
 )
-from streamsx.assignor.observer import ObserverAssignor
+from streamsx.assignor.observer import observing
 from streamsx.assignor.partition_assignor import (
     Outcome,
     StreamsPartitionAssignor,
     Subtopology,
+    claims_stay,
 )
 from streamsx.assignor.wire import (
     AssignmentView,
@@ -47,14 +48,17 @@ def assignor(
 ) -> StreamsPartitionAssignor:
     """Sub-topology 0 merges two topics without state, 1 counts."""
     return StreamsPartitionAssignor(
-        subtopologies=[
+        MemberAtJoin(
+            "",
+            instance=instance,
+            process=(process or instance).encode().ljust(16).hex(),
+            version="0.1.0",
+        ),
+        rules or Rules(),
+        [
             Subtopology(0, ("left", "right"), False, 1),
             Subtopology(1, ("counts",), True, signature),
         ],
-        rules=rules or Rules(),
-        process=(process or instance).encode().ljust(16),
-        instance=instance,
-        version="0.1.0",
     )
 
 
@@ -98,11 +102,9 @@ def test_tasks_and_partitions_are_two_names_for_the_same() -> None:
 def test_the_signatures_need_numbers_without_gaps() -> None:
     with pytest.raises(AssertionError, match="by position"):
         StreamsPartitionAssignor(
-            subtopologies=[Subtopology(1, ("t",), True, 1)],
-            rules=Rules(),
-            process=bytes(16),
-            instance="a",
-            version="",
+            MemberAtJoin("", instance="a", process=bytes(16).hex(), version=""),
+            Rules(),
+            [Subtopology(1, ("t",), True, 1)],
         )
 
 
@@ -199,9 +201,7 @@ def test_members_hurry_while_somebody_learns_or_a_tool_is_there() -> None:
     other = ("2", said(b.user_data(NOTHING), "left-2"))
     tool = (
         "tool",
-        Subscription(
-            (), ObserverAssignor({}, nonce=0).user_data(MemberAtJoin("", nonce=1))
-        ).write(),
+        Subscription((), observing({}, nonce=0).user_data(MemberAtJoin("", nonce=1))).write(),
     )
 
     learns = lead(a, [both, other])
@@ -244,18 +244,20 @@ def test_what_a_topic_that_is_gone_was_read_by_is_given_up_and_all_else_is_plann
 
 def test_state_reads_all_of_its_topics_or_none() -> None:
     joined = StreamsPartitionAssignor(
-        subtopologies=[Subtopology(0, ("left", "right"), True, 1, tasks=2)],
-        rules=Rules(), process=bytes(16), instance="a", version="0.1.0",
-    )  # fmt: skip
+        MemberAtJoin("", instance="a", process=bytes(16).hex(), version="0.1.0"),
+        Rules(),
+        [Subtopology(0, ("left", "right"), True, 1, tasks=2)],
+    )
     metadata = [("1", said(joined.user_data(NOTHING), "left-0 right-0"))]
     assert given_to(lead(joined, metadata, {"left": 2, "right": 0}), "1") == set()
 
 
 def test_state_has_no_task_for_partitions_that_it_was_not_made_for() -> None:
     a = StreamsPartitionAssignor(
-        subtopologies=[Subtopology(0, ("counts",), True, 1, tasks=2)],
-        rules=Rules(), process=bytes(16), instance="a", version="0.1.0",
-    )  # fmt: skip
+        MemberAtJoin("", instance="a", process=bytes(16).hex(), version="0.1.0"),
+        Rules(),
+        [Subtopology(0, ("counts",), True, 1, tasks=2)],
+    )
     metadata = [("1", said(a.user_data(NOTHING), "counts-0"))]
     assert given_to(lead(a, metadata, {"counts": 4}), "1") == tps("counts-0 counts-1")
 
@@ -320,7 +322,7 @@ def test_a_leader_goes_on_balancing_where_its_last_plan_stopped() -> None:
 def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
     a, b = assignor("a"), assignor("b")
     mark = Mark(MarkState.LEAVING, 2000, epoch_ms=9)
-    tool = said(ObserverAssignor({"b": mark}, nonce=0).user_data(MemberAtJoin("", nonce=1)))
+    tool = said(observing({"b": mark}, nonce=0).user_data(MemberAtJoin("", nonce=1)))
 
     outcome = lead(
         a,
@@ -369,3 +371,24 @@ def test_workers_of_two_directories_with_one_name_are_told_so() -> None:
 def test_a_sub_topology_that_is_not_here_is_foreign() -> None:
     known, other = TaskId(1, 5), TaskId(2, 0)
     assert assignor().foreign({known, other}) == {other}
+
+
+def test_an_unchanged_answer_leaves_claims_learners_and_promises_where_they_are() -> None:
+    task, (a, b, c) = TaskId(0, 0), sorted(tps("left-0 left-1 left-2"))
+    copies = {task: Copy(CopyRole.LEARNER, 5), TaskId(0, 1): Copy(CopyRole.DORMANT, 5)}
+    members = (
+        MemberAtJoin("a", claims=frozenset({a, b}), copies=copies, heirs=frozenset({task})),
+        MemberAtJoin("b", claims=frozenset({b, c})),
+    )
+    memory = Memory(3, marks={"x": Mark(MarkState.LEAVING)})
+
+    outcome = claims_stay(Group((), members, memory), ErrorWord.SOURCE_TOPIC_MISSING)
+
+    assert {member: given_to(outcome, member) for member in outcome.assignments} == {
+        "a": {a},
+        "b": {c},
+    }
+    word = word_for(outcome, "a")
+    assert word.learners == word.promises == {task}
+    assert (word.memory, word.error) == (replace(memory, round=4), ErrorWord.SOURCE_TOPIC_MISSING)
+    assert word_for(outcome, "b").learners == frozenset()

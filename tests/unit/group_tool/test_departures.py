@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamsx.assignor.model import Mark, MarkState, WayOut
+from streamsx.assignor.model import Mark, MarkState, MemberAtJoin, WayOut
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.errors import UsageError
 from streamsx.group_tool.departures import (
@@ -26,9 +26,13 @@ CANCELLED = Mark(MarkState.CANCELLED, epoch_ms=2_000)
 
 
 def here(
-    member: str, instance: str | None, *active: TaskId, leaving: WayOut | None = None
+    member: str,
+    instance: str | None,
+    *active: TaskId,
+    leaving: WayOut | None = None,
+    process: str = "",
 ) -> Instance:
-    return Instance(member, instance, "0.1.0", True, leaving, (), active, {})
+    return Instance(MemberAtJoin(member, instance, process, leaving=leaving), active)
 
 
 def group(*instances: Instance, **marks: Mark) -> GroupReport:
@@ -251,8 +255,8 @@ def test_whatever_is_seen_an_end_is_an_end_and_every_task_is_counted(
 def test_a_name_that_two_workers_have_is_refused_with_the_remedy(asked_for: str) -> None:
     """One mark would reach both: `leave --instances a` took two workers out."""
     twice = group(
-        replace(here("m1", "a", T0), process="1111"), replace(here("m2", "a", T1), process="2222"),
-        replace(here("m3", "b", T2), process="3333"),
+        here("m1", "a", T0, process="1111"), here("m2", "a", T1, process="2222"),
+        here("m3", "b", T2, process="3333"),
     )  # fmt: skip
 
     with pytest.raises(UsageError, match=r"a@1111, a@2222 have the name a: .*--instance-id"):
@@ -261,6 +265,6 @@ def test_a_name_that_two_workers_have_is_refused_with_the_remedy(asked_for: str)
 
 
 def test_a_process_that_died_and_its_successor_are_one() -> None:
-    one = [replace(here(member, "a"), process="1111") for member in ("m1", "m2")]
+    one = [here(member, "a", process="1111") for member in ("m1", "m2")]
     assert set(group(*one).labels.values()) == {"a@m1", "a@m2"}
     refuse_shared(["a"], group(*one))

@@ -31,11 +31,9 @@ def told(state: str, protocol: str = "streamsx", **member: bytes) -> Body:
 
 def stable() -> Body:
     leader = StreamsPartitionAssignor(
-        subtopologies=[Subtopology(0, ("in",), True, 7)],
-        rules=Rules(),
-        process=bytes(16),
-        instance="a",
-        version="0.1.0",
+        MemberAtJoin("", instance="a", process=bytes(16).hex(), version="0.1.0"),
+        Rules(),
+        [Subtopology(0, ("in",), True, 7)],
     )
     said = Subscription(("in",), leader.user_data(MemberAtJoin("", nonce=1))).write()
     plan = leader.assign([("m1", said)], {"in": 1}, leader="m1", generation=4, now_ms=1)
@@ -106,7 +104,7 @@ def test_what_never_settles_is_told_as_it_is() -> None:
     found, states = seen(told("PreparingRebalance", ""), limit_s=3)
 
     assert (found.state, found.report.settled) == ("PreparingRebalance", False)
-    assert [here.member for here in found.report.instances] == ["m1"]
+    assert [here.member.id for here in found.report.instances] == ["m1"]
     assert len(states) == 2, "the third look is the last one"
 
 

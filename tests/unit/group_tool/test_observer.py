@@ -51,11 +51,9 @@ class Worker:
         self.id, self.nonce, self.protocol = "", 0, StreamsPartitionAssignor.name
         self.view, self.given = AssignmentView(), claims
         self.assignor = StreamsPartitionAssignor(
-            subtopologies=[Subtopology(0, ("in",), True, 7)],
-            rules=Rules(),
-            process=name.encode().ljust(16),
-            instance=name,
-            version="0.1.0",
+            MemberAtJoin("", instance=name, process=name.encode().ljust(16).hex(), version="0.1.0"),
+            Rules(),
+            [Subtopology(0, ("in",), True, 7)],
         )
 
     async def lane(self, name: str) -> Connection:

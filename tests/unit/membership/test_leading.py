@@ -19,9 +19,10 @@ from streamsx.membership.seat import Seat
 from tests.support.scripted_broker import ScriptedBroker
 
 ASSIGNOR = StreamsPartitionAssignor(
-    subtopologies=[Subtopology(0, ("a", "b"), False, 1)],
-    rules=Rules(), process=bytes(16), instance="m", version="0.1.0",
-)  # fmt: skip
+    MemberAtJoin("", instance="m", process=bytes(16).hex(), version="0.1.0"),
+    Rules(),
+    [Subtopology(0, ("a", "b"), False, 1)],
+)
 SUBSCRIBED = Subscription(("a", "b"), ASSIGNOR.user_data(MemberAtJoin("", nonce=1))).write()
 ASKED = e.Assign(1, "m1", 1, [("m1", SUBSCRIBED)])
 
@@ -54,9 +55,10 @@ class Group:
         self.changes: asyncio.Queue[dict[str, int]] = asyncio.Queue()
         self.replans = asyncio.Semaphore(0)
         assignor = StreamsPartitionAssignor(
-            subtopologies=[Subtopology(0, ("a", "b"), False, 1)],
-            rules=Rules(), process=bytes(16), instance="m", version="0.1.0",
-        )  # fmt: skip
+            MemberAtJoin("", "m", bytes(16).hex(), version="0.1.0"),
+            Rules(),
+            [Subtopology(0, ("a", "b"), False, 1)],
+        )
         self.seat = Seat(assignor, ("a", "b"))
         self.leading = Leading(
             cluster,

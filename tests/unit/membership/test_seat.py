@@ -28,9 +28,10 @@ ZERO = 1_000.0
 @pytest.fixture
 def seat() -> Seat:
     assignor = StreamsPartitionAssignor(
-        subtopologies=[Subtopology(0, ("in",), True, 1)],
-        rules=Rules(), process=bytes(16), instance="m", version="0.1.0",
-    )  # fmt: skip
+        MemberAtJoin("", instance="m", process=bytes(16).hex(), version="0.1.0"),
+        Rules(),
+        [Subtopology(0, ("in",), True, 1)],
+    )
     return Seat(assignor, ("in",))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.assignor.model import Mark, MarkState, Memory, Rules
+from streamsx.assignor.model import Mark, MarkState, MemberAtJoin, Memory, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.assignor.wire import AssignmentView, write_assignment
 from streamsx.clock import SystemClock
@@ -35,9 +35,10 @@ class Group:
         self.heard: asyncio.Queue[e.ControlMessage] = asyncio.Queue()
         self.kept: list[str | None] = []
         assignor = StreamsPartitionAssignor(
-            subtopologies=[Subtopology(0, ("in",), False, 1)],
-            rules=Rules(), process=bytes(16), instance="m", version="0.1.0",
-        )  # fmt: skip
+            MemberAtJoin("", instance="m", process=bytes(16).hex(), version="0.1.0"),
+            Rules(),
+            [Subtopology(0, ("in",), False, 1)],
+        )
         self.session = Session(
             CLOCK,
             MemberConfig(),

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from streamsx.assignor.model import MemberAtJoin
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
@@ -18,7 +19,7 @@ COMMITTED = {
 }  # fmt: skip
 """Nothing of one, of another what is not there any more, or not yet."""
 TASKS = [TaskId(0, number) for number in range(4)]
-HERE = Instance("m1", "a", "", True, None, (), (*TASKS[1:], TaskId(1, 1)), {})
+HERE = Instance(MemberAtJoin("m1", "a"), (*TASKS[1:], TaskId(1, 1)))
 SEEN = GroupReport(7, "m1", (HERE,), (TASKS[0],), {}, {0: ("orders", "users"), 1: ("users",)})
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from streamsx.assignor.model import MemberAtJoin
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.group_tool.marking import Progress
@@ -35,7 +36,7 @@ GOING = replace(GONE, state=DepartureState.LEAVING, left=frozenset({T1}), gone=F
 
 
 def learner(name: str, task: TaskId, lag: int | None) -> Instance:
-    return Instance(name, name, "0.1.0", True, None, (), (), {task: lag})
+    return Instance(MemberAtJoin(name, name), learners={task: lag})
 
 
 def ended(*states: DepartureState, cancel: bool = False) -> int:
@@ -95,7 +96,7 @@ def test_people_hear_what_is_left_and_who_learns_it() -> None:
 
 
 def test_who_lets_all_workers_leave_is_warned_that_nobody_runs_their_tasks() -> None:
-    last = Instance("m2", "b", "0.1.0", True, None, (), (T0, T1), {})
+    last = Instance(MemberAtJoin("m2", "b"), (T0, T1))
     alone = Progress({"b": GOING}, GroupReport(4, "m2", (last,), (), {}))
     assert leave.nobody_stays(alone) == (
         "nobody is left to run 2 tasks: they stand still until a worker is started"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.assignor.model import WayOut
+from streamsx.assignor.model import MemberAtJoin, WayOut
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.group_tool.look import Look
 from streamsx.model import TaskId, brief
@@ -22,31 +22,17 @@ SEEN = Look(
         leader="m2",
         instances=(
             Instance(
-                "m1",
-                "b",
-                "0.1.0",
-                True,
-                WayOut(9),
-                (),
+                MemberAtJoin("m1", "b", "p1", leaving=WayOut(9), version="0.1.0"),
                 (T(0, 0), T(1, 0)),
-                {},
-                {T(1, 0): "task stopped: 1_0: {why}"},
-                "p1",
+                failures={T(1, 0): "task stopped: 1_0: {why}"},
             ),
             Instance(
-                "m2",
-                "a",
-                "0.1.0",
-                True,
-                None,
-                (),
+                MemberAtJoin("m2", "a", "p2", version="0.1.0"),
                 (T(0, 1),),
                 {T(1, 0): 120, T(1, 2): None},
-                {},
-                "p2",
                 stalled=(T(1, 0),),
             ),
-            Instance("m3", None, "", False, None, (), (), {}),
+            Instance(MemberAtJoin("m3", opaque=True)),
         ),
         withheld=(T(1, 1), T(1, 2)),
         marks={},
@@ -125,7 +111,7 @@ def settled(*instances: Instance) -> Look:
 
 
 def runs(member: str, instance: str, process: str, *tasks: TaskId, alike: bool = True) -> Instance:
-    return Instance(member, instance, "", True, None, (), tasks, {}, {}, process, alike)
+    return Instance(MemberAtJoin(member, instance, process), tasks, alike=alike)
 
 
 def test_two_workers_of_one_name_have_a_row_each_and_are_told_apart() -> None:
@@ -164,7 +150,7 @@ def test_a_row_that_is_empty_says_why() -> None:
 
 
 def test_a_group_that_rebalances_shows_its_state_and_member_ids() -> None:
-    blank = Instance("m1", None, "", False, None, (), (), {})
+    blank = Instance(MemberAtJoin("m1", opaque=True))
     seen = Look("PreparingRebalance", GroupReport(-1, None, (blank,), (), {}))
 
     data = status.as_data("shop", seen, {})
