@@ -16,10 +16,10 @@ from streamsx.app.compat import FaustNames
 from streamsx.app.stream import Derived, Stream, only
 from streamsx.app.table import Table
 from streamsx.errors import TopologyError
+from streamsx.state.layout import StoreNode
 from streamsx.task.stream import Done, Values
 from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
-from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
-from streamsx.topology.subtopologies import Stage
+from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -29,12 +29,12 @@ Sink = Any
 
 
 class Reached(NamedTuple):
-    """What a body touches: names of tables, topics that it may send to, topics that it derives.
+    """What a body touches: stores, topics that it may send to, topics that it derives.
 
     `note`: what could not be found out, for whoever starts the app; empty if nothing.
     """
 
-    tables: frozenset[str]
+    stores: tuple[StoreNode, ...]
     topics: tuple[Topic, ...]
     derived: tuple[Derived, ...] = ()
     note: str = ""
@@ -116,8 +116,10 @@ class Agent(FaustNames):
                 elif isawaitable(answer := sink(value)):
                     await answer
 
-    def stages(self, reached: Reached) -> list[Stage]:
-        """First those that feed derived topics, last the body. Raises TopologyError."""
+    def stages(self, reached: Reached) -> list[SubTopology]:
+        """What runs in one place each, not numbered yet: first those that feed derived topics, last
+        the body. Raises TopologyError.
+        """
         if self.sinks and not isasyncgenfunction(self.fun):
             raise TopologyError(f"sinks without values: agent {self.name}: yield what goes to them")
         stages, topic = [], self.channel
@@ -129,7 +131,7 @@ class Agent(FaustNames):
             )
         for derived in reached.derived:
             sources = tuple(_feeding(self.name, topic, name, derived) for name in topic.topics)
-            stages.append(Stage(self.name, sources, outputs=frozenset(derived.topic.topics)))
+            stages.append(SubTopology(0, sources, outputs=frozenset(derived.topic.topics)))
             topic = derived.topic
         check = only(self.name, reached.derived)
 
@@ -139,7 +141,7 @@ class Agent(FaustNames):
         node = AgentNode(self.name, body)
         sources = tuple(_source(topic, name, agents=(node,)) for name in topic.topics)
         outputs = frozenset(name for topic in reached.topics for name in topic.topics)
-        return [*stages, Stage(self.name, sources, reached.tables, outputs)]
+        return [*stages, SubTopology(0, sources, reached.stores, outputs)]
 
     def specs(self, reached: Reached) -> Iterable[TopicSpec]:
         """Of every topic that it reads, derives or may send to."""

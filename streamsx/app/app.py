@@ -191,7 +191,7 @@ class App(FaustNames):
         stages = [stage for agent, touched in found for stage in agent.stages(touched)]
         topics = [spec for agent, touched in found for spec in agent.specs(touched)]
         notes = [*self._notes, *(touched.note for _, touched in found if touched.note)]
-        used = {name for stage in stages for name in stage.tables}
+        used = {store.name for stage in stages for store in stage.stores}
         topics += [table.spec() for name, table in self.tables.items() if name in used]
         elsewhere = [topic for job in self.jobs for topic in sends_to(self, job.fun)]
         elsewhere += self.topics.values()  # a name is enough to send to it
@@ -208,7 +208,7 @@ class App(FaustNames):
                 "version of this one, that has such an agent reads and deletes the same records"
             )
         otherwise = (each.otherwise for each in derived)
-        return build(self.conf.id, stages, nodes, topics, notes, otherwise)
+        return build(self.conf.id, stages, topics, notes, otherwise)
 
     # -- what it reaches while it runs
 

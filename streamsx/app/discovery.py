@@ -58,14 +58,14 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> Reache
         raise TopologyError(
             f"no such table: {', '.join(unknown)}: agent {agent.name}: make it with app.Table"
         )
-    derived = _derived(agent, stores)
-    if derived is not None:
-        return Reached(tables, _topics(found), tuple(derived))
-    note = (
-        f"body not looked into: agent {agent.name}: it waits for something before its first "
-        "record: call group_by before that"
-    )
-    return Reached(tables, _topics(found), note=note)
+    derived, note = _derived(agent, stores), ""
+    if derived is None:
+        note = (
+            f"body not looked into: agent {agent.name}: it waits for something before its first "
+            "record: call group_by before that"
+        )
+    touched = tuple(stores[name] for name in sorted(tables))
+    return Reached(touched, _topics(found), tuple(derived or ()), note)
 
 
 def sends_to(app: "App", function: Callable[..., Any]) -> tuple[Topic, ...]:

@@ -4,15 +4,14 @@ Not here: where stages come from (`streamsx.app`), partition counts (`partitions
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
 from streamsx.errors import NameClash, TopologyError
-from streamsx.state.layout import StoreNode
 from streamsx.topology.internal_topics import TopicKind, TopicSpec
 from streamsx.topology.nodes import Source, SubTopology
-from streamsx.topology.subtopologies import Stage, subtopologies
+from streamsx.topology.subtopologies import subtopologies
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,7 @@ class Topology:
 
 def build(
     app_id: str,
-    stages: Iterable[Stage],
-    stores: Mapping[str, StoreNode],
+    stages: Iterable[SubTopology],
     topics: Iterable[TopicSpec],
     notes: Iterable[str] = (),
     otherwise: Iterable[str] = (),
@@ -47,7 +45,7 @@ def build(
 
     Raises NameClash when a changelog or repartition topic has the name of another topic.
     """
-    cut = subtopologies(stages, stores)
+    cut = subtopologies(stages)
     specs: dict[str, TopicSpec] = {}
     for spec in topics:
         other = specs.setdefault(spec.name, spec)

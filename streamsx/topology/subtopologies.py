@@ -11,58 +11,37 @@ circle, where nobody is first, the smallest name is. State is never named by a n
 Not here: how many tasks (`partitions`), how stages are found (`streamsx.app`).
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
 from streamsx.errors import TopologyError
-from streamsx.state.layout import StoreNode
 from streamsx.topology.nodes import Source, SubTopology
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """`name`: the agent's; `tables`: by name; `outputs`: topics that it sends to, if known."""
-
-    name: str
-    sources: tuple[Source, ...]
-    tables: frozenset[str] = frozenset()
-    outputs: frozenset[str] = frozenset()
-
-    @property
-    def topics(self) -> set[str]:
-        return {source.topic for source in self.sources}
-
-    def meets(self, other: "Stage") -> bool:
-        """They have to run in one place."""
-        return bool(self.topics & other.topics or self.tables & other.tables)
-
-
-def subtopologies(
-    stages: Iterable[Stage], stores: Mapping[str, StoreNode]
-) -> tuple[SubTopology, ...]:
-    """Numbered, in the order of their numbers.
+def subtopologies(stages: Iterable[SubTopology]) -> tuple[SubTopology, ...]:
+    """Stages that have to run in one place are one; numbered, in the order of their numbers.
 
     Raises TopologyError when two agents read one topic with different codecs.
     """
-    made = _ordered([_made(group, stores) for group in _joined(stages)])
-    return tuple(replace(each, number=number) for number, each in enumerate(made))
-
-
-def _joined(stages: Iterable[Stage]) -> list[list[Stage]]:
-    groups: list[list[Stage]] = []
+    joined: list[SubTopology] = []
     for stage in stages:
-        group = [stage]
-        for other in [other for other in groups if any(map(stage.meets, other))]:
-            groups.remove(other)
-            group += other
-        groups.append(group)
-    return groups
+        near = [other for other in joined if _meet(stage, other)]
+        joined = [other for other in joined if other not in near]
+        joined.append(_made([stage, *near]))
+    ordered = enumerate(_ordered(joined))
+    return tuple(replace(each, number=number) for number, each in ordered)
 
 
-def _made(group: Iterable[Stage], stores: Mapping[str, StoreNode]) -> SubTopology:
-    tables = {name for stage in group for name in stage.tables}
+def _meet(one: SubTopology, other: SubTopology) -> bool:
+    """They have to run in one place."""
+    read, held = set(one.topics).intersection(other.topics), set(one.stores)
+    return bool(read or held.intersection(other.stores))
+
+
+def _made(group: Iterable[SubTopology]) -> SubTopology:
+    stores = {store.name: store for stage in group for store in stage.stores}
     outputs = frozenset(name for stage in group for name in stage.outputs)
-    return SubTopology(0, _merged(group), tuple(stores[name] for name in sorted(tables)), outputs)
+    return SubTopology(0, _merged(group), tuple(stores[name] for name in sorted(stores)), outputs)
 
 
 def _ordered(made: Iterable[SubTopology]) -> list[SubTopology]:
@@ -78,21 +57,22 @@ def _waits(each: SubTopology, left: Iterable[SubTopology]) -> bool:
     return any(other is not each and other.outputs.intersection(each.topics) for other in left)
 
 
-def _merged(stages: Iterable[Stage]) -> tuple[Source, ...]:
+def _merged(stages: Iterable[SubTopology]) -> tuple[Source, ...]:
     """One source per topic, with what all stages do there; in the order of the agents' names."""
     merged: dict[str, Source] = {}
-    for stage in sorted(stages, key=lambda stage: stage.name):
-        for source in stage.sources:
-            other = merged.get(source.topic)
-            merged[source.topic] = source if other is None else _both(other, source, stage.name)
+    for source in (source for stage in stages for source in stage.sources):
+        other = merged.get(source.topic)
+        merged[source.topic] = source if other is None else _both(other, source)
     return tuple(merged[topic] for topic in sorted(merged))
 
 
-def _both(one: Source, other: Source, agent: str) -> Source:
+def _both(one: Source, other: Source) -> Source:
+    branches = sorted(one.branches + other.branches, key=lambda branch: branch.agent)
+    agents = sorted(one.agents + other.agents, key=lambda agent: agent.name)
     if (one.decode_key, one.decode_value) != (other.decode_key, other.decode_value):
+        names = sorted({*(branch.agent for branch in branches), *(agent.name for agent in agents)})
         raise TopologyError(
-            f"one topic, read in two ways: {one.topic}: agent {agent} has another key or value "
-            "type or serializer than an agent before: give both agents the same topic object"
+            f"one topic, read in two ways: {one.topic}: agents {' and '.join(names)} have not the "
+            "same key or value type or serializer: give both the same topic object"
         )
-    branches, agents = one.branches + other.branches, one.agents + other.agents
-    return replace(one, branches=branches, agents=agents)
+    return replace(one, branches=tuple(branches), agents=tuple(agents))

@@ -8,8 +8,7 @@ import pytest
 from streamsx.state.layout import StoreNode
 from streamsx.topology.build import Topology, build
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec
-from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
-from streamsx.topology.subtopologies import Stage
+from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
 
 
 def same(value: Any) -> Any:
@@ -18,37 +17,36 @@ def same(value: Any) -> Any:
 
 def make_stage(
     name: str, reads: str, sends: str = "", tables: str = "", *, loop: bool = False
-) -> Stage:
+) -> SubTopology:
     """Names with spaces between; `loop`: it forwards, and has no agent."""
     steps = (Branch(name, Operator("forward", topic=sends)),) if loop else ()
     agents = () if loop else (AgentNode(name, same),)
     sources = tuple(Source(topic, same, same, steps, agents) for topic in reads.split())
-    return Stage(name, sources, frozenset(tables.split()), frozenset(sends.split()))
+    stores = (
+        StoreNode(name, f"app-{name}-changelog", same, same, same, same) for name in tables.split()
+    )
+    return SubTopology(0, sources, tuple(stores), frozenset(sends.split()))
 
 
-def make_topology(*stages: Stage, specs: Iterable[TopicSpec] = ()) -> Topology:
-    tables = {table for stage in stages for table in stage.tables}
-    stores = {
-        name: StoreNode(name, f"app-{name}-changelog", same, same, same, same) for name in tables
-    }
+def make_topology(*stages: SubTopology, specs: Iterable[TopicSpec] = ()) -> Topology:
     given = {spec.name for spec in specs}
     reads = {source.topic for stage in stages for source in stage.sources}
     sends = {topic for stage in stages for topic in stage.outputs} - reads
     kinds = {
         **dict.fromkeys(reads, TopicKind.SOURCE),
         **dict.fromkeys(sends, TopicKind.OUTPUT),
-        **{store.changelog: TopicKind.CHANGELOG for store in stores.values()},
+        **{store.changelog: TopicKind.CHANGELOG for stage in stages for store in stage.stores},
     }
     made = [
         TopicSpec(name, kind, config=CONFIGS[kind])
         for name, kind in kinds.items()
         if name not in given
     ]
-    return build("app", stages, stores, [*specs, *made])
+    return build("app", stages, [*specs, *made])
 
 
 @pytest.fixture
-def stage() -> Callable[..., Stage]:
+def stage() -> Callable[..., SubTopology]:
     return make_stage
 
 

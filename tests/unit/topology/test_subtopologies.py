@@ -75,8 +75,8 @@ def test_loops_and_agents_of_one_topic_are_one_source(stage: Make, topology: Mak
 
 
 def test_one_topic_cannot_be_read_in_two_ways(stage: Make) -> None:
-    one = stage("a", "orders")
-    source = replace(one.sources[0], decode_value=bytes)
-    other = replace(stage("b", "orders"), sources=(source,))
-    with pytest.raises(TopologyError, match="read in two ways: orders: agent b"):
-        subtopologies([one, other], {})
+    one, two = stage("a", "orders"), stage("b", "orders")
+    source = replace(two.sources[0], decode_value=bytes)
+    other = replace(two, sources=(source,))
+    with pytest.raises(TopologyError, match="read in two ways: orders: agents a and b"):
+        subtopologies([one, other])
