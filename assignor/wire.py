@@ -9,20 +9,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from streamsx.assignor.codec import (
-    Reader,
-    TagField,
-    Unreadable,
-    listing,
-    number,
-    numeric,
-    read_fields,
-    read_lags,
-    tasks,
-    text,
-    textual,
-    write_fields,
-)
+from streamsx.assignor import codec
+from streamsx.assignor.codec import Reader, TagField
 from streamsx.assignor.model import (
     Copy,
     CopyRole,
@@ -86,7 +74,8 @@ def _copies(held: Mapping[TaskId, Copy]) -> bytes:
     for role in CopyRole:
         lags = {task: copy.lag for task, copy in held.items() if copy.role is role}
         if lags:
-            out += number(role) + tasks(lags, None if role is CopyRole.RUNNING else lags)
+            known = None if role is CopyRole.RUNNING else lags
+            out += codec.number(role) + codec.tasks(lags, known)
     return out
 
 
@@ -95,7 +84,7 @@ def _read_copies(reader: Reader) -> dict[TaskId, Copy]:
     known = set(CopyRole)  # a role or state of the future has the same form and is passed over
     while reader.more:
         role = reader.number()
-        lags = read_lags(reader, lags=role != CopyRole.RUNNING)
+        lags = codec.read_lags(reader, lags=role != CopyRole.RUNNING)
         if role in known:
             runs = role == CopyRole.RUNNING
             found.update((task, Copy(CopyRole(role), 0 if runs else lags[task])) for task in lags)
@@ -104,11 +93,11 @@ def _read_copies(reader: Reader) -> dict[TaskId, Copy]:
 
 def _marks(told: Mapping[str, Mark]) -> bytes:
     return b"".join(
-        text(instance)
-        + text(mark.swap_to or "")
-        + number(mark.state)
-        + number(0 if mark.deadline_ms is None else mark.deadline_ms + 1)
-        + number(mark.epoch_ms)
+        codec.text(instance)
+        + codec.text(mark.swap_to or "")
+        + codec.number(mark.state)
+        + codec.number(0 if mark.deadline_ms is None else mark.deadline_ms + 1)
+        + codec.number(mark.epoch_ms)
         for instance, mark in sorted(told.items())
     )
 
@@ -126,7 +115,7 @@ def _read_marks(reader: Reader) -> dict[str, Mark]:
 
 def _memory(memory: Memory) -> bytes:
     """Kinds (1 stateful, 2 stateless), then the marks. The round has its own tag."""
-    return number(memory.balancing) + _marks(memory.marks)
+    return codec.number(memory.balancing) + _marks(memory.marks)
 
 
 def _read_memory(reader: Reader) -> Memory:
@@ -149,7 +138,7 @@ def _read_signatures(reader: Reader) -> tuple[int, ...]:
 def _topics(named: Mapping[int, tuple[str, ...]]) -> bytes:
     """Per sub-topology: number, count, names."""
     return b"".join(
-        number(subtopology) + number(len(names)) + b"".join(map(text, names))
+        codec.number(subtopology) + codec.number(len(names)) + b"".join(map(codec.text, names))
         for subtopology, names in sorted(named.items())
     )
 
@@ -166,9 +155,9 @@ def _reasons(told: Mapping[TaskId, str]) -> bytes:
     """Per task: number of its sub-topology, of its partition, text. They quote what users' code
     raised: not all of that can be encoded."""
     return b"".join(
-        number(task.subtopology)
-        + number(task.partition)
-        + text(why[:REASON_CHARS_MAX].encode(errors="replace").decode())
+        codec.number(task.subtopology)
+        + codec.number(task.partition)
+        + codec.text(why[:REASON_CHARS_MAX].encode(errors="replace").decode())
         for task, why in sorted(told.items())[:REASONS_MAX]
     )
 
@@ -183,30 +172,30 @@ def _read_reasons(reader: Reader) -> dict[TaskId, str]:
 
 JOIN = (
     TagField(1, "process", "", bytes.fromhex, lambda reader: reader.rest().hex()),
-    numeric(3, "capacity", 1),
-    numeric(4, "flags"),
-    numeric(5, "deadline_ms", None),
-    numeric(6, "nonce"),
+    codec.numeric(3, "capacity", 1),
+    codec.numeric(4, "flags"),
+    codec.numeric(5, "deadline_ms", None),
+    codec.numeric(6, "nonce"),
     TagField(9, "copies", {}, _copies, _read_copies),
-    listing(10, "heirs"),
+    codec.listing(10, "heirs"),
     TagField(11, "marks", {}, _marks, _read_marks),
-    numeric(12, "round"),
+    codec.numeric(12, "round"),
     TagField(13, "signatures", (), _signatures, _read_signatures),
-    textual(14, "instance", None),
-    listing(18, "stalled"),
-    textual(19, "version", ""),
-    listing(20, "stopped"),
+    codec.textual(14, "instance", None),
+    codec.listing(18, "stalled"),
+    codec.textual(19, "version", ""),
+    codec.listing(20, "stopped"),
     TagField(21, "reasons", {}, _reasons, _read_reasons),
 )
 ASSIGNMENT = (
-    numeric(1, "round"),
-    numeric(2, "flags"),
-    listing(4, "learners"),
+    codec.numeric(1, "round"),
+    codec.numeric(2, "flags"),
+    codec.listing(4, "learners"),
     TagField(9, "memory", Memory(), _memory, _read_memory),
-    listing(10, "promises"),
-    numeric(11, "generation"),
-    TagField(12, "error", ErrorWord.NONE, number, _read_error),
-    listing(14, "withheld"),
+    codec.listing(10, "promises"),
+    codec.numeric(11, "generation"),
+    TagField(12, "error", ErrorWord.NONE, codec.number, _read_error),
+    codec.listing(14, "withheld"),
     TagField(15, "topics", {}, _topics, _read_topics),
 )
 
@@ -223,28 +212,28 @@ def write_join(member: MemberAtJoin) -> bytes:
     """All of a member but its id, its claims and what it knows, which travel elsewhere."""
     flags = _flags(member, JOIN_FLAGS)
     deadline_ms = None if member.leaving is None else member.leaving.deadline_ms
-    return write_fields(member, JOIN, flags=flags, deadline_ms=deadline_ms)
+    return codec.write_fields(member, JOIN, flags=flags, deadline_ms=deadline_ms)
 
 
 def read_join(data: bytes) -> MemberAtJoin:
     """A member without an id and claims. Raises Unreadable."""
-    values = read_fields(data, JOIN)
+    values = codec.read_fields(data, JOIN)
     values |= _read_flags(values.pop("flags"), JOIN_FLAGS)
     way_out = WayOut(values.pop("deadline_ms"))
     values["leaving"] = way_out if values["leaving"] else None
     if not values["capacity"]:
-        raise Unreadable("user data tell of no capacity: tag 3: 1 is the least")
+        raise codec.Unreadable("user data tell of no capacity: tag 3: 1 is the least")
     return MemberAtJoin(id="", **values)
 
 
 def write_assignment(data: AssignmentView) -> bytes:
     flags = _flags(data, ASSIGNMENT_FLAGS)
-    return write_fields(data, ASSIGNMENT, flags=flags, round=data.memory.round)
+    return codec.write_fields(data, ASSIGNMENT, flags=flags, round=data.memory.round)
 
 
 def read_assignment(data: bytes) -> AssignmentView:
     """Raises Unreadable."""
-    values = read_fields(data, ASSIGNMENT)
+    values = codec.read_fields(data, ASSIGNMENT)
     values |= _read_flags(values.pop("flags"), ASSIGNMENT_FLAGS)
     values["memory"] = replace(values["memory"], round=values.pop("round"))
     return AssignmentView(**values)

@@ -17,56 +17,52 @@ UNCHANGEABLE: Final = frozenset({bool, bytes, float, int, str})
 
 
 class Handed:
-    """Of one table: what its stores have handed out. Stands in for the table's `default`."""
+    """What the stores of one table have handed out. Stands in for the table's `default`."""
 
     def __init__(self, default: Callable[[], Any] | None) -> None:
         self.default = default
-        self.stores: list[WatchedStore] = []
         self.missed: tuple[WatchedStore, Any] | None = None
         """Whose default is made next."""
-        self._made: list[tuple[WatchedStore, Any, Any, bytes]] = []
-        """Defaults that nobody has put yet, and what they were written as."""
+        self._out: dict[int, tuple[WatchedStore, Any, Any, bytes]] = {}
+        """By id of the value: whose it is, its key, itself, and what it was written as."""
 
     def __call__(self) -> Any:
         assert self.default is not None, "a default for a table without one"
         value = self.default()
-        if self.missed is not None and type(value) not in UNCHANGEABLE:
+        if self.missed is not None:
             store, key = self.missed
-            before = store.written(value)
-            if before is not None:
-                self._made.append((store, key, value, before))
+            self.note(store, key, value, store.written(value))
         self.missed = None
         return value
 
+    def note(self, store: "WatchedStore", key: Any, value: Any, row: bytes | None) -> None:
+        if row is not None and type(value) not in UNCHANGEABLE:
+            self._out[id(value)] = store, key, value, row
+
     def forget(self) -> None:
         """Its stores are gone."""
-        self.stores, self._made, self.missed = [], [], None
+        self._out, self.missed = {}, None
 
     def changed(self) -> Iterator[UsageError]:
         """One for each value that was changed in place since it was handed out; asked once."""
-        made, self._made = self._made, []
-        for store, key, value, before in made:
-            if key not in store.hot and store.written(value) != before:
+        out, self._out = self._out, {}
+        for store, key, value, row in out.values():
+            if store.lost(key, value, row):
                 yield store.error(key)
-        for store in self.stores:
-            handed, store.handed = store.handed, {}
-            yield from (store.error(key) for key, value in handed.items() if store.lost(key, value))
 
 
 class WatchedStore(CachedStore):
     """One partition of a table; `watch` is called once, before anything else."""
 
     def watch(self, handed: Handed, partition: int) -> None:
-        self.handed: dict[Any, Any] = {}
         self._table, self._partition = handed, partition
-        handed.stores.append(self)
 
     def load(self, key: Any) -> Any:
         value = super().load(key)
         if value is None:
             self._table.missed = self, key
-        elif type(value) not in UNCHANGEABLE:
-            self.handed[key] = value
+        else:
+            self._table.note(self, key, value, self.rows.get(self._row_key(key)))
         return value
 
     def written(self, value: Any) -> bytes | None:
@@ -76,12 +72,11 @@ class WatchedStore(CachedStore):
         except Exception:  # any codec's
             return None
 
-    def lost(self, key: Any, value: Any) -> bool:
-        """Nobody has put it, and it is not what is committed: neither its bytes nor, where bytes
-        differ from one writing to the next, what they say.
+    def lost(self, key: Any, value: Any, row: bytes) -> bool:
+        """Nobody has put it, and it is not what it was: neither its bytes nor, where bytes differ
+        from one writing to the next, what they say.
         """
-        row = self.rows.get(self._row_key(key))
-        if row is None or key in self.hot or self.written(value) == row:
+        if key in self.hot or self.written(value) == row:
             return False
         return bool(self.decode(row) != value)
 
