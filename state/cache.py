@@ -90,23 +90,20 @@ class Scan:
 
 def merged(
     below: Scan, encoded: Mapping[bytes, bytes | None], objects: Mapping[bytes, Any]
-) -> Iterator[tuple[bytes, bytes | None]]:
-    """Rows that are there, ascending, out of three layers, the last one the newest; its values are
-    objects, and stand as None."""
-    changed: dict[bytes, Any] = {**encoded}
-    changed.update((row, None if value is GONE else b"") for row, value in objects.items())
-    ahead = sorted((row for row, raw in changed.items() if raw is not None), reverse=True)
-
-    def told(row: bytes) -> tuple[bytes, bytes | None]:
-        return row, None if row in objects else changed[row]
-
+) -> Iterator[tuple[bytes, bytes | None, Any]]:
+    """Rows that are there, ascending, out of three layers, the last one the newest: the key, and
+    the value either encoded or, with None before it, as an object."""
+    changed = {row: (raw, GONE if raw is None else None) for row, raw in encoded.items()}
+    changed.update((row, (None, value)) for row, value in objects.items())
+    ahead = sorted((row for row, (_, value) in changed.items() if value is not GONE), reverse=True)
     while part := below.part(SCAN_ROWS):
         for row, raw in part:
             while ahead and ahead[-1] < row:
-                yield told(ahead.pop())
+                first = ahead.pop()
+                yield first, *changed[first]
             if row not in changed:
-                yield row, raw
-    yield from map(told, reversed(ahead))
+                yield row, raw, None
+    yield from ((row, *changed[row]) for row in reversed(ahead))
 
 
 class Checked(dict[Any, Any]):
@@ -232,25 +229,22 @@ class CachedStore:
         """All entries as of the first step, in the order of their encoded keys; values are shared
         objects. It holds what has changed since the last commit, and a few rows.
         """
-        objects = self._objects()
-        for row, raw in self._merged(objects):
+        for row, raw, value in self._merged():
             key = self.decode_key(changelog_key(row))
-            yield key, objects[row] if raw is None else self._decoded(row, raw)
+            yield key, value if raw is None else self._decoded(row, raw)
 
     def keys(self) -> Iterator[Any]:
         """Those of `items`; no value is decoded."""
-        for row, _ in self._merged(self._objects()):
+        for row, _, _ in self._merged():
             yield self.decode_key(changelog_key(row))
 
     def count(self) -> int:
         """How many entries; it reads all rows, and decodes none."""
-        return sum(1 for _ in self._merged(self._objects()))
+        return sum(1 for _ in self._merged())
 
-    def _objects(self) -> dict[bytes, Any]:
-        """What is not encoded yet."""
-        return {self._row_key(k): v for each in (self.sealing, self.hot) for k, v in each.items()}
-
-    def _merged(self, objects: Mapping[bytes, Any]) -> Iterator[tuple[bytes, bytes | None]]:
+    def _merged(self) -> Iterator[tuple[bytes, bytes | None, Any]]:
+        layers = self.sealing, self.hot  # not encoded yet
+        objects = {self._row_key(key): each[key] for each in layers for key in each}
         scan = Scan(self.name, self.rows)
         self._scans.add(scan)
         return merged(scan, {**self.pending, **self.sealed}, objects)

@@ -276,16 +276,12 @@ def takes_none(known: "Field[object]") -> bool:
     return known.type is object or NoneType in get_args(known.type)
 
 
-def names_of(known: "Field[object]") -> Iterator[str]:
-    """Every name that is understood, the users' first."""
-    yield name_of(known)
-    yield from {known.name, *known.metadata["names"]} - {name_of(known)}
-
-
 SETTINGS: Final[dict[str, "Field[object]"]] = {
-    name: known for known in fields(Config) for name in names_of(known)
+    name: known
+    for known in fields(Config)
+    for name in (name_of(known), known.name, *known.metadata["names"])
 }
-"""By every name that is understood."""
+"""By every name that is understood, the users' first."""
 
 
 def contradictions(config: Config) -> Iterator[str]:

@@ -9,7 +9,7 @@ Not here: what there is to set (`streamsx.config`).
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -91,10 +91,9 @@ def _dotted(name: str, value: object, where: str) -> _Given:
 
 
 def _from_faust(environment: Mapping[str, str]) -> Iterator[_Given]:
-    for known in dict.fromkeys(field.name for field in SETTINGS.values()):
-        variable = SETTINGS[known].metadata["env"]
-        if variable in environment:
-            yield _Given(known, environment[variable], variable)
+    for known in fields(Config):
+        if (variable := known.metadata["env"]) in environment:
+            yield _Given(known.name, environment[variable], variable)
 
 
 def _from_environment(environment: Mapping[str, str], notes: list[str]) -> Iterator[_Given]:
