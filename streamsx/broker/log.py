@@ -14,7 +14,8 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from streamsx.broker.producer_state import BatchRefused, ProducerState
+from streamsx.broker.producer_state import ProducerState
+from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import Descriptors, Segment
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, MAGIC, Header, columns, place, scan
@@ -35,22 +36,19 @@ logger = logging.getLogger(__name__)
 def check_batch(records: memoryview, bytes_max: int) -> Header:
     """The header of what a client wants to append: exactly one whole batch of its own making.
 
-    Raises Refused: 87 for anything that is no such batch, 10 for a long one, 2 if its checksum
-    is wrong.
+    Raises Refused: 87 for anything that is no such batch, 10 for a long one; CorruptRecord if its
+    checksum is wrong.
     """
     size = int.from_bytes(records[LENGTH_END - 4 : LENGTH_END], signed=True) + LENGTH_END
     if len(records) < HEADER_BYTES or size != len(records) or records[MAGIC_AT] != MAGIC:
-        raise BatchRefused(ErrorCode.INVALID_RECORD)
+        raise Refused(ErrorCode.INVALID_RECORD)
     if size > bytes_max:
-        raise BatchRefused(ErrorCode.MESSAGE_TOO_LARGE)
-    try:
-        _, _, header = next(scan(records, check=True))
-    except CorruptRecord:
-        raise BatchRefused(ErrorCode.CORRUPT_MESSAGE) from None
+        raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
+    _, _, header = next(scan(records, check=True))
     if not sound(header):
-        raise BatchRefused(ErrorCode.INVALID_RECORD)
+        raise Refused(ErrorCode.INVALID_RECORD)
     if header.transactional:
-        raise BatchRefused(ErrorCode.INVALID_TXN_STATE)
+        raise Refused(ErrorCode.INVALID_TXN_STATE)
     return header
 
 
@@ -106,10 +104,11 @@ class Log:
 
     def append(self, records: memoryview | None, bytes_max: int) -> int:
         """Appends one batch, in place: `records` is changed. Gives the offset of its first record;
-        if it is here already, where that is. Raises Refused, or OSError, and then nothing changed.
+        if it is here already, where that is. Raises Refused, CorruptRecord, or OSError, and then
+        nothing changed.
         """
         if records is None:
-            raise BatchRefused(ErrorCode.INVALID_RECORD)
+            raise Refused(ErrorCode.INVALID_RECORD)
         header = check_batch(records, bytes_max)
         if (known := self.producers.duplicate_of(header)) is not None:
             return known

@@ -6,6 +6,7 @@ that is sent again after a crash of the broker is recognised. Transactions are n
 
 from collections import deque
 
+from streamsx.broker.refusal import Refused
 from streamsx.kafka.batch import Header
 from streamsx.kafka.errors import ErrorCode
 
@@ -15,14 +16,6 @@ PRODUCERS_MAX = 10_000
 """Per partition; beyond it the one that was silent longest is forgotten, and then believed."""
 SEQUENCE_MASK = 0x7FFF_FFFF
 """After 2**31 - 1 comes 0."""
-
-
-class BatchRefused(Exception):
-    """A batch that is not appended; `code` says why."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(code.name)
-        self.code = code
 
 
 class ProducerEntry:
@@ -52,7 +45,7 @@ class ProducerState:
         if producer is None:
             return None
         if header.producer_epoch < producer.epoch:
-            raise BatchRefused(ErrorCode.INVALID_PRODUCER_EPOCH)
+            raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
         first, last = sequences(header)
         if header.producer_epoch > producer.epoch:
             expected = 0
@@ -62,7 +55,7 @@ class ProducerState:
                     return offset
             expected = (producer.batches[-1][1] + 1) & SEQUENCE_MASK
         if first != expected:
-            raise BatchRefused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return None
 
     def note(self, header: Header) -> None:

@@ -14,17 +14,13 @@ from streamsx.broker.configs import CONFIGS
 from streamsx.broker.log import Log
 from streamsx.broker.meta import Meta
 from streamsx.broker.records import ConfigValue, TopicKey, TopicValue
+from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import Descriptors
 from streamsx.kafka.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
-
-
-def unknown(name: str | None) -> ErrorCode:
-    """What is answered of a topic that is not there, asked for by name or else by id."""
-    return ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class StoredTopic:
@@ -40,9 +36,11 @@ class StoredTopic:
         """What was set, or the default."""
         return self.configs.get(name, CONFIGS[name].default)
 
-    def log(self, partition: int) -> Log | None:
-        """Of this partition, if it is there."""
-        return self.logs[partition] if 0 <= partition < len(self.logs) else None
+    def log(self, partition: int) -> Log:
+        """Of this partition. Raises Refused if it is not there."""
+        if not 0 <= partition < len(self.logs):
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self.logs[partition]
 
 
 class TopicStore:
@@ -69,9 +67,14 @@ class TopicStore:
         """Id and number of partitions, by name."""
         return {name: (topic.id, len(topic.logs)) for name, topic in self.by_name.items()}
 
-    def find(self, name: str | None, topic_id: bytes) -> StoredTopic | None:
-        """By name, or by id if there is no name."""
-        return self.by_id.get(topic_id) if name is None else self.by_name.get(name)
+    def find(self, name: str | None, topic_id: bytes = b"") -> StoredTopic:
+        """By name, or by id if there is no name. Raises Refused if it is not there."""
+        found = self.by_id.get(topic_id) if name is None else self.by_name.get(name)
+        if found is None:
+            by_id = name is None
+            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise Refused(code)
+        return found
 
     def create(
         self, name: str, topic_id: bytes, partitions: int, configs: Mapping[str, str]

@@ -1,13 +1,15 @@
 """Topics made, grown and deleted: each by itself, or why not."""
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 from streamsx.broker.configs import CONFIGS, told, wrong
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
+from streamsx.broker.refusal import Refused, each
 from streamsx.broker.service import Service
-from streamsx.broker.topics import NAME, unknown
+from streamsx.broker.topics import NAME
 from streamsx.kafka.errors import ErrorCode
 
 DEFAULT = -1
@@ -16,33 +18,27 @@ DEFAULT = -1
 def create_topics(service: Service, call: Call) -> ReplyBody:
     """What was made of each. An assignment by hand says how many partitions there are."""
     names = Counter(asked.name for asked in call.body.topics)
-    return {"topics": [create(service, call, asked, names) for asked in call.body.topics]}
+
+    def create(asked: Any) -> ReplyBody:
+        partitions = len(asked.assignments) or asked.num_partitions
+        partitions = service.options.partitions if partitions == DEFAULT else partitions
+        check(service, asked, partitions, names)
+        configs = {config.name: config.value for config in asked.configs}
+        topic_id = service.fresh_id().bytes
+        if not call.body.validate_only:
+            service.topics.create(asked.name, topic_id, partitions, configs)
+        return {
+            "topic_id": topic_id,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "configs": told(CONFIGS, configs),
+        }
+
+    return {"topics": each(call.body.topics, create, "name")}
 
 
-def create(service: Service, call: Call, asked: Any, names: Counter[str]) -> ReplyBody:
-    """One topic, or why not."""
-    partitions = len(asked.assignments) or asked.num_partitions
-    partitions = service.options.partitions if partitions == DEFAULT else partitions
-    code, why = refusal(service, asked, partitions, names)
-    if code:
-        return {"name": asked.name, "error_code": code, "error_message": why}
-    configs = {config.name: config.value for config in asked.configs}
-    topic_id = service.fresh_id().bytes
-    if not call.body.validate_only:
-        service.topics.create(asked.name, topic_id, partitions, configs)
-    return {
-        "name": asked.name,
-        "topic_id": topic_id,
-        "num_partitions": partitions,
-        "replication_factor": 1,
-        "configs": told(CONFIGS, configs),
-    }
-
-
-def refusal(
-    service: Service, asked: Any, partitions: int, names: Counter[str]
-) -> tuple[ErrorCode, str | None]:
-    """What is wrong with it, the first thing."""
+def check(service: Service, asked: Any, partitions: int, names: Counter[str]) -> None:
+    """Raises Refused with what is wrong with it, the first thing."""
     bad_config = next((why for c in asked.configs if (why := wrong(c.name, c.value))), None)
     replicas, room = asked.replication_factor, service.room
     no_replicas = ErrorCode.INVALID_REPLICATION_FACTOR
@@ -55,40 +51,36 @@ def refusal(
         (replicas not in (DEFAULT, 1), no_replicas, "there is one broker"),
         (bad_config is not None, ErrorCode.INVALID_CONFIG, bad_config),
     )
-    return next(((code, why) for bad, code, why in looked_at if bad), (ErrorCode.NONE, None))
+    for bad, code, why in looked_at:
+        if bad:
+            raise Refused(code, error_message=why)
 
 
 def create_partitions(service: Service, call: Call) -> ReplyBody:
     """What became of each topic."""
-    validate_only = call.body.validate_only
-    return {"results": [grow(service, asked, validate_only) for asked in call.body.topics]}
 
+    def grow(asked: Any) -> ReplyBody:
+        topic, room = service.topics.find(asked.name), service.room
+        more = asked.count - len(topic.logs)
+        if not 0 < more <= room:
+            why = f"it has {len(topic.logs)}, and there is room for {room} more"
+            code = ErrorCode.INVALID_PARTITIONS if more <= 0 else ErrorCode.POLICY_VIOLATION
+            raise Refused(code, error_message=why)
+        if not call.body.validate_only:
+            service.topics.grow(topic, asked.count)
+        return {}
 
-def grow(service: Service, asked: Any, validate_only: bool) -> ReplyBody:
-    """One topic, or why not."""
-    topic = service.topics.by_name.get(asked.name)
-    if topic is None:
-        return {"name": asked.name, "error_code": unknown(asked.name)}
-    more, room = asked.count - len(topic.logs), service.room
-    if not 0 < more <= room:
-        why = f"it has {len(topic.logs)}, and there is room for {room} more"
-        code = ErrorCode.INVALID_PARTITIONS if more <= 0 else ErrorCode.POLICY_VIOLATION
-        return {"name": asked.name, "error_code": code, "error_message": why}
-    if not validate_only:
-        service.topics.grow(topic, asked.count)
-    return {"name": asked.name}
+    return {"results": each(call.body.topics, grow, "name")}
 
 
 def delete_topics(service: Service, call: Call) -> ReplyBody:
     """What became of each topic; older versions have their names alone."""
-    by_name = [(name, b"") for name in getattr(call.body, "topic_names", ())]
-    responses = []
-    for name, topic_id in by_name or [(asked.name, asked.topic_id) for asked in call.body.topics]:
-        topic = service.topics.find(name, topic_id)
-        if topic is None:
-            code = unknown(name)
-            responses.append({"name": name, "topic_id": topic_id, "error_code": code})
-        else:
-            service.topics.delete(topic)
-            responses.append({"name": topic.name, "topic_id": topic.id})
-    return {"responses": responses}
+
+    def delete(asked: Any) -> ReplyBody:
+        topic = service.topics.find(asked.name, asked.topic_id)
+        service.topics.delete(topic)
+        return {"name": topic.name, "topic_id": topic.id}
+
+    names = getattr(call.body, "topic_names", ())
+    by_name = [SimpleNamespace(name=name, topic_id=b"") for name in names]
+    return {"responses": each(by_name or call.body.topics, delete, "name", "topic_id")}

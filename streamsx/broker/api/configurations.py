@@ -1,12 +1,13 @@
 """Configurations of topics and, to be read alone, of the broker: each resource by itself."""
 
+from functools import partial
 from typing import Any
 
 from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, told, wrong
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
+from streamsx.broker.refusal import Refused, each
 from streamsx.broker.service import Service
-from streamsx.broker.topics import unknown
 from streamsx.kafka.errors import ErrorCode
 
 TOPIC, BROKER = 2, 4
@@ -15,29 +16,21 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 def describe(service: Service, call: Call) -> ReplyBody:
     """All of a topic or of the broker, or those that were asked for."""
-    return {"results": [named(asked) | found(service, asked) for asked in call.body.resources]}
+    found = partial(find, service)
+    return {"results": each(call.body.resources, found, "resource_type", "resource_name")}
 
 
 def alter(service: Service, call: Call) -> ReplyBody:
     """Of a topic; all of its changes or none."""
-    only = call.body.validate_only
-    answers = [named(asked) | changed(service, asked, only) for asked in call.body.resources]
-    return {"responses": answers}
+    changed = partial(change, service, call.body.validate_only)
+    return {"responses": each(call.body.resources, changed, "resource_type", "resource_name")}
 
 
-def named(asked: Any) -> ReplyBody:
-    """Which resource it is."""
-    return {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
-
-
-def found(service: Service, asked: Any) -> ReplyBody:
-    """The configurations of one, or why not."""
+def find(service: Service, asked: Any) -> ReplyBody:
+    """The configurations of one. Raises Refused."""
     given: dict[str, str] = {}
     if asked.resource_type == TOPIC:
-        topic = service.topics.by_name.get(asked.resource_name)
-        if topic is None:
-            return {"error_code": unknown(asked.resource_name)}
-        known, given = CONFIGS, topic.configs
+        known, given = CONFIGS, service.topics.find(asked.resource_name).configs
     elif asked.resource_type == BROKER:
         auto_create = str(service.options.auto_create).lower()
         known = {
@@ -46,23 +39,21 @@ def found(service: Service, asked: Any) -> ReplyBody:
             "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
         }
     else:
-        return {"error_code": ErrorCode.INVALID_REQUEST}
+        raise Refused(ErrorCode.INVALID_REQUEST)
     if (wanted := asked.configuration_keys) is not None:
         known = {name: config for name, config in known.items() if name in wanted}
     return {"configs": told(known, given, read_only=asked.resource_type == BROKER)}
 
 
-def changed(service: Service, asked: Any, validate_only: bool) -> ReplyBody:
-    """What is wrong with the changes of one topic, if anything is."""
+def change(service: Service, validate_only: bool, asked: Any) -> ReplyBody:
+    """The changes of one topic. Raises Refused."""
     if asked.resource_type != TOPIC:
-        return {"error_code": ErrorCode.INVALID_REQUEST}
-    topic = service.topics.by_name.get(asked.resource_name)
-    if topic is None:
-        return {"error_code": unknown(asked.resource_name)}
+        raise Refused(ErrorCode.INVALID_REQUEST)
+    topic = service.topics.find(asked.resource_name)
     configs = dict(topic.configs)
-    for change in asked.configs:
-        if why := apply(configs, change):
-            return {"error_code": ErrorCode.INVALID_CONFIG, "error_message": why}
+    for one in asked.configs:
+        if why := apply(configs, one):
+            raise Refused(ErrorCode.INVALID_CONFIG, error_message=why)
     if not validate_only:
         service.topics.configure(topic, configs)
     return {}

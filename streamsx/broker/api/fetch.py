@@ -8,8 +8,8 @@ from typing import Any
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
+from streamsx.broker.refusal import Refused
 from streamsx.broker.service import Service
-from streamsx.broker.topics import unknown
 from streamsx.kafka.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Reading:
     """One look at everything that was asked for; `body` is the answer as it is now."""
 
     def __init__(self, service: Service, call: Call) -> None:
-        self.size, self.failed = 0, not call.body.topics
+        self._topics, self.size, self.failed = service.topics, 0, not call.body.topics
         self.logs: list[Log] = []
         self._left = min(call.body.max_bytes, FETCH_BYTES_MAX)
         self._aborted: list[int] | None = (
@@ -43,19 +43,22 @@ class Reading:
         responses = []
         for asked in call.body.topics:
             name = getattr(asked, "topic", None)  # newer versions name topics by id alone
-            topic = service.topics.find(name, asked.topic_id)
-            partitions = [
-                self._partition(log, p)
-                if topic and (log := topic.log(p.partition))
-                else self._error(p, unknown(name))
-                for p in asked.partitions
-            ]
+            partitions = [self._partition(name, asked.topic_id, p) for p in asked.partitions]
             responses.append({"topic": name, "topic_id": asked.topic_id, "partitions": partitions})
         self.body: ReplyBody = {"responses": responses}
 
-    def _partition(self, log: Log, asked: Any) -> ReplyBody:
+    def _partition(self, name: str | None, topic_id: bytes, asked: Any) -> ReplyBody:
+        number = asked.partition
+        try:
+            return self._read(self._topics.find(name, topic_id).log(number), asked)
+        except Refused as why:
+            self.failed = True
+            nothing = {"high_watermark": -1, "log_start_offset": -1, "records": b""}
+            return {"partition_index": number, **nothing, **why.answer}
+
+    def _read(self, log: Log, asked: Any) -> ReplyBody:
         if not log.start <= asked.fetch_offset <= log.high_watermark:
-            return self._error(asked, ErrorCode.OFFSET_OUT_OF_RANGE, log.start)
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=log.start)
         self.logs.append(log)
         most = min(asked.partition_max_bytes, self._left)
         room = self._left > 0 or not self.size  # KIP-74: the first batch comes, whatever is asked
@@ -63,7 +66,7 @@ class Reading:
             records = log.read(asked.fetch_offset, most) if room else b""
         except (OSError, struct.error) as error:  # the second: its file is shorter than it was
             logger.error("read_failed folder=%s error=%r", log.folder, error)
-            return self._error(asked, ErrorCode.KAFKA_STORAGE_ERROR, log.start)
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, log_start_offset=log.start) from None
         self._left -= len(records)
         self.size += len(records)
         return {
@@ -73,16 +76,6 @@ class Reading:
             "log_start_offset": log.start,
             "aborted_transactions": self._aborted,
             "records": records,
-        }
-
-    def _error(self, asked: Any, code: ErrorCode, start: int = -1) -> ReplyBody:
-        self.failed = True
-        return {
-            "partition_index": asked.partition,
-            "error_code": code,
-            "high_watermark": -1,
-            "log_start_offset": start,
-            "records": b"",
         }
 
 

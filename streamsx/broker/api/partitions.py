@@ -6,8 +6,8 @@ from typing import Any
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import LEADER_EPOCH, Log
+from streamsx.broker.refusal import Refused, each
 from streamsx.broker.service import Service
-from streamsx.errors import CorruptRecord
 from streamsx.kafka.errors import ErrorCode
 
 NOTHING = (-1, -1)
@@ -18,13 +18,10 @@ def list_offsets(service: Service, call: Call) -> ReplyBody:
     """Offset and timestamp per partition, -1 for what there is not."""
 
     def answer(log: Log, asked: Any) -> ReplyBody:
-        try:
-            offset, timestamp = find(log, asked.timestamp)
-        except CorruptRecord:
-            return {"error_code": ErrorCode.CORRUPT_MESSAGE}
+        offset, timestamp = find(log, asked.timestamp)
         return {"offset": offset, "timestamp": timestamp, "leader_epoch": LEADER_EPOCH}
 
-    return each(service, call, answer)
+    return each_partition(service, call, answer)
 
 
 def find(log: Log, timestamp: int) -> tuple[int, int]:
@@ -47,11 +44,11 @@ def delete_records(service: Service, call: Call) -> ReplyBody:
 
     def answer(log: Log, asked: Any) -> ReplyBody:
         if not END <= asked.offset <= log.high_watermark:
-            return {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         log.delete_before(log.high_watermark if asked.offset == END else asked.offset)
         return {"low_watermark": log.start}
 
-    return each(service, call, answer, low_watermark=-1)
+    return each_partition(service, call, answer, low_watermark=-1)
 
 
 def epoch_ends(service: Service, call: Call) -> ReplyBody:
@@ -60,32 +57,24 @@ def epoch_ends(service: Service, call: Call) -> ReplyBody:
     def answer(log: Log, _: Any) -> ReplyBody:
         return {"leader_epoch": LEADER_EPOCH, "end_offset": log.high_watermark}
 
-    return each(service, call, answer, topic_field="topic", partition_field="partition")
+    return each_partition(service, call, answer, "topic", "partition")
 
 
-def each(
-    service: Service,
-    call: Call,
-    answer: Callable[[Log, Any], ReplyBody],
-    *,
-    topic_field: str = "name",
-    partition_field: str = "partition_index",
-    **usual: int,
-) -> ReplyBody:
+def each_partition(
+    service: Service, call: Call, answer: Callable[[Log, Any], ReplyBody],
+    topic_field: str = "name", partition_field: str = "partition_index", **usual: int,
+) -> ReplyBody:  # fmt: skip
     """What `answer` says of the log of each partition that there is, and of what was asked of it.
 
     The fields bear what is asked for, in the request and in the reply; `usual` stands in a reply
     that says nothing else of it.
     """
-    topics = []
-    for asked in call.body.topics:
-        name, partitions = getattr(asked, topic_field), []
-        topic = service.topics.by_name.get(name)
-        for wanted in asked.partitions:
-            number = getattr(wanted, partition_field)
-            log = topic.log(number) if topic else None
-            unknown = {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-            told = unknown if log is None else answer(log, wanted)
-            partitions.append({partition_field: number, **usual, **told})
-        topics.append({topic_field: name, "partitions": partitions})
-    return {"topics": topics}
+
+    def of_topic(asked: Any) -> ReplyBody:
+        def of_partition(wanted: Any) -> ReplyBody:
+            topic = service.topics.find(getattr(asked, topic_field))
+            return answer(topic.log(getattr(wanted, partition_field)), wanted)
+
+        return {"partitions": each(asked.partitions, of_partition, partition_field, **usual)}
+
+    return {"topics": each(call.body.topics, of_topic, topic_field)}

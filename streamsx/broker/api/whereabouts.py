@@ -1,12 +1,14 @@
 """Where everything is: on this broker, at the address where the client reached it."""
 
+from functools import partial
 from typing import Any
 
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import LEADER_EPOCH
+from streamsx.broker.refusal import Refused, each
 from streamsx.broker.service import CLUSTER_ID, NO_OPERATIONS, NODE_ID, Service
-from streamsx.broker.topics import NAME, StoredTopic, unknown
+from streamsx.broker.topics import NAME
 from streamsx.kafka.errors import ErrorCode
 
 NULL_IS_ALL_SINCE = 1
@@ -21,14 +23,12 @@ def metadata(service: Service, call: Call) -> ReplyBody:
     """
     asked = call.body.topics
     if asked is None or (not asked and call.version < NULL_IS_ALL_SINCE):
-        topics = [describe(topic) for _, topic in sorted(service.topics.by_name.items())]
-    else:
-        topics = [find(service, call, one) for one in asked]
+        asked = [service.topics.by_name[name] for name in sorted(service.topics.by_name)]
     return {
         "brokers": [{"node_id": NODE_ID, **address(call)}],
         "cluster_id": CLUSTER_ID,
         "controller_id": NODE_ID,
-        "topics": topics,
+        "topics": each(asked, partial(find, service, call), "name", "topic_id"),
         "cluster_authorized_operations": NO_OPERATIONS,
     }
 
@@ -62,30 +62,14 @@ def address(call: Call) -> ReplyBody:
 
 
 def find(service: Service, call: Call, asked: Any) -> ReplyBody:
-    """One topic, made if that is wanted."""
-    name = asked.name
-    if topic := service.topics.find(name, getattr(asked, "topic_id", b"")):
-        return describe(topic)
-    if name is None:
-        return {"error_code": unknown(name), "topic_id": asked.topic_id}
-    code = unknown(name)
-    if not NAME.fullmatch(name):
-        code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    elif may_create(service, call):
-        topic_id = service.fresh_id().bytes
-        return describe(service.topics.create(name, topic_id, service.options.partitions, {}))
-    return {"error_code": code, "name": name}
-
-
-def may_create(service: Service, call: Call) -> bool:
-    """Whether both sides want it and there is room."""
-    allowed = call.version < REQUEST_ALLOWS_SINCE or call.body.allow_auto_topic_creation
-    return service.options.auto_create and allowed and service.options.partitions <= service.room
-
-
-def describe(topic: StoredTopic) -> ReplyBody:
-    """One topic that is there."""
-    replicas = [NODE_ID]
+    """One topic, made if that is wanted. Raises Refused."""
+    name, topics, replicas = asked.name, service.topics, [NODE_ID]
+    if name is not None and name not in topics.by_name:
+        if not NAME.fullmatch(name):
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if may_create(service, call):
+            topics.create(name, service.fresh_id().bytes, service.options.partitions, {})
+    topic = topics.find(name, getattr(asked, "topic_id", b""))
     return {
         "name": topic.name,
         "topic_id": topic.id,
@@ -100,3 +84,9 @@ def describe(topic: StoredTopic) -> ReplyBody:
             for partition in range(len(topic.logs))
         ],
     }
+
+
+def may_create(service: Service, call: Call) -> bool:
+    """Whether both sides want it and there is room."""
+    allowed = call.version < REQUEST_ALLOWS_SINCE or call.body.allow_auto_topic_creation
+    return service.options.auto_create and allowed and service.options.partitions <= service.room
