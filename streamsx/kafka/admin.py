@@ -6,12 +6,13 @@ Functions over a Cluster, which says for how long each tries. Nothing is altered
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from streamsx.errors import BrokerUnreachable, SettingError, StreamsxError, WorldError
+from streamsx.errors import BrokerUnreachable, StreamsxError, WorldError
 from streamsx.kafka.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure, name_of
@@ -19,6 +20,7 @@ from streamsx.kafka.schema import UUID_ZERO
 from streamsx.kafka.wire import Api, by_topic
 from streamsx.model import TopicPartition
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CHANGE_TIMEOUT_S = 10.0
@@ -31,11 +33,10 @@ OFFSETS_LANE = "offsets"
 """A ListOffsets behind a fetch that waits took 254 ms and more."""
 
 BROKER_DEFAULT = -1
-DEFAULTS_SINCE = 4
-"""The first version of CreateTopics that takes BROKER_DEFAULT: Kafka 2.4 (KIP-464)."""
 EARLIEST, LATEST = -2, -1
 NO_REPLICA = -1
 READ_UNCOMMITTED = 0
+ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 TOPIC_RESOURCE = 2
 
 
@@ -77,78 +78,86 @@ class DescribedGroup:
     members: tuple[GroupMember, ...]
 
 
-async def create_topics(cluster: Cluster, topics: Iterable[NewTopic]) -> None:
+def _persistent(
+    attempt: Callable[Concatenate[Cluster, P], Awaitable[T]],
+) -> Callable[Concatenate[Cluster, P], Coroutine[Any, Any, T]]:
+    """Again and again while it raises WorldError, at most for `cluster.tries_for_s`: then that.
+
+    What was done before is asked for again, and no error then.
+    """
+
+    @wraps(attempt)
+    async def persist(cluster: Cluster, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        last: WorldError = BrokerUnreachable("no answer")
+        try:
+            async with asyncio.timeout(cluster.tries_for_s):
+                while True:
+                    try:
+                        return await attempt(cluster, *args, **kwargs)
+                    except WorldError as error:
+                        last = error
+                    await asyncio.sleep(RETRY_BACKOFF_S)
+                    with suppress(BrokerUnreachable):  # the next attempt will say so
+                        await cluster.refresh()
+        except TimeoutError:
+            raise type(last)(
+                f"{last}: tried for {cluster.tries_for_s:g} s: try again when the brokers are up, "
+                "or see their logs"
+            ) from None
+
+    return persist
+
+
+@_persistent
+async def create_topics(cluster: Cluster, topics: Collection[NewTopic]) -> None:
     """Create those that do not exist; what exists stays as it is, whatever its partitions and
     configs. Then wait until Metadata knows them all, at most 2 s.
 
     Raises SettingError with the broker's words for a topic that it refuses, or WorldError.
     """
-    left = {topic.name: topic for topic in topics}
-    names = sorted(left)
-
-    async def attempt() -> None:
-        if left:
-            await create()
-        await _until_known(cluster, names)
-
-    async def create() -> None:
-        connection = await cluster.controller(LANE)
-        if connection.version(Api.CREATE_TOPICS) < DEFAULTS_SINCE:
-            _demand_counts(left.values())
-        wanted = [_new_topic(topic) for topic in left.values()]
-        told = await _change(connection, Api.CREATE_TOPICS, topics=wanted)
-        _strike(left, told.topics, ErrorCode.TOPIC_ALREADY_EXISTS)
-
-    if names:
-        await _persist(cluster, attempt)
+    if not topics:
+        return
+    connection = await cluster.controller(LANE)
+    wanted = [_new_topic(topic) for topic in topics]
+    told = await _change(connection, Api.CREATE_TOPICS, topics=wanted)
+    _check_topics(told.topics, ErrorCode.TOPIC_ALREADY_EXISTS)
+    await _until_known(cluster, [topic.name for topic in topics])
 
 
-async def delete_topics(cluster: Cluster, topics: Iterable[str]) -> None:
+@_persistent
+async def delete_topics(cluster: Cluster, topics: Collection[str]) -> None:
     """Delete those that exist, with their records and the offsets that groups committed for them.
 
     Raises SettingError with the broker's words for a topic that it refuses to delete, WorldError.
     """
-    left = dict.fromkeys(sorted(topics))
-
-    async def attempt() -> None:
+    if topics:
         connection = await cluster.controller(LANE)
-        told = await _change(connection, Api.DELETE_TOPICS, topic_names=list(left))
-        _strike(left, told.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-    if left:
-        await _persist(cluster, attempt)
+        told = await _change(connection, Api.DELETE_TOPICS, topic_names=sorted(topics))
+        _check_topics(told.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-async def partition_counts(cluster: Cluster, topics: Iterable[str]) -> dict[str, int]:
+@_persistent
+async def partition_counts(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
     """Of the topics that exist. Raises SettingError for one that must not be read, WorldError."""
-    wanted = set(topics)
-
-    async def attempt() -> dict[str, int]:
-        there = _there((await cluster.metadata(wanted)).topics)
-        _check((topic.error_code, f"topic {topic.name}", "") for topic in there)
-        return {topic.name: len(topic.partitions) for topic in there}
-
-    return await _persist(cluster, attempt)
+    told = _check_topics((await cluster.metadata(topics)).topics, ABSENT)
+    return {topic.name: len(topic.partitions) for topic in told if not topic.error_code}
 
 
-async def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, bytes | None]:
+@_persistent
+async def topic_ids(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
     """Their 16 bytes; zeros from a broker that knows no ids, None for a topic that is not there.
     Topics of which a broker says neither are left out. Raises WorldError.
     """
-    wanted = set(topics)
-
-    async def attempt() -> dict[str, bytes | None]:
-        return {
-            topic.name: None if topic.error_code else getattr(topic, "topic_id", UUID_ZERO)
-            for topic in (await cluster.metadata(wanted)).topics
-            if topic.error_code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        }
-
-    return await _persist(cluster, attempt)
+    return {
+        topic.name: None if topic.error_code else getattr(topic, "topic_id", UUID_ZERO)
+        for topic in (await cluster.metadata(topics)).topics
+        if topic.error_code in (ErrorCode.NONE, ABSENT)
+    }
 
 
+@_persistent
 async def topic_configs(
-    cluster: Cluster, topics: Iterable[str]
+    cluster: Cluster, topics: Collection[str]
 ) -> dict[str, dict[str, str | None]]:
     """Every config of the topics that exist, defaults too; None for what the broker hides.
 
@@ -156,35 +165,24 @@ async def topic_configs(
     """
     every = {"resource_type": TOPIC_RESOURCE, "configuration_keys": None}
     wanted = [{**every, "resource_name": topic} for topic in sorted(topics)]
-
-    async def attempt() -> dict[str, dict[str, str | None]]:
-        connection = await cluster.any(LANE)
-        told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
-        there = _there(told.results)
-        _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
-        return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
-
-    return await _persist(cluster, attempt)
+    connection = await cluster.any(LANE)
+    told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
+    there = [r for r in told.results if r.error_code != ABSENT]
+    _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
+    return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
 
 
-async def bounds(cluster: Cluster, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Bounds]:
+@_persistent
+async def bounds(cluster: Cluster, tps: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
     """First offset and high watermark of each partition: what is written, committed or not.
 
     Two requests per leader, whatever the number of partitions. Follows the topics. Raises
     TopicGone, or another WorldError.
     """
-    wanted = sorted(set(tps))
-    found: dict[TopicPartition, Bounds] = {}
-
-    async def attempt() -> None:
-        some, why = await bounds_now(cluster, [tp for tp in wanted if tp not in found])
-        found.update(some)
-        if why is not None:
-            raise why
-
-    await cluster.follow({tp.topic for tp in wanted})
-    await _persist(cluster, attempt)
-    return {tp: found[tp] for tp in wanted}
+    found, why = await bounds_now(cluster, tps)
+    if why is not None:
+        raise why
+    return found
 
 
 async def bounds_now(
@@ -211,6 +209,7 @@ async def bounds_now(
     return {tp: Bounds(starts[tp], ends[tp]) for tp in wanted if tp in starts and tp in ends}, why
 
 
+@_persistent
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
@@ -229,36 +228,24 @@ async def delete_records(
         told = await _change(connection, Api.DELETE_RECORDS, topics=topics)
         _note(told, "low_watermark", starts)
 
-    async def attempt() -> None:
-        await _at_leaders(cluster, [tp for tp in before if tp not in starts], ask)
-
     await cluster.follow({tp.topic for tp in before})
-    await _persist(cluster, attempt)
+    await _at_leaders(cluster, before, ask)
     return starts
 
 
+@_persistent
 async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     """A group and its members, by member id. Raises WorldError, SettingError."""
-
-    async def attempt() -> DescribedGroup:
-        connection = await cluster.open(await cluster.coordinator(group), LANE)
-        (told,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
-        _check([(told.error_code, f"group {group}", "")])
-        members = sorted(
-            GroupMember(
-                m.member_id,
-                m.group_instance_id,
-                m.client_id,
-                m.member_metadata,
-                m.member_assignment,
-            )
-            for m in told.members
+    connection = await cluster.open(await cluster.coordinator(group), LANE)
+    (told,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
+    _check([(told.error_code, f"group {group}", "")])
+    members = sorted(
+        GroupMember(
+            m.member_id, m.group_instance_id, m.client_id, m.member_metadata, m.member_assignment
         )
-        return DescribedGroup(
-            told.group_state, told.protocol_type, told.protocol_data, tuple(members)
-        )
-
-    return await _persist(cluster, attempt)
+        for m in told.members
+    )
+    return DescribedGroup(told.group_state, told.protocol_type, told.protocol_data, tuple(members))
 
 
 async def committed_topics(cluster: Cluster, group: str) -> set[str]:
@@ -266,16 +253,13 @@ async def committed_topics(cluster: Cluster, group: str) -> set[str]:
     return {tp.topic for tp in await committed(cluster, group)}
 
 
+@_persistent
 async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
     """Every offset that the group has committed. Raises WorldError, SettingError."""
-
-    async def attempt() -> dict[TopicPartition, int]:
-        connection = await cluster.open(await cluster.coordinator(group), LANE)
-        told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
-        _check([(told.error_code, f"offsets of group {group}", "")])
-        return {tp: partition.committed_offset for tp, partition in _each(told)}
-
-    return await _persist(cluster, attempt)
+    connection = await cluster.open(await cluster.coordinator(group), LANE)
+    told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
+    _check([(told.error_code, f"offsets of group {group}", "")])
+    return {tp: partition.committed_offset for tp, partition in _each(told)}
 
 
 async def committed_now(
@@ -304,37 +288,12 @@ async def _change(connection: Connection, api: Api, **body: Any) -> Any:
     return await connection.ask(api, {**body, "timeout": CHANGE_TIMEOUT_MS}, CHANGE_TIMEOUT_S)
 
 
-def _strike(left: dict[str, Any], answers: Iterable[Any], good: ErrorCode) -> None:
-    """Off the list what is as it was wanted, by now or since before; raise for what is not."""
-    for topic in answers:
-        if topic.error_code in (ErrorCode.NONE, good):
-            left.pop(topic.name, None)
-    refused = (topic for topic in answers if topic.name in left)
-    _check((topic.error_code, f"topic {topic.name}", topic.error_message) for topic in refused)
-
-
-def _there(answers: Iterable[Any]) -> list[Any]:
-    return [a for a in answers if a.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-
-
-async def _persist(cluster: Cluster, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Again and again while it raises WorldError, at most for `cluster.tries_for_s`: then that."""
-    last: WorldError = BrokerUnreachable("no answer")
-    try:
-        async with asyncio.timeout(cluster.tries_for_s):
-            while True:
-                try:
-                    return await attempt()
-                except WorldError as error:
-                    last = error
-                await asyncio.sleep(RETRY_BACKOFF_S)
-                with suppress(BrokerUnreachable):  # the next attempt will say so
-                    await cluster.refresh()
-    except TimeoutError:
-        raise type(last)(
-            f"{last}: tried for {cluster.tries_for_s:g} s: try again when the brokers are up, or "
-            "see their logs"
-        ) from None
+def _check_topics(answers: Iterable[Any], good: ErrorCode) -> list[Any]:
+    """These; raise for those that are errors, but for this one."""
+    told = list(answers)
+    bad = (topic for topic in told if topic.error_code != good)
+    _check((t.error_code, f"topic {t.name}", getattr(t, "error_message", "")) for t in bad)
+    return told
 
 
 def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:
@@ -401,16 +360,6 @@ async def _until_known(cluster: Cluster, topics: list[str]) -> None:
             break
         await asyncio.sleep(RETRY_BACKOFF_S)
     await cluster.refresh()
-
-
-def _demand_counts(topics: Iterable[NewTopic]) -> None:
-    """Of a broker that knows no defaults, and would answer that there are too few replicas."""
-    for topic in topics:
-        if BROKER_DEFAULT in (topic.partitions, topic.replication_factor):
-            raise SettingError(
-                f"the broker has no defaults for new topics: topic {topic.name}: set "
-                "topic_replication_factor and topic_partitions, or use Kafka 2.4 or newer"
-            )
 
 
 def _new_topic(topic: NewTopic) -> dict[str, Any]:
