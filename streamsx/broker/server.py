@@ -205,10 +205,10 @@ class BrokerServer:
             # KIP-511: this one is answered, in the oldest form, so that the client learns.
             return Call(connection, head._replace(version=0), "", None, self._respond)
         try:
-            client_id, body = request_decoder(head.api, head.version)(frame)
+            told, body = request_decoder(head.api, head.version)(frame)
         except Malformed as error:
             raise Malformed(f"{Api(head.api).name} v{head.version}: {error}") from None
-        return Call(connection, head, client_id or "", body, self._respond)
+        return Call(connection, head, told.client_id or "", body, self._respond)
 
     def _respond(self, call: Call, body: ReplyBody | None) -> None:
         try:

@@ -111,6 +111,11 @@ def _fixed(field: Field) -> bool:
     return field.kind in FIXED and not field.array
 
 
+def _is_number(field: Field) -> bool:
+    """Whether `struct` knows an array of them as one."""
+    return field.kind in FIXED and field.kind != "uuid"
+
+
 def _packing(run: list[Field]) -> struct.Struct:
     return struct.Struct(">" + "".join(FIXED[field.kind] for field in run))
 
@@ -137,7 +142,9 @@ def decoder(schema: type[Schema], newest: type[Schema]) -> Decoder:
             source.add(0, f"{targets}= {source.name(packing.unpack_from)}(b, p)")
             source.add(0, f"p += {packing.size}")
         else:
-            _decode_field(source, 0, run[0], newest, compact=_compact(schema, run[0]))
+            field = run[0]
+            compact = _compact(schema, field)
+            _decode_field(source, 0, field, newest, f"o.{field.name}", compact=compact)
     if schema.__flexible__:
         _decode_tagged(source, schema, newest)
     source.add(0, "return o, p")
@@ -146,29 +153,33 @@ def decoder(schema: type[Schema], newest: type[Schema]) -> Decoder:
 
 
 def _decode_field(
-    source: SourceText, depth: int, field: Field, newest: type[Schema], *, compact: bool
+    source: SourceText, depth: int, field: Field, newest: type[Schema], into: str, *, compact: bool
 ) -> None:
-    if field.array:
-        _decode_array(source, depth, field, newest, compact=compact)
-    elif field.kind in FIXED:
+    """Read it `into` a name of the text."""
+    if _fixed(field):
         packing = _packing([field])
-        source.add(depth, f"o.{field.name}, = {source.name(packing.unpack_from)}(b, p)")
+        source.add(depth, f"{into}, = {source.name(packing.unpack_from)}(b, p)")
         source.add(depth, f"p += {packing.size}")
-    elif field.struct:
+    elif field.struct and not field.array:
         if field.nullable:  # KIP-893: one byte, negative for null
-            source.add(depth, "p += 1", f"if b[p - 1] > 127: o.{field.name} = None", "else:")
+            source.add(depth, "p += 1", f"if b[p - 1] > 127: {into} = None", "else:")
         inner = source.name(decoder(field.struct, newest_of(field, newest)))
-        source.add(depth + field.nullable, f"o.{field.name}, p = {inner}(b, p, e)")
+        source.add(depth + field.nullable, f"{into}, p = {inner}(b, p, e)")
     else:
-        _decode_length(source, depth, field, compact=compact)
-        source.add(depth + 1, f"o.{field.name} = {READ[field.kind]}", "p += n")
+        _decode_length(source, depth, field, into, compact=compact)
+        if field.array:
+            _decode_elements(source, depth + 1, field, newest, into, compact=compact)
+        else:
+            source.add(depth + 1, f"{into} = {READ[field.kind]}", "p += n")
 
 
 READ = {"string": 'str(b[p:p + n], "utf8")', "bytes": "bytes(b[p:p + n])", "records": "b[p:p + n]"}
 """How the `n` bytes at `p` become a value. Records stay a view of the frame."""
 
 
-def _decode_length(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
+def _decode_length(
+    source: SourceText, depth: int, field: Field, into: str, *, compact: bool
+) -> None:
     """`n`, then the branch in which it is not null; its lines go one level deeper."""
     if compact:
         source.add(depth, "n = b[p] - 1", "p += 1")
@@ -178,36 +189,27 @@ def _decode_length(source: SourceText, depth: int, field: Field, *, compact: boo
         source.add(depth, f"n, = {source.name(packing.unpack_from)}(b, p)", f"p += {packing.size}")
     source.add(depth, "if n < 0:")
     if field.nullable:
-        source.add(depth + 1, f"o.{field.name} = None")
+        source.add(depth + 1, f"{into} = None")
     else:
         source.add(depth + 1, f'raise Malformed("null where {field.name} must not be")')
     source.add(depth, "else:")
 
 
-def _decode_array(
-    source: SourceText, depth: int, field: Field, newest: type[Schema], *, compact: bool
+def _decode_elements(
+    source: SourceText, depth: int, field: Field, newest: type[Schema], into: str, *, compact: bool
 ) -> None:
-    _decode_length(source, depth, field, compact=compact)
-    depth += 1
+    """The `n` elements of an array."""
     complaint = f'raise Malformed(f"{field.name}: {{n}} elements in {{e - p}} bytes")'
     source.add(depth, f"if n > e - p: {complaint}")
-    if field.kind in FIXED and field.kind != "uuid":
-        code = FIXED[field.kind]
-        unpack = source.name(struct.unpack_from)
-        source.add(depth, f'o.{field.name} = list({unpack}(f">{{n}}{code}", b, p))')
+    if _is_number(field):
+        code, unpack = FIXED[field.kind], source.name(struct.unpack_from)
+        source.add(depth, f'{into} = list({unpack}(f">{{n}}{code}", b, p))')
         source.add(depth, f"p += {struct.calcsize('>' + code)} * n")
-        return
-    source.add(depth, f"o.{field.name} = a = []", "for _ in range(n):")
-    depth += 1
-    if field.struct:
-        inner = source.name(decoder(field.struct, newest_of(field, newest)))
-        source.add(depth, f"i, p = {inner}(b, p, e)", "a.append(i)")
-    elif field.kind == "uuid":
-        source.add(depth, "a.append(bytes(b[p:p + 16]))", "p += 16")
     else:
         element = field._replace(array=False, nullable=False)
-        _decode_length(source, depth, element, compact=compact)
-        source.add(depth + 1, f"a.append({READ[field.kind]})", "p += n")
+        source.add(depth, f"{into} = a = []", "for _ in range(n):")
+        _decode_field(source, depth + 1, element, newest, "i", compact=compact)
+        source.add(depth + 1, "a.append(i)")
 
 
 def _decode_tagged(source: SourceText, schema: type[Schema], newest: type[Schema]) -> None:
@@ -218,7 +220,7 @@ def _decode_tagged(source: SourceText, schema: type[Schema], newest: type[Schema
     for field in fields(schema):
         if field.tag is not None:
             source.add(1, f"if t == {field.tag}:")
-            _decode_field(source, 2, field, newest, compact=True)
+            _decode_field(source, 2, field, newest, f"o.{field.name}", compact=True)
             source.add(2, f'if p != z: raise Malformed("{field.name}: a tag of another size")')
     source.add(1, "n, p = left, z")
 
@@ -249,11 +251,9 @@ def encoder(schema: type[Schema]) -> Encoder:
 
 def _encode_field(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
     """Append `v`."""
-    if field.array:
-        _encode_array(source, depth, field, compact=compact)
-    elif field.kind in FIXED:
+    if _fixed(field):
         source.add(depth, f"w += {source.name(_packing([field]).pack)}(v)")
-    elif field.struct:
+    elif field.struct and not field.array:
         inner = source.name(encoder(field.struct))
         if field.nullable:
             source.add(depth, "w.append(255 if v is None else 1)")
@@ -262,7 +262,15 @@ def _encode_field(source: SourceText, depth: int, field: Field, *, compact: bool
             source.add(depth, f"{inner}(v or {{}}, w)")
     else:
         _encode_length(source, depth, field, compact=compact)
-        source.add(depth + 1, "w += v")
+        if not field.array:
+            source.add(depth + 1, "w += v")
+        elif _is_number(field):
+            pack = source.name(struct.pack)
+            source.add(depth + 1, f'w += {pack}(f">{{len(v)}}{FIXED[field.kind]}", *v)')
+        else:
+            element = field._replace(array=False, nullable=False)
+            source.add(depth + 1, "for v in v:")
+            _encode_field(source, depth + 2, element, compact=compact)
 
 
 def _encode_length(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
@@ -277,23 +285,6 @@ def _encode_length(source: SourceText, depth: int, field: Field, *, compact: boo
         pack = source.name(struct.Struct(">h" if text else ">i").pack)
         source.add(depth, f"if v is None: w += {pack}({null})", "else:")
         source.add(depth + 1, *["v = v.encode()"] * text, f"w += {pack}(len(v))")
-
-
-def _encode_array(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
-    _encode_length(source, depth, field, compact=compact)
-    depth += 1
-    if field.struct:
-        inner = source.name(encoder(field.struct))
-        source.add(depth, f"for i in v: {inner}(i, w)")
-    elif field.kind == "uuid":
-        source.add(depth, 'w += b"".join(v)')
-    elif field.kind in FIXED:
-        pack = source.name(struct.pack)
-        source.add(depth, f'w += {pack}(f">{{len(v)}}{FIXED[field.kind]}", *v)')
-    else:
-        element = field._replace(array=False, nullable=False)
-        source.add(depth, "for v in v:")
-        _encode_field(source, depth + 1, element, compact=compact)
 
 
 def _encode_tagged(source: SourceText, schema: type[Schema]) -> None:

@@ -212,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             self._tell(waiter)
             return
-        frame = wire.request_encoder(api, version)(self._correlation_id, CLIENT_ID, body)
+        frame = wire.request_encoder(api, version)(self._correlation_id, body, CLIENT_ID)
         self._waiting.append(waiter)
         self._transport.write(frame)
 
@@ -290,9 +290,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self._waiting:
             raise Malformed("a reply to nothing")
         waiter = self._waiting[0]
-        if (told := wire.correlation_id(frame)) != waiter.correlation_id:
-            raise Malformed(f"a reply to {told}, not to {waiter.correlation_id}")
-        reply = wire.response_decoder(waiter.api, waiter.version)(frame)
+        head, reply = wire.response_decoder(waiter.api, waiter.version)(frame)
+        if head.correlation_id != waiter.correlation_id:
+            raise Malformed(f"a reply to {head.correlation_id}, not to {waiter.correlation_id}")
         self._waiting.popleft()
         waiter.answered(reply)
 

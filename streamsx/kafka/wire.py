@@ -16,22 +16,25 @@ from enum import IntEnum, unique
 from functools import cache, partial
 from struct import Struct
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
-from streamsx.kafka.compiler import Decoder, Malformed, decode, decoder, encoder
+from streamsx.kafka.compiler import Malformed, decode, decoder, encoder
 from streamsx.kafka.schema import Schema
 from streamsx.model import Buffer, TopicPartition
 
 SchemaKind = Literal["request", "response", "header", "data"]
 Body = Mapping[str, Any]
-RequestDecoder = Callable[[Buffer], tuple[str | None, Any]]
-"""frame -> (client id, message)."""
-ResponseEncoder = Callable[[int, Body], bytearray]
-"""(correlation id, body) -> frame with its length in front."""
-RequestEncoder = Callable[[int, str | None, Body], bytearray]
-"""(correlation id, client id, body) -> frame with its length in front."""
-ResponseDecoder = Callable[[Buffer], Any]
-"""frame -> message."""
+FrameDecoder = Callable[[Buffer], tuple[Any, Any]]
+"""frame -> (header, message)."""
+
+
+class FrameEncoder(Protocol):
+    """Gives the frame with its length in front; a response has no client id."""
+
+    def __call__(
+        self, correlation_id: int, body: Body, client_id: str | None = None
+    ) -> bytearray: ...
+
 
 _length = Struct(">i")
 _head = Struct(">hhi")
@@ -85,14 +88,6 @@ def request_head(frame: Buffer) -> Head:
     return Head._make(_head.unpack_from(frame))
 
 
-def correlation_id(frame: Buffer) -> int:
-    """The first 4 bytes of a response. Raises Malformed if there are fewer."""
-    if len(frame) < _length.size:
-        raise Malformed(f"a response of {len(frame)} bytes")
-    number: int = _length.unpack_from(frame)[0]
-    return number
-
-
 @cache
 def versions(api: int) -> tuple[int, int]:
     """The oldest and the newest version that there are schemas for. Raises Malformed for none."""
@@ -104,67 +99,45 @@ def versions(api: int) -> tuple[int, int]:
 
 
 @cache
-def request_decoder(api: int, version: int) -> RequestDecoder:
-    """What it returns raises Malformed and nothing else; so does this, if there is no schema.
-
-    Bytes left over behind the message are no error, as they are none to Kafka: librdkafka 2.16
-    asks for all topics with three too many (Metadata v13).
-    """
-    header = _header(api, version, "request")
-    read_header, read_body = decoder(header, header), _body(api, version, "request")
+def _decoder(kind: SchemaKind, api: int, version: int, *, whole: bool = True) -> FrameDecoder:
+    header, body = _header(api, version, kind), _schema(api, version, kind)
+    read_header = decoder(header, header)
+    read_body = decoder(body, _schema(api, versions(api)[1], kind))
 
     def read(data: memoryview, position: int, end: int) -> tuple[Any, int]:
         head, position = read_header(data, position, end)
-        body, position = read_body(data, position, end)
-        return (head.client_id, body), position
+        message, position = read_body(data, position, end)
+        return (head, message), position
 
-    return partial(decode, read, whole=False)
-
-
-@cache
-def response_encoder(api: int, version: int) -> ResponseEncoder:
-    """Tagged fields of the header are never written."""
-    head = _length.size * 2 + _header(api, version, "response").__flexible__
-    write = encoder(_schema(api, version, "response"))
-
-    def encode(correlation_id: int, body: Body) -> bytearray:
-        frame = bytearray(head)
-        write(body, frame)
-        _length.pack_into(frame, 0, len(frame) - _length.size)
-        _length.pack_into(frame, _length.size, correlation_id)
-        return frame
-
-    return encode
+    return partial(decode, read, whole=whole)
 
 
 @cache
-def request_encoder(api: int, version: int) -> RequestEncoder:
-    """Tagged fields of the header are never written."""
-    write_header = encoder(_header(api, version, "request"))
-    write = encoder(_schema(api, version, "request"))
+def _encoder(kind: SchemaKind, api: int, version: int) -> FrameEncoder:
+    write_header = encoder(_header(api, version, kind))
+    write_body = encoder(_schema(api, version, kind))
     head = {"request_api_key": api, "request_api_version": version}
 
-    def encode(correlation_id: int, client_id: str | None, body: Body) -> bytearray:
+    def encode(correlation_id: int, body: Body, client_id: str | None = None) -> bytearray:
         frame = bytearray(_length.size)
         write_header({**head, "correlation_id": correlation_id, "client_id": client_id}, frame)
-        write(body, frame)
+        write_body(body, frame)
         _length.pack_into(frame, 0, len(frame) - _length.size)
         return frame
 
     return encode
 
 
-@cache
-def response_decoder(api: int, version: int) -> ResponseDecoder:
-    """What it returns raises Malformed and nothing else; whose reply it is was looked at before."""
-    header = _header(api, version, "response")
-    read_header, read_body = decoder(header, header), _body(api, version, "response")
+# Each of (api, version). Made for what has no schema, it raises Malformed; so do decoders for bytes
+# that are no such frame, and they raise nothing else. Tagged fields of a header are never written.
 
-    def read(data: memoryview, position: int, end: int) -> tuple[Any, int]:
-        _, position = read_header(data, position, end)
-        return read_body(data, position, end)
-
-    return partial(decode, read)
+request_decoder = partial(_decoder, "request", whole=False)
+"""Bytes left over behind the message are no error, as they are none to Kafka: librdkafka 2.16 asks
+for all topics with three too many (Metadata v13).
+"""
+request_encoder = partial(_encoder, "request")
+response_decoder = partial(_decoder, "response")
+response_encoder = partial(_encoder, "response")
 
 
 def record_encoder(schema: type[Schema], version: int) -> Callable[[Body], bytes]:
@@ -249,10 +222,6 @@ def _schema(api: int, version: int, kind: SchemaKind) -> type[Schema]:
     if not low <= version <= high:
         raise Malformed(f"api {api} v{version}: known are {low} to {high}")
     return load(_kio().api_key_map[api], version, kind)
-
-
-def _body(api: int, version: int, kind: SchemaKind) -> Decoder:
-    return decoder(_schema(api, version, kind), _schema(api, versions(api)[1], kind))
 
 
 def _header(api: int, version: int, kind: SchemaKind) -> type[Schema]:

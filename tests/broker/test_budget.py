@@ -47,7 +47,7 @@ def yard_s() -> float:
 
 def cost(pid: int, sock: socket.socket, request: Request) -> float:
     """Of one request, in yards, in the best of some rounds."""
-    frame = bytes(wire.request_encoder(request[0], request[1])(1, "budget", request[2]))
+    frame = bytes(wire.request_encoder(request[0], request[1])(1, request[2], "budget"))
     rounds = []
     for _ in range(ROUNDS):
         before = cpu_s(pid)

@@ -39,7 +39,7 @@ def dial(broker: Broker) -> socket.socket:
 
 
 def frame(api: Api, version: int, number: int = 1, **body: Any) -> bytes:
-    return bytes(wire.request_encoder(api, version)(number, "test", body))
+    return bytes(wire.request_encoder(api, version)(number, body, "test"))
 
 
 def received(sock: socket.socket) -> bytes:
@@ -126,7 +126,7 @@ def test_a_request_that_waits_holds_up_its_own_connection_alone(tmp_path: Path) 
 def test_a_fetch_waits_no_longer_than_it_wants(tmp_path: Path) -> None:
     with serving(tmp_path) as broker, dial(broker) as sock:
         sock.sendall(fetch(1, 50))
-        answer = wire.response_decoder(Api.FETCH, 11)(received(sock))
+        answer = wire.response_decoder(Api.FETCH, 11)(received(sock))[1]
         assert bytes(answer.responses[0].partitions[0].records) == b""
 
 
@@ -135,7 +135,7 @@ def test_a_fetch_of_a_topic_that_is_deleted_meanwhile_is_answered(tmp_path: Path
         sock.sendall(fetch(1, 10_000))
         converse(other, Api.API_VERSIONS, 3, VERSIONS)
         converse(other, Api.DELETE_TOPICS, 5, {"topic_names": ["t"], "timeout": 1000})
-        answer = wire.response_decoder(Api.FETCH, 11)(received(sock))
+        answer = wire.response_decoder(Api.FETCH, 11)(received(sock))[1]
         assert answer.responses[0].partitions[0].error_code == 3
 
 
@@ -148,7 +148,7 @@ def test_a_topic_that_is_made_again_behind_a_fetch_of_the_old_one_is_there(tmp_p
         converse(other, Api.DELETE_TOPICS, 5, {"topic_names": ["t"], "timeout": 1000})
         assert [int.from_bytes(received(sock)[:4]) for _ in range(2)] == [1, 2]
         sock.sendall(produce(3, b"x"))
-        stored = wire.response_decoder(Api.PRODUCE, 9)(received(sock))
+        stored = wire.response_decoder(Api.PRODUCE, 9)(received(sock))[1]
         assert stored.responses[0].partition_responses[0].error_code == 0
 
 
@@ -197,7 +197,7 @@ def test_who_wants_no_answer_to_a_produce_gets_none(tmp_path: Path) -> None:
         sock.sendall(produce(1, b"x", acks=0) + fetch(2, 0))
         answer = received(sock)
         assert int.from_bytes(answer[:4]) == 2
-        assert wire.response_decoder(Api.FETCH, 11)(answer).responses[0].partitions[0].records
+        assert wire.response_decoder(Api.FETCH, 11)(answer)[1].responses[0].partitions[0].records
 
 
 SIZES = "8 to 67108864 can be"

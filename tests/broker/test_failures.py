@@ -38,7 +38,7 @@ def dial(broker: Broker) -> socket.socket:
 def answer(sock: socket.socket, api: Api, version: int) -> Any:
     with sock.makefile("rb") as stream:
         frame = stream.read(int.from_bytes(stream.read(4)))
-    return wire.response_decoder(api, version)(frame)
+    return wire.response_decoder(api, version)(frame)[1]
 
 
 def produce(sock: socket.socket, value: bytes, **idempotent: int) -> tuple[int, int]:
@@ -71,7 +71,7 @@ def stable_with_a_parked_join(sock: socket.socket, parked: socket.socket) -> str
     about = {**GROUP, "member_id": member_id, "generation_id": 1, "assignments": []}
     converse(sock, Api.SYNC_GROUP, 3, about)
     converse(sock, Api.JOIN_GROUP, 5, {**JOIN, "member_id": ""})
-    parked.sendall(wire.request_encoder(Api.JOIN_GROUP, 3)(1, "", {**JOIN, "member_id": member_id}))
+    parked.sendall(wire.request_encoder(Api.JOIN_GROUP, 3)(1, {**JOIN, "member_id": member_id}, ""))
     while converse(sock, Api.HEARTBEAT, 3, about).error_code != E.REBALANCE_IN_PROGRESS:
         pass
     return member_id
@@ -136,7 +136,7 @@ def test_a_machine_that_fails_is_replaced_and_its_story_told(
         stable_with_a_parked_join(sock, parked)
         with monkeypatch.context() as broken:
             broken.setattr(Coordinator, "step", fails_once(Coordinator.step))
-            sock.sendall(wire.request_encoder(Api.LIST_GROUPS, 2)(1, "", {}))
+            sock.sendall(wire.request_encoder(Api.LIST_GROUPS, 2)(1, {}, ""))
             assert answer(sock, Api.LIST_GROUPS, 2).error_code == E.COORDINATOR_NOT_AVAILABLE
         assert answer(parked, Api.JOIN_GROUP, 3).error_code == E.COORDINATOR_NOT_AVAILABLE
         assert commit(other, 2) == E.NONE

@@ -41,7 +41,7 @@ def joining(group: str, member_id: str, session_ms: int) -> dict[str, Any]:
 
 
 def ask(sock: socket.socket, api: Api, version: int, **body: Any) -> None:
-    sock.sendall(wire.request_encoder(api, version)(1, "", body))
+    sock.sendall(wire.request_encoder(api, version)(1, body, ""))
 
 
 def answer(sock: socket.socket, api: Api, version: int) -> Any:
@@ -50,7 +50,7 @@ def answer(sock: socket.socket, api: Api, version: int) -> Any:
         size = int.from_bytes(stream.read(4) or b"")
         while len(frame) < size:
             frame += stream.read(size - len(frame)) or b""
-    return wire.response_decoder(api, version)(frame)
+    return wire.response_decoder(api, version)(frame)[1]
 
 
 def alone(sock: socket.socket, group: str, session_ms: int = MINUTE_MS) -> str:

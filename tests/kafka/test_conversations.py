@@ -55,12 +55,12 @@ class Parked:
     def __init__(self, bootstrap: str, api: Api, version: int, body: Mapping[str, Any]) -> None:
         host, _, port = bootstrap.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), ANSWER_S)
-        self._socket.sendall(wire.request_encoder(api, version)(1, "talk", body))
+        self._socket.sendall(wire.request_encoder(api, version)(1, body, "talk"))
         self._decode = wire.response_decoder(api, version)
 
     def answer(self) -> Any:
         with self._socket, self._socket.makefile("rb") as stream:
-            return self._decode(stream.read(int.from_bytes(stream.read(4))))
+            return self._decode(stream.read(int.from_bytes(stream.read(4))))[1]
 
 
 class Talk:
@@ -752,6 +752,6 @@ def test_who_is_asked_tells_who_it_is(talk: Talk) -> None:
     with socket.create_connection((host, port), ANSWER_S) as sock, sock.makefile("rb") as stream:
         sock.sendall(bytes.fromhex("0000000b 0012 0063 00000001 ffff 00"))
         frame = stream.read(int.from_bytes(stream.read(4)))
-    newer = wire.response_decoder(Api.API_VERSIONS, 0)(frame)
+    newer = wire.response_decoder(Api.API_VERSIONS, 0)(frame)[1]
     check("a version to come", newer.error_code, E.UNSUPPORTED_VERSION)
     check("what it would know", Api.API_VERSIONS in {k.api_key for k in newer.api_keys}, True)

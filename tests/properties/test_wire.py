@@ -142,7 +142,7 @@ def samples(seed: int, per_version: int = 1) -> list[tuple[int, int, bytes]]:
         if kind is EntityType.request:
             schema = load_entity_schema(api_key_map[api], version, kind)
             for _ in range(per_version):
-                frame = wire.request_encoder(api, version)(7, "me", plain(draw(rng, schema)))
+                frame = wire.request_encoder(api, version)(7, plain(draw(rng, schema)), "me")
                 found.append((api, version, bytes(frame[4:])))
     return found
 

@@ -392,9 +392,9 @@ def _is_member(node: int, sock: socket.socket) -> bool:
 
 def converse(sock: socket.socket, api: int, version: int, body: wire.Body) -> Any:
     """One request and its answer on a blocking socket. Raises OSError and Malformed."""
-    sock.sendall(wire.request_encoder(api, version)(1, "streamsx-probe", body))
+    sock.sendall(wire.request_encoder(api, version)(1, body, "streamsx-probe"))
     size = int.from_bytes(_received(sock, 4), "big")
-    return wire.response_decoder(api, version)(_received(sock, size))
+    return wire.response_decoder(api, version)(_received(sock, size))[1]
 
 
 def _received(sock: socket.socket, size: int) -> bytes:

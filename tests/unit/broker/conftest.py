@@ -33,12 +33,12 @@ class Client:
             await self.writer.wait_closed()
 
     def send(self, api: Api, version: int, **body: Any) -> None:
-        self.writer.write(wire.request_encoder(api, version)(1, "test", body))
+        self.writer.write(wire.request_encoder(api, version)(1, body, "test"))
 
     async def told(self, api: Api, version: int) -> Any:
         async with asyncio.timeout(10):
             size = int.from_bytes(await self.reader.readexactly(4))
-            return wire.response_decoder(api, version)(await self.reader.readexactly(size))
+            return wire.response_decoder(api, version)(await self.reader.readexactly(size))[1]
 
     async def ask(self, api: Api, version: int, **body: Any) -> Any:
         self.send(api, version, **body)

@@ -510,7 +510,7 @@ def test_a_connection_that_comes_while_the_broker_ends_is_not_served(tmp_path: P
                 await asyncio.sleep(0)
             await broker.close()
             with suppress(ConnectionError):
-                request = wire.request_encoder(Api.PRODUCE, 9)(1, "", produced(b"late"))
+                request = wire.request_encoder(Api.PRODUCE, 9)(1, produced(b"late"), "")
                 await loop.sock_sendall(late, request)
                 assert await loop.sock_recv(late, 100) == b""
 

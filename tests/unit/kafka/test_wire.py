@@ -16,12 +16,12 @@ HEARTBEAT = {"group_id": "g", "generation_id": 3, "member_id": "m", "group_insta
 
 
 def test_a_request_comes_back_as_it_was_sent() -> None:
-    frame = wire.request_encoder(Api.HEARTBEAT, 3)(7, "me", HEARTBEAT)
+    frame = wire.request_encoder(Api.HEARTBEAT, 3)(7, HEARTBEAT, "me")
 
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     assert wire.request_head(frame[4:]) == (Api.HEARTBEAT, 3, 7)
-    client, body = wire.request_decoder(Api.HEARTBEAT, 3)(frame[4:])
-    assert client == "me"
+    head, body = wire.request_decoder(Api.HEARTBEAT, 3)(frame[4:])
+    assert head.client_id == "me"
     assert (body.group_id, body.generation_id, body.member_id) == ("g", 3, "m")
 
 
@@ -29,16 +29,16 @@ def test_a_response_comes_back_as_it_was_sent() -> None:
     frame = wire.response_encoder(Api.LIST_GROUPS, 4)(9, {"groups": [{"group_id": "g"}]})
 
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    assert wire.correlation_id(frame[4:]) == 9
-    reply = wire.response_decoder(Api.LIST_GROUPS, 4)(frame[4:])
+    head, reply = wire.response_decoder(Api.LIST_GROUPS, 4)(frame[4:])
+    assert head.correlation_id == 9
     assert [(group.group_id, group.group_state) for group in reply.groups] == [("g", "")]
 
 
 def test_one_body_serves_all_versions() -> None:
     for version in range(wire.versions(Api.HEARTBEAT)[1] + 1):
-        frame = wire.request_encoder(Api.HEARTBEAT, version)(1, None, HEARTBEAT)
-        client, body = wire.request_decoder(Api.HEARTBEAT, version)(frame[4:])
-        assert (client, body.member_id, body.group_instance_id) == (None, "m", None)
+        frame = wire.request_encoder(Api.HEARTBEAT, version)(1, HEARTBEAT)
+        head, body = wire.request_decoder(Api.HEARTBEAT, version)(frame[4:])
+        assert (head.client_id, body.member_id, body.group_instance_id) == (None, "m", None)
 
 
 def test_what_an_old_version_lacks_is_there_with_its_default() -> None:
@@ -46,7 +46,7 @@ def test_what_an_old_version_lacks_is_there_with_its_default() -> None:
     partition = {"partition_index": 1, "records": b"abc"}
     frame = old(1, {"responses": [{"topic": "t", "partitions": [partition]}]})
 
-    read = wire.response_decoder(Api.FETCH, 4)(frame[4:]).responses[0]
+    read = wire.response_decoder(Api.FETCH, 4)(frame[4:])[1].responses[0]
     assert (read.topic, read.topic_id) == ("t", bytes(16))
     assert read.partitions[0].log_start_offset == -1
     assert read.partitions[0].current_leader.leader_epoch == -1
@@ -55,13 +55,13 @@ def test_what_an_old_version_lacks_is_there_with_its_default() -> None:
 def test_null_is_written_as_empty_where_a_version_knows_no_null() -> None:
     body = {"error_code": 0, "protocol_name": None, "members": None}
     frame = wire.response_encoder(Api.JOIN_GROUP, 5)(1, body)
-    reply = wire.response_decoder(Api.JOIN_GROUP, 5)(frame[4:])
+    reply = wire.response_decoder(Api.JOIN_GROUP, 5)(frame[4:])[1]
     assert (reply.protocol_name, reply.members) == ("", [])
 
 
 def test_records_are_a_view_of_the_frame() -> None:
     body = {"topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": b"xyz"}]}]}
-    frame = wire.request_encoder(Api.PRODUCE, 8)(1, "me", body)
+    frame = wire.request_encoder(Api.PRODUCE, 8)(1, body, "me")
     _, request = wire.request_decoder(Api.PRODUCE, 8)(memoryview(frame)[4:])
     assert request.topic_data[0].partition_data[0].records.obj is frame
 
@@ -70,19 +70,19 @@ def test_the_answer_to_api_versions_has_the_oldest_header_in_every_version() -> 
     for version in range(5):
         frame = wire.response_encoder(Api.API_VERSIONS, version)(5, {"error_code": 35})
         assert frame[8:10] == b"\0\x23"
-        assert wire.response_decoder(Api.API_VERSIONS, version)(frame[4:]).error_code == 35
+        assert wire.response_decoder(Api.API_VERSIONS, version)(frame[4:])[1].error_code == 35
 
 
 def test_tagged_fields_of_a_response_header_are_skipped() -> None:
     frame = wire.response_encoder(Api.HEARTBEAT, 4)(1, {"error_code": 27})
     tagged = frame[4:8] + b"\x01\x05\x02ab" + frame[9:]
-    assert wire.response_decoder(Api.HEARTBEAT, 4)(tagged).error_code == 27
+    assert wire.response_decoder(Api.HEARTBEAT, 4)(tagged)[1].error_code == 27
 
 
 def test_unknown_tagged_fields_of_a_body_are_skipped() -> None:
     frame = wire.response_encoder(Api.HEARTBEAT, 4)(1, {"error_code": 27})
     tagged = frame[4:-1] + b"\x02\x05\x02ab\x80\x01\x00"
-    assert wire.response_decoder(Api.HEARTBEAT, 4)(tagged).error_code == 27
+    assert wire.response_decoder(Api.HEARTBEAT, 4)(tagged)[1].error_code == 27
 
 
 def offset_fetch(tail: bytes) -> bytes:
@@ -115,12 +115,12 @@ def test_bytes_behind_a_request_are_ignored_as_kafka_does() -> None:
 def test_bytes_behind_a_response_are_malformed() -> None:
     frame = wire.response_encoder(Api.HEARTBEAT, 4)(1, {"error_code": 27})
     with pytest.raises(Malformed, match="13 bytes where its lengths say 12"):
-        wire.response_decoder(Api.HEARTBEAT, 4)(frame[4:] + b"?")
+        wire.response_decoder(Api.HEARTBEAT, 4)(frame[4:] + b"?")[1]
 
 
 def test_a_tag_that_lies_about_its_size_is_malformed() -> None:
     body = {"cluster_id": "abc", "topics": []}
-    frame = wire.request_encoder(Api.FETCH, 12)(1, None, body)
+    frame = wire.request_encoder(Api.FETCH, 12)(1, body)
     at = frame.rindex(b"\x04abc")
     frame[at - 1] += 1
     with pytest.raises(Malformed, match="cluster_id: a tag of another size"):
