@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from streamsx.config import SETTINGS
 from streamsx.tools.cli.command import Command
 
 if TYPE_CHECKING:
@@ -61,9 +62,11 @@ class ClusterCommand(Command):
 
 
 def settle(options: argparse.Namespace) -> argparse.Namespace:
-    """The command line counts most, then its file, the environment, the app. Raises UsageError."""
+    """The command line counts most, then its file, the environment, the app. Without an app only
+    the address is looked at: what else the environment says is for workers. Raises UsageError.
+    """
     from streamsx.app.lookup import app_named
-    from streamsx.app.settings import settled
+    from streamsx.app.settings import PREFIX, settled
     from streamsx.kafka.security import security_of
     from streamsx.tools.cli.properties import properties, security_in
 
@@ -76,7 +79,10 @@ def settle(options: argparse.Namespace) -> argparse.Namespace:
         config = app.conf
         options.app = config.id
     else:
-        config = settled("streamsx", {}, given, os.environ).config
+        address = SETTINGS["bootstrap"]
+        names = {f"{PREFIX}{n}".upper() for n, known in SETTINGS.items() if known is address}
+        named = os.environ.keys() & {address.metadata["env"], *names}
+        config = settled("streamsx", {}, given, {name: os.environ[name] for name in named}).config
     options.bootstrap = ",".join(config.bootstrap)
     options.security = (
         security_in(found)

@@ -25,7 +25,8 @@ OTHER = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=x
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "secured_shop.py").write_text(APP)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delenv("STREAMSX_BOOTSTRAP", raising=False)
+    for variable in ("STREAMSX_BOOTSTRAP", "STREAMSX_BROKER", "BROKER_URL"):
+        monkeypatch.delenv(variable, raising=False)
     yield
     sys.modules.pop("secured_shop", None)
 
@@ -48,3 +49,20 @@ def test_a_file_that_says_nothing_about_security_leaves_the_apps(
     path.write_text(text)
     options = settle(argparse.Namespace(module="secured_shop", bootstrap=None, command_config=path))
     assert (options.app, options.bootstrap, options.security) == ("shop", bootstrap, security)
+
+
+@pytest.mark.parametrize("variable", ["STREAMSX_BOOTSTRAP", "STREAMSX_BROKER", "BROKER_URL"])
+def test_of_the_environment_the_address_alone_is_looked_at(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of workers: `settings contradict: app streamsx`, and no command could ask their cluster."""
+    monkeypatch.setenv("STREAMSX_SESSION_TIMEOUT", "6s")
+    monkeypatch.setenv("STREAMSX_COMMIT_INTERVAL", "soon")
+    monkeypatch.setenv(variable, "near:2")
+    options = settle(argparse.Namespace(module=None, bootstrap=None, command_config=None))
+    assert (options.bootstrap, options.security) == ("near:2", PLAINTEXT)
+
+
+def test_without_a_word_it_is_the_broker_of_this_machine() -> None:
+    options = settle(argparse.Namespace(module=None, bootstrap=None, command_config=None))
+    assert options.bootstrap == "localhost:9092"
