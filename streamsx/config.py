@@ -24,6 +24,7 @@ SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 8
 BYTES: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 YES: Final = frozenset({"1", "true", "yes", "on"})
 NO: Final = frozenset({"0", "false", "no", "off"})
+FAUST_LEVELS: Final = {"warn": "warning", "crit": "critical"}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)")
 LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")
 HEARTBEATS_PER_SESSION: Final = 3
@@ -124,6 +125,13 @@ def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], str]:
         return word
 
     return parse
+
+
+def level(value: object) -> str:
+    """Of the log, as Faust writes it too."""
+    word = str(value).lower()
+    levels = one_of("debug", "info", "warning", "error", "critical")
+    return levels(FAUST_LEVELS.get(word, word))
 
 
 def or_none(parse: Callable[[object], T]) -> Callable[[object], T | None]:
@@ -261,7 +269,7 @@ class Config:
 
     events_file: str | None = setting(None, or_none(text))
     log_format: str = setting("text", one_of("text", "json"))
-    log_level: str = setting("info", one_of("debug", "info", "warning", "error", "critical"))
+    log_level: str = setting("info", level)
 
 
 def name_of(known: "Field[object]") -> str:

@@ -6,18 +6,19 @@ It needs the broker and no way to the workers. Interrupted, it takes nothing bac
 import argparse
 import asyncio
 import sys
+from collections.abc import Mapping
+from random import Random
 from typing import TYPE_CHECKING
 
+from streamsx.clock import Clock
 from streamsx.config import seconds
+from streamsx.errors import NotFound
+from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
+from streamsx.tools.cli.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from random import Random
-
-    from streamsx.clock import Clock
-    from streamsx.group_tool.departures import Departure
     from streamsx.group_tool.marking import Progress
 
 TIMEOUT_MAX_S = 7 * 86_400.0
@@ -59,11 +60,9 @@ def limit(text: object) -> float:
     return found
 
 
-async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" = None) -> int:
+async def ask(options: argparse.Namespace, clock: Clock, rng: Random | None = None) -> int:
     """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
-    from streamsx.group_tool.departures import DepartureState
     from streamsx.group_tool.marking import leave
-    from streamsx.tools.cli.progress import progress
 
     first: list[Progress] = []
     async with (
@@ -110,7 +109,7 @@ async def ask(options: argparse.Namespace, clock: "Clock", rng: "Random | None" 
     return exit_code(departures, cancel=options.cancel)
 
 
-def as_data(app: str, departures: "Mapping[str, Departure]") -> dict[str, object]:
+def as_data(app: str, departures: Mapping[str, Departure]) -> dict[str, object]:
     """What `--json` prints."""
     instances = {
         name: {
@@ -124,10 +123,7 @@ def as_data(app: str, departures: "Mapping[str, Departure]") -> dict[str, object
     return {"app": app, "instances": instances}
 
 
-def exit_code(departures: "Mapping[str, Departure]", *, cancel: bool) -> int:
-    from streamsx.errors import NotFound
-    from streamsx.group_tool.departures import DepartureState
-
+def exit_code(departures: Mapping[str, Departure], *, cancel: bool) -> int:
     found = {departure.state for departure in departures.values()}
     good = {DepartureState.CANCELLED} if cancel else {DepartureState.LEFT, DepartureState.LEAVING}
     if found - good - {DepartureState.UNKNOWN}:
@@ -159,7 +155,7 @@ def nobody_stays(seen: "Progress") -> str:
     return f"nobody is left to run {len(tasks)} tasks: they stand still until a worker is started"
 
 
-def result_of(name: str, departure: "Departure") -> str:
+def result_of(name: str, departure: Departure) -> str:
     """For people."""
     moved = f"{departure.tasks_moved} of {len(departure.tasks)} tasks moved"
     return f"{name}: {departure.state.value}: {moved}, {departure.ms / 1000:.1f} s"

@@ -6,18 +6,15 @@ import os
 import stat
 import sys
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable
 from itertools import cycle
-from typing import TYPE_CHECKING
 
+from streamsx.clock import Clock
+from streamsx.errors import BrokerUnreachable, NotFound, UsageError
+from streamsx.model import RECORD_BYTES_MAX
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
-
-    from streamsx.clock import Clock
-
-    Record = tuple[bytes | None, bytes]
+from streamsx.tools.cli.progress import progress
 
 BLOCK_BYTES = 1 << 16
 SILENT_S = 10.0
@@ -40,11 +37,9 @@ def main() -> None:
     command.ask(send)
 
 
-async def send(options: argparse.Namespace, clock: "Clock") -> None:
+async def send(options: argparse.Namespace, clock: Clock) -> None:
     """Raises NotFound, UsageError, BrokerUnreachable and others."""
-    from streamsx.errors import NotFound
     from streamsx.kafka.partitioner import check_place, partition_of
-    from streamsx.tools.cli.progress import progress
     from streamsx.tools.cli.records import writing
 
     topic, room, sent = options.topic, asyncio.Event(), Counter[int]()
@@ -74,12 +69,10 @@ async def send(options: argparse.Namespace, clock: "Clock") -> None:
     tell(options, {"topic": topic, "records": sent.total(), "partitions": told})
 
 
-async def in_time(work: "Awaitable[object]", topic: str, sent: Counter[int]) -> None:
+async def in_time(work: Awaitable[object], topic: str, sent: Counter[int]) -> None:
     """What waits for brokers; who waits for the next line has all the time there is. Raises
     BrokerUnreachable.
     """
-    from streamsx.errors import BrokerUnreachable
-
     try:
         async with asyncio.timeout(SILENT_S):
             await work
@@ -90,7 +83,7 @@ async def in_time(work: "Awaitable[object]", topic: str, sent: Counter[int]) -> 
         ) from None
 
 
-async def records(values: list[str]) -> "AsyncIterator[Record]":
+async def records(values: list[str]) -> AsyncIterator[tuple[bytes | None, bytes]]:
     """Those of the command line, or the lines of stdin where it says `-`."""
     for value in values:
         if value == STDIN:
@@ -104,11 +97,8 @@ async def records(values: list[str]) -> "AsyncIterator[Record]":
             yield (key, rest) if keyed else (None, data)
 
 
-async def lines() -> "AsyncIterator[bytes]":
+async def lines() -> AsyncIterator[bytes]:
     """As they come: who types them waits for none to be sent."""
-    from streamsx.errors import UsageError
-    from streamsx.model import RECORD_BYTES_MAX
-
     if sys.stdin is None:
         raise UsageError("nothing to read: stdin is closed: give values, or lines")
     descriptor, rest = sys.stdin.fileno(), b""

@@ -7,29 +7,29 @@ those of tasks what their group has not committed by now.
 import argparse
 import asyncio
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+
+from streamsx.clock import Clock
+from streamsx.model import TaskId, brief
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell
+from streamsx.tools.cli.progress import console_on, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from rich.console import Group
-
     from streamsx.assignor.observer import GroupReport, Instance
-    from streamsx.clock import Clock
     from streamsx.group_tool.look import Look
-    from streamsx.model import TaskId
 
 SETTLE_S = 10.0
 """How long to ask again while the group rebalances."""
 WATCH_EVERY_S = 2.0
 WORST_MAX = 3
 """Tasks that are shown with their lag; `--json` has all."""
-FILE_COLUMNS = 10_000
-"""A row or note in a file, or in a pipe, is one line: for who searches it."""
 STOPPED = "task stopped: {}: the log of this worker says why, and what to do"
 STALLED = "learner {} has not come nearer for a minute: its worker or the broker may be too busy"
 NOBODY = "no worker runs, and the app's tasks stand still: streamsx worker MODULE starts one"
@@ -44,13 +44,12 @@ def main() -> None:
     command.ask(show)
 
 
-async def show(options: argparse.Namespace, clock: "Clock") -> None:
+async def show(options: argparse.Namespace, clock: Clock) -> None:
     """Once, or each time that something has changed. A group that rebalances shows no more than
     that: with `--watch` what was known before stays. Raises NotFound for an unknown app and others.
     """
     from streamsx.group_tool.look import look, settled
     from streamsx.tools.cli.lags import lags
-    from streamsx.tools.cli.progress import progress
 
     async def known(seen: "Look") -> dict[str, Any]:
         return as_data(options.app, seen, await lags(cluster, options.app, seen.report))
@@ -75,24 +74,17 @@ async def show(options: argparse.Namespace, clock: "Clock") -> None:
 
 
 @contextmanager
-def painter(stream: TextIO, *, live: bool) -> "Iterator[Callable[[Group], None]]":
+def painter(stream: TextIO, *, live: bool) -> Iterator[Callable[[Group], None]]:
     """Draws over what it drew before if it is live and the stream a terminal."""
-    from rich.console import Console
-    from rich.live import Live
-
-    terminal = stream.isatty()
-    width = None if terminal else FILE_COLUMNS
-    console = Console(
-        file=stream, force_terminal=terminal, markup=False, highlight=False, width=width
-    )
-    if not (live and terminal):
+    console = console_on(stream)
+    if not (live and console.is_terminal):
         yield console.print
         return
     with Live(console=console, auto_refresh=False) as screen:
         yield lambda what: screen.update(what, refresh=True)
 
 
-def as_data(app: str, seen: "Look", lags: "Mapping[TaskId, int | None]") -> dict[str, Any]:
+def as_data(app: str, seen: "Look", lags: Mapping[TaskId, int | None]) -> dict[str, Any]:
     """What `--json` prints. While it is not known who is who, instances have their member ids."""
     report = seen.report
     named = report.labels
@@ -116,7 +108,7 @@ def as_data(app: str, seen: "Look", lags: "Mapping[TaskId, int | None]") -> dict
     }
 
 
-def instance_data(here: "Instance", lags: "Mapping[TaskId, int | None]") -> dict[str, Any]:
+def instance_data(here: "Instance", lags: Mapping[TaskId, int | None]) -> dict[str, Any]:
     member = here.member
     state = "leaving" if member.leaving else "running"
     stopped = ((t, "stopped", why or STOPPED.format(t)) for t, why in here.failures.items())
@@ -153,13 +145,8 @@ def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
     return "there are more workers than tasks" if tasks < len(report.instances) else ""
 
 
-def drawn(data: dict[str, Any]) -> "Group":
+def drawn(data: dict[str, Any]) -> Group:
     """For people: a line, and one row per instance."""
-    from rich.console import Group
-    from rich.table import Table
-
-    from streamsx.model import brief
-
     if data["note"]:
         return Group(f"{data['app']}: {data['state']}: {data['note']}")
     where = f"generation {data['generation']}, leader {data['leader'] or 'not known'}"
@@ -182,7 +169,7 @@ def drawn(data: dict[str, Any]) -> "Group":
     return Group(f"{data['app']}: {data['state']}, {where}, {tasks}", table, *notes)
 
 
-def far_of(lags: "Mapping[str, int | None]") -> str:
+def far_of(lags: Mapping[str, int | None]) -> str:
     """Records behind, of all tasks; and which of them are, the farthest first."""
     known = {task: lag for task, lag in lags.items() if lag}
     worst = sorted(known, key=lambda task: -known[task])

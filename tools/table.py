@@ -6,14 +6,14 @@ It needs the broker and no way to the workers; what they have not committed yet 
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from streamsx.clock import Clock
 from streamsx.config import whole
+from streamsx.errors import NotFound, StreamsxError, UsageError
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import value
-
-if TYPE_CHECKING:
-    from streamsx.clock import Clock
+from streamsx.tools.cli.progress import progress
 
 UNDECODABLE = "backslashreplace"
 
@@ -32,10 +32,10 @@ def main() -> None:
     command.ask(show)
 
 
-async def show(options: argparse.Namespace, clock: "Clock") -> int:
-    """By key; 1 for a key that is not there. Raises NotFound, BrokerUnreachable and others."""
-    from streamsx.errors import NotFound, UsageError
-    from streamsx.tools.cli.progress import progress
+async def show(options: argparse.Namespace, clock: Clock) -> None:
+    """By key. Raises StreamsxError for one that is not there; NotFound, BrokerUnreachable and
+    others.
+    """
     from streamsx.tools.cli.records import newest
     from streamsx.topology.internal_topics import changelog_name
 
@@ -60,12 +60,10 @@ async def show(options: argparse.Namespace, clock: "Clock") -> int:
     if wanted:
         found = [row for row in found if wanted[0] in (row[0], plain(row[0]))]
     if wanted and not found:
-        print(f"error: no such key: {wanted[0]}: table {name}: nothing is there", file=sys.stderr)
-        return 1
+        raise StreamsxError(f"no such key: {wanted[0]}: table {name}: nothing is there")
     for key, partition, entry in found[: options.limit]:
         row = {"partition": partition, "key": parsed(key), "value": parsed(entry)}
         print(json.dumps(row) if options.json else f"{plain(key)}\t{entry}")
-    return 0
 
 
 def parsed(text: str) -> Any:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from streamsx.config import Config
     from streamsx.state.directory import StateDirectory
 
-LEVELS = ("debug", "info", "warning", "error", "critical")
-FAUST_LEVELS = {"warn": "warning", "crit": "critical"}
 SETTINGS = ("bootstrap", "state_dir", "instance_id", "events_file", "log_level")
 """Options that are settings of the app."""
 NAME_DIGITS = 4
@@ -39,21 +37,13 @@ def main() -> None:
     )  # fmt: skip
     add("--instance-id", metavar="ID", help="its name for leave, status and events (kept there)")
     add("--events", dest="events_file", metavar="FILE", help="write what happens as JSON Lines")
-    add(
-        "-l", "--loglevel", dest="log_level", type=level, choices=LEVELS,
-        help="of the log on stderr (info)",
-    )  # fmt: skip
-    add("--web", metavar="HOST:PORT|off", default="off", help="only off in this version")
+    add("-l", "--loglevel", dest="log_level", metavar="LEVEL", help="debug to critical (info)")
+    add("--web", choices=["off"], default="off", help="no HOST:PORT in this version")
     add(
         "--without-web", action="store_const", const="off", dest="web", help="the same as --web off"
     )
-    add("--processes", type=int, default=1, metavar="N", help="only 1 in this version")
+    add("--processes", type=int, choices=[1], default=1, help="in this version, start more workers")
     command.run(work)
-
-
-def level(word: str) -> str:
-    """As Faust writes it, too."""
-    return FAUST_LEVELS.get(word.lower(), word.lower())
 
 
 def work(options: argparse.Namespace) -> int:
@@ -69,7 +59,6 @@ def work(options: argparse.Namespace) -> int:
     from streamsx.engine.worker import Worker
     from streamsx.tools.cli.logs import set_up
 
-    refuse_what_is_not_there(options)
     app = app_named(options.app)
     given = ((name, getattr(options, name)) for name in SETTINGS)
     app.override(**{name: value for name, value in given if value is not None})
@@ -103,18 +92,6 @@ def calm_gc() -> None:
     """What is there now stays; a full collection would hold the data loop for long."""
     gc.collect()
     gc.freeze()
-
-
-def refuse_what_is_not_there(options: argparse.Namespace) -> None:
-    from streamsx.errors import UsageError
-
-    if options.web != "off":
-        raise UsageError(f"no web server in this version: --web {options.web}: use --web off")
-    if options.processes != 1:
-        raise UsageError(
-            f"one process per worker in this version: --processes {options.processes}: "
-            "start more workers"
-        )
 
 
 def directory_of(config: "Config") -> "StateDirectory":

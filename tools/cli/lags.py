@@ -3,6 +3,7 @@
 Both are the brokers' to say, so nobody has to be asked who is busy or gone.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import chain
 
@@ -28,11 +29,23 @@ async def lags(cluster: Cluster, app: str, report: GroupReport) -> dict[TaskId, 
     }
     left: dict[TopicPartition, int] = {}
     with suppress(WorldError):  # the coordinator is moving
-        done = await admin.committed(cluster, app) if tasks else {}  # first: no more than there is
-        bounds, _ = await admin.bounds_now(cluster, chain.from_iterable(reads.values()))
-        for tp, (start, end) in bounds.items():
-            left[tp] = max(0, end - max(start, done.get(tp, 0)))
+        left = await uncommitted(cluster, app, chain.from_iterable(reads.values()))
     return {
         task: sum(left[tp] for tp in tps) if left.keys() >= set(tps) else None
         for task, tps in reads.items()
     }
+
+
+async def uncommitted(
+    cluster: Cluster, group: str, tps: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Records of each that the group has not committed, where that can be told now. Raises
+    WorldError.
+
+    What is committed is asked before what there is: no more can be committed than there is, and
+    what comes of a record is there when that is committed. So where nothing is left of an app's
+    topics, of all of them, nothing more can come.
+    """
+    done = await admin.committed(cluster, group)
+    bounds, _ = await admin.bounds_now(cluster, tps)
+    return {tp: max(0, end - max(start, done.get(tp, 0))) for tp, (start, end) in bounds.items()}

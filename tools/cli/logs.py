@@ -13,15 +13,8 @@ import time
 OURS = "streamsx"
 
 
-class TextFormatter(logging.Formatter):
-    """Times in UTC, to the millisecond."""
-
-    converter = staticmethod(time.gmtime)
-
-    def format(self, record: logging.LogRecord) -> str:
-        stamp = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
-        text = f"{stamp}.{record.msecs:03.0f}Z {record.levelname:<5} {record.getMessage()}"
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+TEXT = "%(asctime)s.%(msecs)03.0fZ %(levelname)-5s %(message)s"
+SECOND = "%Y-%m-%dT%H:%M:%S"
 
 
 class JsonFormatter(logging.Formatter):
@@ -37,8 +30,9 @@ class JsonFormatter(logging.Formatter):
 
 def set_up(level: str, form: str) -> None:
     """`level` and `form` are the settings `log_level` and `log_format`."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler, text = logging.StreamHandler(sys.stderr), logging.Formatter(TEXT, SECOND)
+    text.converter = time.gmtime
+    handler.setFormatter(JsonFormatter() if form == "json" else text)
     for name, threshold in ((OURS, level.upper()), ("aiokafka", "WARNING"), ("asyncio", "WARNING")):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

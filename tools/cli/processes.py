@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Thread
-from typing import Self
 
 from streamsx.errors import StreamsxError
 
@@ -44,9 +43,9 @@ class Child:
         """
         self.name, self.log, self.cpu_s = name, log, 0.0
         """`cpu_s`: user and system, once it has ended."""
-
-        def begin() -> "subprocess.Popen[bytes]":
-            return subprocess.Popen(
+        with log.open("ab") as file:
+            started = _starter().submit(
+                subprocess.Popen[bytes],
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if prints else file,
@@ -54,11 +53,9 @@ class Child:
                 env=env,
                 cwd=folder,
                 process_group=0,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509  # all it does is call prctl
+                preexec_fn=_die_with_parent(),  # all it does is call prctl
             )
-
-        with log.open("ab") as file:
-            self._process = _starter().submit(begin).result()
+            self._process = started.result()
         self.pid = self._process.pid
         self._ended: Future[int] = Future()
         Thread(target=self._watch, name=f"wait-{name}", daemon=True).start()
@@ -123,17 +120,6 @@ class Died(StreamsxError):
         how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
         super().__init__(f"{child.name} ended unexpectedly, {how}: see {child.log}")
         self.tail = child.tail()
-
-
-class Processes(dict[str, Child]):
-    """By name. A context manager: who runs at its end is killed."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for child in self.values():
-            child.kill()
 
 
 @cache

@@ -1,22 +1,36 @@
-"""What is going on, while a command waits: one live line on a terminal, else one every 5 s."""
+"""What is going on, while a command waits: one live line on a terminal, else one every 5 s.
+
+And what can be drawn on at all. Not here: what is drawn.
+"""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TextIO
 
+from rich.console import Console
+from rich.text import Text
+
 SAY_EVERY_S = 5.0
+FILE_COLUMNS = 10_000
+"""A row or note in a file, or in a pipe, is one line: for who searches it."""
+
+
+def console_on(stream: TextIO, *, markup: bool = False) -> Console:
+    """`is_terminal`: it can be drawn on. On a dumb one nothing can, as in a file."""
+    draws = stream.isatty() and os.environ.get("TERM") != "dumb"
+    width = None if draws else FILE_COLUMNS
+    return Console(file=stream, force_terminal=draws, markup=markup, highlight=False, width=width)
 
 
 @asynccontextmanager
 async def progress(stream: TextIO, first: str) -> AsyncIterator[Callable[[str], None]]:
     """Hands out a function that takes the newest words for it."""
-    if stream.isatty():
-        from rich.console import Console
-        from rich.markup import escape
-
-        with Console(file=stream).status(escape(first)) as status:
-            yield lambda text: status.update(escape(text))
+    console = console_on(stream)
+    if console.is_terminal:
+        with console.status(Text(first)) as status:
+            yield lambda text: status.update(Text(text))
         return
     words = [first]
     speaker = asyncio.create_task(_speak(stream, words), name="progress")

@@ -44,14 +44,8 @@ def properties(path: Path) -> dict[str, str]:
         if name.startswith(SECRET) and name not in OURS:
             known = ", ".join(sorted(OURS))
             raise SettingError(f"unknown setting: {path}: {name}: there are {known}; or use -A")
-        if name in ("ssl.truststore.location", "ssl.keystore.location"):
-            found.setdefault(f"{OURS[name]} type", "JKS")  # as Java has it
         if name in OURS:
             found[OURS[name]] = value
-    for store in ("ca", "certificate"):
-        if found.get(f"{store} type", "PEM").upper() != "PEM":
-            remedy = "write it as PEM, and say so with ssl.truststore.type, ssl.keystore.type"
-            raise SettingError(f"a Java key store: {path}: {found.get(store)}: {remedy}")
     return found
 
 
@@ -86,6 +80,7 @@ def _context(found: Mapping[str, str]) -> ssl.SSLContext:
             context.load_cert_chain(certificate, found.get("key"), found.get("key password", ""))
     except OSError as error:
         what = f"{ca or 'the default'}, {certificate or 'none of ours'}"
-        raise UsageError(f"no certificates: {what}: {error}: give PEM files") from None
+        remedy = "give PEM files, not a Java key store"
+        raise UsageError(f"no certificates: {what}: {error}: {remedy}") from None
     context.check_hostname = found.get("checked", "https") not in ("", "none")
     return context

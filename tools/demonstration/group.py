@@ -28,15 +28,12 @@ class EventsFile:
         """Those since the last call; none while there is no file. The last line may be torn, and
         waits for its end; so was one that a killed worker left, before its successor wrote on.
         """
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._read)
-                lines = file.read().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
         found: list[SeenEvent] = []
-        for line in lines:
-            if line.endswith(b"\n"):
+        with suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
                 self._read += len(line)
                 with suppress(ValueError):
                     found.append(json.loads(line))

@@ -5,16 +5,15 @@ terminal is as it was when the `with` ends. Not here: what there is to see (`sto
 proven (`verdict`).
 """
 
-import os
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import IO, Self
+from typing import TextIO
 
-from rich.console import Console, RenderableType
 from rich.console import Group as Stack
+from rich.console import RenderableType
 from rich.constrain import Constrain
 from rich.live import Live
 from rich.padding import Padding
@@ -22,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from streamsx.clock import Clock
+from streamsx.tools.cli.progress import console_on, progress
 from streamsx.tools.demonstration.group import (
     LEARNER,
     RUNNING,
@@ -34,8 +33,7 @@ from streamsx.tools.demonstration.group import (
 from streamsx.tools.demonstration.verdict import DemoResult
 
 WIDTH = 80
-REDRAW_EVERY_S = 0.2
-LINE_EVERY_S = 5.0
+REDRAWS_PER_S = 5
 MOVES_SHOWN = 6
 LEARNERS_SHOWN = 6
 PARTITIONS = 8
@@ -77,45 +75,26 @@ class DemoView:
     left: int = 0
 
 
-class Screen:
-    """On a terminal or a file. A context manager."""
+@asynccontextmanager
+async def screen(stream: TextIO) -> AsyncIterator[Callable[[DemoView], None]]:
+    """Hands out a function that takes the newest of what there is to see."""
+    console = console_on(stream, markup=True)
+    if console.is_terminal:
+        with Live(console=console, screen=True, refresh_per_second=REDRAWS_PER_S) as live:
+            yield lambda view: live.update(picture(view))
+        return
+    async with progress(stream, "workers start") as say:
+        yield lambda view: say(line(view))
 
-    def __init__(self, file: IO[str], clock: Clock) -> None:
-        self._clock, self._shown_at = clock, 0.0
-        tty = file.isatty() and os.environ.get("TERM") != "dumb"
-        width = None if tty else WIDTH
-        self._console = Console(file=file, force_terminal=tty, highlight=False, width=width)
-        self._live = Live(console=self._console, screen=True, auto_refresh=False) if tty else None
 
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
-    def show(self, view: DemoView) -> None:
-        """Not each time: see the constants."""
-        now = self._clock.now()
-        if now - self._shown_at < (REDRAW_EVERY_S if self._live else LINE_EVERY_S):
-            return
-        self._shown_at = now
-        if self._live:
-            self._live.update(picture(view), refresh=True)
-        else:
-            self._say(line(view))
-
-    def tell(self, result: DemoResult, notes: Iterable[str]) -> None:
-        """What it was all about, behind the live screen."""
-        word, style = ("ok", "green") if result["ok"] else (f"failed: {result['why']}", "red")
-        self._say(textwrap.fill(f"streamsx demo: {word}", WIDTH), f"bold {style}")
-        for text in (*summary(result), *notes):
-            self._say(text)
-
-    def _say(self, text: str, style: str = "") -> None:
-        self._console.print(text, style=style, markup=False, soft_wrap=True)
+def conclude(stream: TextIO, result: DemoResult, notes: Iterable[str]) -> None:
+    """What it was all about, behind the live screen."""
+    console = console_on(stream)
+    word, style = ("ok", "green") if result["ok"] else (f"failed: {result['why']}", "red")
+    title = textwrap.fill(f"streamsx demo: {word}", WIDTH)
+    console.print(title, style=f"bold {style}", soft_wrap=True)
+    for text in (*summary(result), *notes):
+        console.print(text, soft_wrap=True)
 
 
 # -- the live screen

@@ -9,7 +9,7 @@ import asyncio
 import signal
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from streamsx.clock import Clock
@@ -18,10 +18,12 @@ from streamsx.group_tool.departures import DepartureState
 from streamsx.group_tool.marking import leave
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.tools.cli.processes import OURS, Child, Died, Processes
+from streamsx.model import TopicPartition
+from streamsx.tools.cli.lags import uncommitted
+from streamsx.tools.cli.processes import OURS, Child, Died
 from streamsx.tools.demonstration.group import EventsFile, SeenEvent, SeenWorker, group_of
-from streamsx.tools.demonstration.screen import PARTITIONS, DemoStage, DemoView
-from streamsx.tools.demonstration.traffic import Feed, counts, left_of
+from streamsx.tools.demonstration.screen import PARTITIONS, DemoStage, DemoView, screen
+from streamsx.tools.demonstration.traffic import Feed, counts
 from streamsx.tools.demonstration.verdict import CALM_S, DemoFacts, DemoResult, verdict
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicKind
@@ -45,23 +47,20 @@ SETTLE_S = 2.5
 
 
 class DemoStory:
-    """One run. `options`: of the command; `show` is told what there is to see, now and then."""
+    """One run. `options`: of the command."""
 
-    def __init__(
-        self,
-        options: Namespace,
-        topology: Topology,
-        folder: Path,
-        processes: Processes,
-        clock: Clock,
-        show: Callable[[DemoView], None],
-    ) -> None:
-        self._options, self._folder, self._processes = options, folder, processes
-        self._clock, self._show, self._began = clock, show, clock.now()
+    def __init__(self, options: Namespace, topology: Topology, folder: Path, clock: Clock) -> None:
+        self._options, self._folder = options, folder
+        self._clock, self._began = clock, clock.now()
+        self._show: Callable[[DemoView], None]
+        self._processes: dict[str, Child] = {}
+        self._children = ExitStack()
+        """At its end whoever still runs is killed."""
         self._app, plans = topology.app_id, topology.subtopologies
         self._topics = [spec.name for spec in topology.topics]
         self._sources = [topic for plan in plans for topic in plan.topics]
         (self._changelog,) = (t.name for t in topology.topics if t.kind is TopicKind.CHANGELOG)
+        self._inputs = [TopicPartition(t, n) for t in self._sources for n in range(PARTITIONS)]
         self._tasks = PARTITIONS * len(plans)
         self._facts = DemoFacts(
             records=options.records,
@@ -72,9 +71,8 @@ class DemoStory:
         self._bootstrap: str = options.bootstrap or ""
         self._cluster: Cluster
         self._connected = self._drained = False
-        self._ending: set[str] = set()
-        """Who may end."""
-        self._files = {name: EventsFile(self._told(name)) for name in self._facts.workers}
+        self._left: dict[TopicPartition, int] = {}
+        self._files: list[EventsFile] = []
         self._events: list[SeenEvent] = []
         self._view = DemoView(group_of(()), verdict((), self._facts), self._facts.stateful)
         self._looked = asyncio.Event()
@@ -87,6 +85,14 @@ class DemoStory:
         assert me is not None, "called in a task"
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, me.cancel)
+        with self._children:
+            async with screen(self._options.people) as self._show:
+                await self._run()
+        self._facts.cpu_s = sum(worker.cpu_s for worker in self._workers())
+        self._facts.seconds = self._clock.now() - self._began
+        return verdict(self._events, self._facts)
+
+    async def _run(self) -> None:
         try:
             self._bootstrap = self._bootstrap or await self._broker()
             self._cluster = Cluster(self._bootstrap)
@@ -104,9 +110,6 @@ class DemoStory:
             raise
         finally:
             await self._clean_up()
-        self._facts.cpu_s = sum(worker.cpu_s for worker in self._workers())
-        self._facts.seconds = self._clock.now() - self._began
-        return verdict(self._events, self._facts)
 
     # -- the story
 
@@ -140,9 +143,9 @@ class DemoStory:
                 for name in self._facts.workers[:-1]:
                     self._work(name)
                 await self._until(lambda: self._view.group.moved_at > 0)  # the topics are there
-                await self._cluster.follow(self._sources)
-                beside.append(tasks.create_task(self._feed.run(self._cluster), name="feed"))
                 beside.append(tasks.create_task(self._ask_on(), name="offsets"))
+                await self._until(lambda: len(self._left) == len(self._inputs))
+                beside.append(tasks.create_task(self._feed.run(self._cluster), name="feed"))
                 await self._acts()
                 for task in beside:
                     task.cancel()
@@ -162,7 +165,6 @@ class DemoStory:
         await self._at_rest(facts.workers, SETTLE_S)
 
         view.stage, facts.marked_at = DemoStage.LEAVE, clock.now()
-        self._ending.add(leaver)
         gone = await leave(self._cluster, clock, self._app, [leaver])
         facts.forced = gone[leaver].state is not DepartureState.LEFT
         await self._until(lambda: self._processes[leaver].code is not None)
@@ -194,15 +196,16 @@ class DemoStory:
     async def _look_on(self) -> None:
         while True:
             self._look()
+            told = self._facts.leaver if self._clock.now() >= self._facts.marked_at else None
             for name, child in self._processes.items():
-                if child.code is not None and (child.code or name not in self._ending):
+                if child.code is not None and (child.code or name != told):
                     raise Died(child)
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _look(self) -> None:
         """At what the workers have written since the last look."""
         view, now = self._view, self._clock.now()
-        if more := [event for file in self._files.values() for event in file.more()]:
+        if more := [event for file in self._files for event in file.more()]:
             self._events = sorted(self._events + more, key=lambda event: event["mono"])
             view.group, view.result = group_of(self._events), verdict(self._events, self._facts)
         for worker in self._workers():
@@ -213,12 +216,15 @@ class DemoStory:
         self._show(view)
 
     async def _ask_on(self) -> None:
-        """How much is left. What cannot be asked now is asked again."""
+        """How much is left. What cannot be asked now is asked again: "the broker is killed; what
+        is asked of it fails at once; a moment later its end is seen", and is what is told.
+        """
         while True:
             fed = self._feed.done
             with suppress(WorldError):
-                self._view.left = await left_of(self._cluster, self._app, self._sources)
-                self._drained = fed and not self._view.left
+                self._left = await uncommitted(self._cluster, self._app, self._inputs)
+                self._view.left = sum(self._left.values())
+                self._drained = fed and not any(self._left.get(tp, 1) for tp in self._inputs)
             await asyncio.sleep(ASK_EVERY_S)
 
     # -- processes
@@ -226,18 +232,18 @@ class DemoStory:
     def _workers(self) -> list[Child]:
         return [self._processes[n] for n in self._facts.workers if n in self._processes]
 
-    def _told(self, name: str) -> Path:
-        return self._folder / f"{name}.jsonl"
-
     def _start(self, name: str, *arguments: str, prints: bool = False) -> Child:
         log, command = self._folder / f"{name}.log", [*OURS, *arguments]
         self._processes[name] = child = Child(name, log, command, prints=prints)
+        self._children.callback(child.kill)
         return child
 
     def _work(self, name: str) -> None:
+        told = self._folder / f"{name}.jsonl"
+        self._files.append(EventsFile(told))
         self._start(
             name, "worker", APP, "--bootstrap", self._bootstrap, "--instance-id", name,
-            "--state-dir", str(self._folder / name), "--events", str(self._told(name)),
+            "--state-dir", str(self._folder / name), "--events", str(told),
         )  # fmt: skip
 
     async def _broker(self) -> str:
@@ -246,12 +252,10 @@ class DemoStory:
         broker = self._start("broker", "broker", "--data", data, "--port", "0", prints=True)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                return await asyncio.to_thread(broker.ready)
-        except BaseException as error:
-            broker.kill()  # and so its last word was read, which the loop waits for at its end
-            if isinstance(error, TimeoutError):
-                raise Died(broker) from None
-            raise
+                return await asyncio.to_thread(broker.ready)  # ends when the broker is killed
+        except TimeoutError:
+            broker.kill()
+            raise Died(broker) from None
 
     async def _stop(self, children: Sequence[Child]) -> None:
         """All at once; by force who takes too long."""

@@ -1,4 +1,4 @@
-"""What goes in and what comes out: lines at a pace, what is left of them, the counts at the end.
+"""What goes in and what comes out: lines at a pace, the counts at the end.
 
 The lines are the help texts of the standard library, again and again; what must come of them is
 counted as they are sent. Not here: the workers between the two ends.
@@ -7,14 +7,11 @@ counted as they are sent. Not here: the workers between the two ends.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
 from itertools import cycle, islice
 from math import inf
 
 from streamsx.clock import Clock
-from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.model import TopicPartition
 from streamsx.tools.cli.records import newest, writing
 
 PACE_MAX = 5_000.0
@@ -76,18 +73,6 @@ class Feed:
                 then = now
             await producer.flush()
         self.done = True
-
-
-async def left_of(cluster: Cluster, group: str, topics: Sequence[str]) -> int:
-    """How many records of these topics the group has not committed yet. Raises WorldError.
-
-    What is committed is asked before what there is: words are there when the lines they come from
-    are committed. So where nothing is left of either, nothing more can come.
-    """
-    tps = [TopicPartition(topic, n) for topic in topics for n in range(cluster.partitions(topic))]
-    committed = await admin.committed(cluster, group)
-    bounds = await admin.bounds(cluster, tps)
-    return sum(bounds[tp].high_watermark - committed.get(tp, 0) for tp in tps)
 
 
 async def counts(cluster: Cluster, clock: Clock, changelog: str) -> dict[str, int]:

@@ -50,58 +50,52 @@ class HandOver:
         return round((self.begun - self.last_record) * 1000, 1)
 
 
-@dataclass(slots=True)
-class _Learning:
-    since: float
-    ready: float | None = None
+Learner = tuple[str, str]
+"""Instance and task."""
 
 
 @dataclass(slots=True)
 class _Moves:
-    """`away`, `newest`: by task. `learning`, `last_records`: by (instance, task)."""
+    """`away`: by task. `since`: when who learns began; `learn_s`: how long it took who is ready."""
 
     done: list[HandOver] = field(default_factory=list)
     away: dict[str, HandOver] = field(default_factory=dict)
-    newest: dict[str, HandOver] = field(default_factory=dict)
-    learning: dict[tuple[str, str], _Learning] = field(default_factory=dict)
-    last_records: dict[tuple[str, str], float] = field(default_factory=dict)
+    since: dict[Learner, float] = field(default_factory=dict)
+    learn_s: dict[Learner, float] = field(default_factory=dict)
+    last_records: dict[Learner, float] = field(default_factory=dict)
 
     def hear(self, event: SeenEvent) -> None:
         instance, task = event["instance"], event.get("task", "")
         match event["event"]:
             case "assigned":
                 self._assigned(instance, event)
-            case "learner_ready" if learning := self.learning.get((instance, task)):
-                learning.ready = learning.ready or event["mono"]
+            case "learner_ready" if since := self.since.get((instance, task)):
+                self.learn_s.setdefault((instance, task), event["mono"] - since)
             case "task" if event["to"] == SUSPENDED:
                 self.last_records[instance, task] = event["last_record"]
             case "task" if event["to"] == CLOSING and event["from"] in (RUNNING, SUSPENDED):
                 last = self.last_records.pop((instance, task), event["mono"])
                 self.away[task] = HandOver(task, instance, last, event["mono"])
-            case "first_record":
-                self._begun(instance, task, event["mono"])
-            case "promoted":  # right behind the first record; alone where no input waits
-                self._begun(instance, task, event["at"])
-                self._promoted(instance, task)
+            case "first_record" | "promoted":  # the second alone where no input waits
+                self._begun(instance, task, event.get("at", event["mono"]))
 
     def _assigned(self, instance: str, event: SeenEvent) -> None:
         """A learner that an assignment leaves out was dropped, and begins anew next time."""
-        for key in [key for key in self.learning if key[0] == instance]:
+        for key in [key for key in self.since if key[0] == instance]:
             if key[1] not in event[LEARNER] + event[ACTIVE]:
-                del self.learning[key]
+                self._forget(key)
         for task in event[LEARNER]:
-            self.learning.setdefault((instance, task), _Learning(event["mono"]))
+            self.since.setdefault((instance, task), event["mono"])
+
+    def _forget(self, key: Learner) -> float | None:
+        """How long it took to be ready."""
+        self.since.pop(key, None)
+        return self.learn_s.pop(key, None)
 
     def _begun(self, target: str, task: str, at: float) -> None:
         if move := self.away.pop(task, None):  # none: its first owner
-            move.target, move.begun = target, at
-            self.newest[task] = move
+            move.target, move.begun, move.learn_s = target, at, self._forget((target, task))
             self.done.append(move)
-
-    def _promoted(self, target: str, task: str) -> None:
-        learning, move = self.learning.pop((target, task), None), self.newest.get(task)
-        if learning and learning.ready and move and move.target == target:
-            move.learn_s = learning.ready - learning.since
 
 
 def hand_overs(events: Iterable[SeenEvent]) -> list[HandOver]:
@@ -207,18 +201,10 @@ def _named(moves: Iterable[HandOver]) -> str:
 
 def _calm_gap(shown: Iterable[SeenEvent], facts: DemoFacts) -> float | None:
     """Of the stretch that the first change ended at each worker, where it was long enough."""
-    first: dict[tuple[str, str], SeenEvent] = {}
-    for event in shown:
-        if event["event"] == "calm_gap" and event["mono"] < facts.marked_at:
-            first.setdefault((event["instance"], event["task"]), event)
-    return max(
-        (
-            event["ms"]
-            for event in first.values()
-            if min(event["seconds"], event["mono"] - facts.fed_at) >= CALM_S
-        ),
-        default=None,
-    )
+    told = [e for e in shown if e["event"] == "calm_gap" and e["mono"] < facts.marked_at]
+    first = {(e["instance"], e["task"]): e for e in reversed(told)}.values()
+    long = [e for e in first if min(e["seconds"], e["mono"] - facts.fed_at) >= CALM_S]
+    return max((e["ms"] for e in long), default=None)
 
 
 def _ratio(records: int, seconds: float) -> float | None:

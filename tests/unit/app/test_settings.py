@@ -54,6 +54,12 @@ def test_the_variables_of_both_are_read() -> None:
     assert (config.max_learners_per_member, config.scale_down_timeout_s) == (None, 600.0)
 
 
+@pytest.mark.parametrize(("word", "meant"), [("warn", "warning"), ("CRIT", "critical")])
+def test_log_levels_have_faust_s_names_too(word: str, meant: str) -> None:
+    assert settle(command_line={"log_level": word}).config.log_level == meant
+    assert settle(STREAMSX_LOG_LEVEL=word).config.log_level == meant
+
+
 def test_none_in_the_code_is_not_set_unless_it_is_a_value() -> None:
     config = settle({"broker": None, "max_learners_per_member": None}).config
     assert config.bootstrap == ("localhost:9092",)

@@ -64,7 +64,11 @@ def test_certificates_are_read(tmp_path: Path, text: str) -> None:
         ),
         ("security.protocol=TLS", SettingError, "unknown security_protocol: 'TLS'"),
         ("sasl.login.class=x", SettingError, "unknown setting: .*sasl.login.class: there are"),
-        ("ssl.truststore.location=a.jks", SettingError, "a Java key store: .*as PEM"),
+        (
+            f"security.protocol=SSL\nssl.truststore.location={__file__}",
+            UsageError,
+            "no certificates: .*give PEM files, not a Java key store",
+        ),
         ("security.protocol=SSL\nssl.ca.location=none.pem", UsageError, "no certificates: none"),
         (
             "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN",

@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from streamsx.tools.cli.processes import Child, Died, Processes
+from streamsx.tools.cli.processes import Child, Died
 
 FOR_EVER = "import threading; threading.Event().wait()"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready');" + FOR_EVER
@@ -78,12 +78,6 @@ def test_one_that_takes_no_sigterm_is_killed_after_a_while(tmp_path: Path) -> No
     stubborn.ready()
     assert stubborn.stop(0.01) == -signal.SIGKILL
     assert child(tmp_path, FOR_EVER).stop() == -signal.SIGTERM
-
-
-def test_who_runs_at_the_end_is_killed(tmp_path: Path) -> None:
-    with Processes() as processes:
-        processes["c"] = child(tmp_path, FOR_EVER)
-    assert processes["c"].code == -signal.SIGKILL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")

@@ -1,14 +1,23 @@
 """What people see of a demo: on a terminal, in a file, at the end."""
 
+import asyncio
 import io
 import re
+import threading
 
 import pytest
 from rich.console import Console
 
-from streamsx.clock import Clock
+from streamsx.tools.cli import progress
 from streamsx.tools.demonstration.group import DemoGroup, SeenTask, SeenWorker
-from streamsx.tools.demonstration.screen import DemoStage, DemoView, Screen, picture, summary
+from streamsx.tools.demonstration.screen import (
+    DemoStage,
+    DemoView,
+    conclude,
+    picture,
+    screen,
+    summary,
+)
 from streamsx.tools.demonstration.verdict import DemoFacts, DemoResult, verdict
 
 WORKERS = tuple(f"w{number}" for number in range(1, 9))
@@ -32,22 +41,31 @@ RESULT: DemoResult = {
 }
 
 
-class Now(Clock):
-    """Stands still until it is moved."""
+class Paper(io.StringIO):
+    """No terminal; `lines` are counted as they are written."""
 
     def __init__(self) -> None:
-        self.seconds = 100.0
+        super().__init__()
+        self.lines = asyncio.Semaphore(0)
 
-    def now(self) -> float:
-        return self.seconds
-
-    def wall(self) -> float:
-        return self.seconds
+    def flush(self) -> None:
+        self.lines.release()
 
 
 class Terminal(io.StringIO):
+    """`drawn` is set once the picture is on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = threading.Event()
+
     def isatty(self) -> bool:
         return True
+
+    def write(self, text: str) -> int:
+        if "streamsx demo" in text:
+            self.drawn.set()
+        return super().write(text)
 
 
 def view(stage: DemoStage = DemoStage.JOIN) -> DemoView:
@@ -87,30 +105,41 @@ def test_tasks_are_drawn_by_what_they_do() -> None:
     assert "w1 → w3" in drawn.get()
 
 
-def test_in_a_file_there_is_a_plain_line_every_5_s() -> None:
-    file, clock = io.StringIO(), Now()
-    with Screen(file, clock) as screen:
+async def shown(terminal: Terminal) -> None:
+    """A hundred views at once, until one is drawn."""
+    async with screen(terminal) as show:
         for _ in range(100):
-            clock.seconds += 0.1
-            screen.show(view())
-        screen.tell(RESULT, ["Its files: [bold]/tmp/x[/]"])
+            show(view())
+        await asyncio.to_thread(terminal.drawn.wait, 30)
+
+
+def test_in_a_file_there_is_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SAY_EVERY_S", 0.01)
+    file = Paper()
+
+    async def two_lines() -> None:
+        async with screen(file) as show:
+            for _ in range(2):
+                for _ in range(100):
+                    show(view())
+                await file.lines.acquire()
+
+    asyncio.run(two_lines())
+    conclude(file, RESULT, ["Its files: [bold]/tmp/x[/]"])
     told = file.getvalue()
     assert told.count("join: 1,000,000,000 lines, 81,001/s") == 2
     assert told.endswith("Its files: [bold]/tmp/x[/]\n")
     assert not re.search(r"[^\n\x20-\x7e]", told)
 
 
-def test_on_a_terminal_it_is_redrawn_5_times_a_second_and_restored(
+def test_a_terminal_is_redrawn_now_and_then_and_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    terminal, clock = Terminal(), Now()
-    with Screen(terminal, clock) as screen:
-        for _ in range(100):
-            clock.seconds += 0.01
-            screen.show(view())
+    terminal = Terminal()
+    asyncio.run(shown(terminal))
     drawn = terminal.getvalue()
-    assert drawn.count("streamsx demo") <= 6
+    assert 1 <= drawn.count("streamsx demo") <= 3
     assert drawn.index("\x1b[?1049h") < drawn.index("\x1b[?1049l")  # the other screen, and back
     assert drawn.index("\x1b[?25l") < drawn.rindex("\x1b[?25h")  # no cursor, and a cursor
 
@@ -119,13 +148,13 @@ def test_the_terminal_is_restored_behind_a_crash(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
 
-    def crash() -> None:
-        with Screen(terminal, Now()) as screen:
-            screen.show(view())
+    async def crash() -> None:
+        async with screen(terminal) as show:
+            show(view())
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        crash()
+        asyncio.run(crash())
     assert terminal.getvalue().endswith("\x1b[?25h\x1b[?1049l")
 
 
@@ -133,9 +162,8 @@ def test_without_colours_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
     terminal = Terminal()
-    with Screen(terminal, Now()) as screen:
-        screen.show(view())
-        screen.tell(RESULT, [])
+    asyncio.run(shown(terminal))
+    conclude(terminal, RESULT, [])
     styles = re.findall(r"\x1b\[([\d;]*)m", terminal.getvalue())
     assert styles
     assert not {part for style in styles for part in style.split(";")} & {"31", "32", "33", "38"}
@@ -144,8 +172,14 @@ def test_without_colours_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     terminal = Terminal()
-    with Screen(terminal, Now()) as screen:
-        screen.show(view())
+
+    async def dumb() -> None:
+        async with screen(terminal) as show:
+            show(view())
+
+    asyncio.run(dumb())
+    conclude(terminal, RESULT, [])
+    assert "streamsx demo: ok" in terminal.getvalue()
     assert "\x1b" not in terminal.getvalue()
 
 
