@@ -10,7 +10,6 @@ from collections import Counter
 from traceback import walk_tb
 
 from streamsx.clock import Clock
-from streamsx.engine.fetch import UnreadableBatch
 from streamsx.engine.journal import LOG, Journal
 from streamsx.lifecycle.fetch import BACKOFF_MAX_S
 from streamsx.model import TopicPartition
@@ -71,14 +70,10 @@ class Failures:
         self._silent.clear()
 
 
-def damage(journal: Journal) -> UnreadableBatch:
-    """Tells of a batch that stays damaged: whoever reads that log stands still there."""
-
-    def tell(tp: TopicPartition, offset: int, why: str) -> None:
-        what = (
-            f"{why}: nothing behind it is read; it is tried every {BACKOFF_MAX_S:g} s: let a sound "
-            f"replica lead {tp}, or give these records up with kafka-delete-records.sh"
-        )
-        journal("error", what=what, where=f"{tp} at offset {offset}")
-
-    return tell
+def tell_damaged(journal: Journal, tp: TopicPartition, offset: int, why: str) -> None:
+    """Of a batch that stays damaged: whoever reads that log stands still there."""
+    what = (
+        f"{why}: nothing behind it is read; it is tried every {BACKOFF_MAX_S:g} s: let a sound "
+        f"replica lead {tp}, or give these records up with kafka-delete-records.sh"
+    )
+    journal("error", what=what, where=f"{tp} at offset {offset}")

@@ -19,7 +19,7 @@ from streamsx.engine.bounds import LogBounds
 from streamsx.engine.committing import WRITE_ROWS, Committing
 from streamsx.engine.door import MemberDoor
 from streamsx.engine.dormant import Dormant, kept
-from streamsx.engine.failures import damage
+from streamsx.engine.failures import tell_damaged
 from streamsx.engine.fetch import Fetcher, limits_of
 from streamsx.engine.gaps import Gap
 from streamsx.engine.given import CACHE_SHARE, Given
@@ -90,8 +90,8 @@ class Tasks:
         self._given, self._plans, self._door = given, given.plans, door
         self._stores, self._producer, self._policy = stores, producer, policy
         self._arrived = arrived
-        config, clock, cluster, journal = given.config, given.clock, given.cluster, given.journal
-        (data, log), damaged = limits_of(config), damage(journal)
+        config, clock, cluster = given.config, given.clock, given.cluster
+        (data, log), damaged = limits_of(config), partial(tell_damaged, given.journal)
         self.fetcher = Fetcher(cluster, clock, "data", data, arrived.set, self.source_cut, damaged)
         self.changelogs = Fetcher(
             cluster, clock, "restore", log, arrived.set, self.changelog_cut, damaged
@@ -114,6 +114,8 @@ class Tasks:
         """Tasks that were undone: how far each had come, and why. Whoever gets one, maybe this
         worker, knows nothing of it."""
         self._jobs = Jobs(given.owner.spawn, self.failed)
+        self._placing = Jobs(given.owner.spawn, self.failed)
+        """Asks for positions, beside what the task's stores are about."""
         self._granted: dict[TaskId, tuple[float, int]] = {}
         """Learners that became active, until they are handed over: when the assignment said so, and
         how far behind they were."""
@@ -234,7 +236,7 @@ class Tasks:
             case life.Effect.OPEN:
                 self._jobs.start(task, self._open(task), "open")
             case life.Effect.PLACE:
-                self._spawn(self._find_positions(task, effect.number), f"positions of {task}")
+                self._placing.start(task, self._find_positions(task), "positions of")
             case life.Effect.READ_ENDS:
                 role = self.holdings.of(task).role
                 self._jobs.start(task, self._read_ends(task, role), "ends of")
@@ -362,16 +364,15 @@ class Tasks:
     def _changelogs(self, task: TaskId) -> dict[str, TopicPartition]:
         return self._plans[task.subtopology].changelogs(task.partition)
 
-    async def _find_positions(self, task: TaskId, number: int) -> None:
+    async def _find_positions(self, task: TaskId) -> None:
         """What is committed, offset and metadata; where nothing is, the offset to begin with by
         `consumer_auto_offset_reset`."""
         found = await self.bounds.committed.of(self._door.owned.of(task))
         begin = await self.bounds.begin([tp for tp, (offset, _) in found.items() if offset < 0])
-        if task in self.holdings and self.holdings.awaits(task, number):
-            self._positions[task] = {
-                tp.topic: (begin.get(tp, offset), text) for tp, (offset, text) in found.items()
-            }
-        self.feed(Happened(task, life.Event.POSITIONS_KNOWN, number=number))
+        self._positions[task] = {
+            tp.topic: (begin.get(tp, offset), text) for tp, (offset, text) in found.items()
+        }
+        self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
 
 
 async def write_out(task: Task) -> None:

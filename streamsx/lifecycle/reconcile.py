@@ -73,8 +73,8 @@ class Happened:
 
     STORES_OPEN, FAIL and CLOSED answer OPEN and CLOSE: FAIL where stores cannot be opened or read,
     and by a task's policy. STORES_OPEN may come while the task is closing. SETTLED answers SUSPEND.
-    STOP and UNDO are of a task that runs, or is suspended. POSITIONS_KNOWN answers the PLACE of
-    this `number`; AT_END and BEHIND answer READ_ENDS: nothing, or something, is left to restore.
+    STOP and UNDO are of a task that runs, or is suspended. POSITIONS_KNOWN answers the newest
+    PLACE; AT_END and BEHIND answer READ_ENDS: nothing, or something, is left to restore.
     REACHED_END and FELL_BEHIND say how its stores stand, each time that may have changed: all at
     the end (active) or near enough (learner) and written, or not. `role`: as what they are
     restored.
@@ -83,7 +83,6 @@ class Happened:
     task: TaskId
     event: life.Event
     role: Role | None = None
-    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,8 @@ Event = TasksPlanned | TasksAssigned | Revoked | TasksLost | Ended | Happened
 class Do:
     """What is to be done about a task, in the role that it has by now; one of these:
 
-    OPEN: make or open its stores. PLACE: ask for its committed offsets as of now. READ_ENDS: ask
+    OPEN: make or open its stores. PLACE: ask for its committed offsets as of now; nothing is
+    answered to an older one. READ_ENDS: ask
     for the bounds of its changelogs as of now; nothing is answered after a CLOSE. RUN: make the
     task and feed it from its committed positions. READY: tell the group that this learner may be
     made active. SUSPEND: feed it nothing more, answered by SETTLED. STOP: its bodies end too; what
@@ -106,8 +106,7 @@ class Do:
     wanted of it is free. FORGET: drop everything that is not committed. CLOSE: write what is
     committed, close its stores, answered by CLOSED.
 
-    `number`: of a PLACE, to be repeated with the answer; of a RELEASE that of the `Revoked` which
-    it answers, 0 where nothing was wanted.
+    `number`: of the `Revoked` that a RELEASE answers, 0 where nothing was wanted.
 
     A release without a number could be taken for the answer to a later revoke: m is busy with user
     code for a second; meanwhile its member is fenced, joins again, is given 1_0 and asked for it
@@ -137,8 +136,6 @@ class HeldTask:
     """A task, and what the plans have said of it."""
 
     life: Life
-    number: int = 0
-    """Of the positions that are asked for; 0 when none are."""
     promised: bool = False
     """The group has given its word that this learner is next."""
     announced: bool = False
@@ -154,7 +151,6 @@ class Holdings:
     def __init__(self) -> None:
         self._held: dict[TaskId, HeldTask] = {}
         self._now = 0.0
-        self._number = 0
         self._effects: list[Effect] = []
 
     def __len__(self) -> int:
@@ -166,10 +162,6 @@ class Holdings:
     def of(self, task: TaskId) -> Life:
         """Read only. Raises KeyError for a task that is not held."""
         return self._held[task].life
-
-    def awaits(self, task: TaskId, number: int) -> bool:
-        """Positions of this number are the newest that were asked for, and not known yet."""
-        return task in self._held and self._held[task].number == number
 
     def tasks(self, *states: TaskState) -> list[TaskId]:
         """In order; all of them when no state is named."""
@@ -203,9 +195,7 @@ class Holdings:
         told, older = answer.event, answer.role is not held.life.role
         match told:
             case life.Event.POSITIONS_KNOWN:
-                if answer.number == held.number:
-                    held.number = 0
-                    self._hear(held, told)
+                self._hear(held, told)
             case life.Event.AT_END | life.Event.BEHIND:
                 self._hear(held, life.Event.BEHIND if older else told)  # too old to run on
             case life.Event.REACHED_END | life.Event.FELL_BEHIND:
@@ -292,9 +282,6 @@ class Holdings:
             self._effects.append(TaskMoved(task, alive.role, old, alive.state))
         for effect in effects:
             match effect:
-                case life.Effect.PLACE:
-                    self._number = held.number = self._number + 1
-                    self._effects.append(Do(task, effect, held.number))
                 case life.Effect.READY:
                     self._announce(held)
                 case life.Effect.RELEASE:

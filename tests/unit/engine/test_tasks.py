@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,13 @@ from streamsx.model import TaskId
 from tests.unit.engine.conftest import ROWS_PER_BATCH, app_of, changelog, counting, words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from streamsx import App, Stream
     from streamsx.broker.connection import Call
     from streamsx.broker.events import ReplyBody
     from streamsx.broker.service import Service
+    from streamsx.model import TopicPartition
     from tests.unit.engine.conftest import Bench
 
 T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
@@ -334,6 +338,32 @@ def test_what_was_asked_for_a_task_that_is_gone_says_nothing_of_it_any_more(benc
     assert (station.process.alive, station.told("error")) == (True, [])
     station.hand.plan(learners=[T0])
     bench.until(lambda: e.Ready() in station.hand.posted)
+
+
+def test_positions_of_an_earlier_assignment_are_too_old(bench: Bench) -> None:
+    """It was assigned, revoked, closed, run elsewhere and assigned again: then they come."""
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b", "c")
+    bench.run(0.1)
+    asked: list[int] = []
+
+    async def late(tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, str]]:
+        found = {tp: bench.committed[tp] for tp in tps}
+        asked.append(found[words(0)][0])
+        await asyncio.sleep(len(asked))
+        return found
+
+    station.made.tasks.bounds.committed.of = late  # type: ignore[method-assign]
+    bench.committed[words(0)] = (1, "")
+    station.hand.plan(T0)
+    bench.run(0.2)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    bench.committed[words(0)] = (2, "")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 3)
+    assert asked == [1, 2]
+    assert bench.read(changelog(0)) == [(b'"c"', b"1")]
 
 
 @pytest.mark.parametrize("role", ["active", "learner"])

@@ -30,7 +30,7 @@ STOPPED, UNDO, FAIL = life.Event.STOP, life.Event.UNDO, life.Event.FAIL
 RUN, READY, SUSPEND = life.Effect.RUN, life.Effect.READY, life.Effect.SUSPEND
 STOP, FORGET, CLOSE = life.Effect.STOP, life.Effect.FORGET, life.Effect.CLOSE
 OPEN, PLACE, READ_ENDS = life.Effect.OPEN, life.Effect.PLACE, life.Effect.READ_ENDS
-RELEASE = life.Effect.RELEASE
+RELEASE, POSITIONS_KNOWN = life.Effect.RELEASE, life.Event.POSITIONS_KNOWN
 
 
 def tasks(*some: TaskId) -> frozenset[TaskId]:
@@ -52,10 +52,6 @@ def plan(
     promised: frozenset[TaskId] = tasks(),
 ) -> TasksPlanned:
     return TasksPlanned(active, learners, promised)
-
-
-def positions_known(task: TaskId, number: int) -> Happened:
-    return Happened(task, life.Event.POSITIONS_KNOWN, number=number)
 
 
 def ends_known(task: TaskId, role: Role, *, behind: bool) -> Happened:
@@ -81,7 +77,7 @@ def running() -> Holdings:
         plan(tasks(T)),
         TasksAssigned(tasks(T)),
         Happened(T, STORES_OPEN),
-        positions_known(T, 1),
+        Happened(T, POSITIONS_KNOWN),
     )
     assert run(holdings, ends_known(T, Role.ACTIVE, behind=False)) == [Do(T, RUN)]
     return holdings
@@ -101,9 +97,9 @@ def tailing() -> Holdings:
 
 def test_an_active_reads_its_end_behind_both_its_stores_and_its_positions() -> None:
     holdings = Holdings()
-    assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, OPEN), Do(T, PLACE, 1)]
+    assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, OPEN), Do(T, PLACE)]
     assert run(holdings, Happened(T, STORES_OPEN)) == []
-    assert run(holdings, positions_known(T, 1)) == [Do(T, READ_ENDS)]
+    assert run(holdings, Happened(T, POSITIONS_KNOWN)) == [Do(T, READ_ENDS)]
     assert run(holdings, ends_known(T, Role.ACTIVE, behind=True)) == []
     assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
@@ -126,13 +122,13 @@ def test_a_stopped_task_that_is_lost_is_forgotten() -> None:
 def test_a_task_that_is_undone_begins_anew_from_its_committed_positions() -> None:
     holdings = running()
     assert run(holdings, Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE)]
-    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
 def test_a_stopped_task_that_is_undone_begins_anew_too() -> None:
     holdings = running()
     assert run(holdings, Happened(T, STOPPED), Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE)]
-    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
 def test_a_task_that_is_wanted_back_and_undone_begins_anew_elsewhere() -> None:
@@ -146,8 +142,8 @@ def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
     holdings = tailing()
     assert run(holdings, plan(learners=tasks(T), promised=tasks(T))) == []
     assert run(holdings, plan(active=tasks(T))) == []
-    assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, PLACE, 1)]
-    assert run(holdings, positions_known(T, 1)) == [Do(T, READ_ENDS)]
+    assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, PLACE)]
+    assert run(holdings, Happened(T, POSITIONS_KNOWN)) == [Do(T, READ_ENDS)]
     assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
@@ -165,26 +161,10 @@ def test_a_learner_announces_once_per_assignment() -> None:
 def test_ends_that_were_read_as_a_learner_do_not_let_an_active_run() -> None:
     holdings = Holdings()
     run(holdings, plan(learners=tasks(T)), Happened(T, STORES_OPEN), TasksAssigned(tasks(T)))
-    assert run(holdings, positions_known(T, 1)) == [Do(T, READ_ENDS)]
+    assert run(holdings, Happened(T, POSITIONS_KNOWN)) == [Do(T, READ_ENDS)]
     assert run(holdings, ends_known(T, Role.LEARNER, behind=False)) == []
     assert run(holdings, restored(T, Role.LEARNER, done=True)) == []
     assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
-
-
-def test_positions_of_an_earlier_assignment_are_too_old() -> None:
-    """T was assigned (1), revoked, closed, run elsewhere, and assigned again (2): then 1 comes."""
-    holdings = Holdings()
-    run(
-        holdings,
-        TasksAssigned(tasks(T)),
-        Revoked(tasks(T), 7),
-        Happened(T, STORES_OPEN),
-        Happened(T, CLOSED),
-    )
-    assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, OPEN), Do(T, PLACE, 2)]
-    run(holdings, Happened(T, STORES_OPEN))
-    assert run(holdings, positions_known(T, 1)) == []
-    assert run(holdings, positions_known(T, 2)) == [Do(T, READ_ENDS)]
 
 
 def test_a_revoked_task_is_released_behind_its_last_commit() -> None:
@@ -218,7 +198,7 @@ def test_a_task_given_back_while_it_closes_is_opened_again() -> None:
         plan(tasks(T)),
         TasksAssigned(tasks(T)),
     )
-    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
 def test_a_task_given_back_while_it_closes_and_taken_again_is_released_at_once() -> None:
@@ -274,18 +254,18 @@ def test_a_running_task_that_gets_more_partitions_is_opened_again_with_them() ->
     holdings = running()
     assert run(holdings, plan(tasks(T)), TasksAssigned(tasks(T))) == [Do(T, SUSPEND)]
     assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 0), Do(T, CLOSE)]
-    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
 def test_a_task_that_loses_a_part_goes_on_with_the_rest() -> None:
     holdings = running()
     assert run(holdings, Revoked(tasks(T), 7, kept=tasks(T))) == [Do(T, SUSPEND)]
     assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 7), Do(T, CLOSE)]
-    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 2)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
     assert run(holdings, Happened(T, STORES_OPEN), TasksLost(tasks(T), kept=tasks(T))) == [
         Do(T, CLOSE)
     ]
-    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE, 3)]
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
 def test_a_task_that_is_wanted_back_and_loses_another_part_is_released_all_the_same() -> None:
@@ -300,7 +280,7 @@ def test_a_task_that_is_wanted_back_and_loses_another_part_is_released_all_the_s
         plan(tasks(T)),
         owned.assigned([a]),
         Happened(T, STORES_OPEN),
-        positions_known(T, 1),
+        Happened(T, POSITIONS_KNOWN),
     )
     run(holdings, ends_known(T, Role.ACTIVE, behind=False), owned.revoked([a], 24))
     run(holdings, plan(tasks(T)), owned.assigned([b]))
@@ -382,16 +362,15 @@ class Shell:
         self.owned = Owned(task_of)
         self.todo: list[Event] = []
         self.open: set[TaskId] = set()
-        self.asked: dict[int, frozenset[TopicPartition]] = {}
+        self.asked: dict[TaskId, frozenset[TopicPartition]] = {}
+        """When its positions were asked for last."""
         self.reads: dict[TaskId, frozenset[TopicPartition]] = {}
-        """By the newest positions that count."""
+        """By the newest positions."""
         self.runs: set[TaskId] = set()
 
     def feed(self, event: Event) -> None:
-        match event:
-            case Happened(task, life.Event.POSITIONS_KNOWN, _, number):
-                if self.holdings.awaits(task, number):
-                    self.reads[task] = self.asked[number]
+        if isinstance(event, Happened) and event.event is POSITIONS_KNOWN:
+            self.reads[event.task] = self.asked[event.task]
         for effect in self.holdings.step(0.0, event):
             self.perform(effect)
         assert set(self.holdings.tasks(TaskState.RUNNING)) == self.runs
@@ -403,9 +382,10 @@ class Shell:
                 assert task not in self.open, f"{task} opened twice"
                 self.open.add(task)
                 self.todo.append(Happened(task, STORES_OPEN))
-            case Do(task, life.Effect.PLACE, number):
-                self.asked[number] = self.owned.of(task)
-                self.todo.append(positions_known(task, number))
+            case Do(task, life.Effect.PLACE):
+                known = Happened(task, POSITIONS_KNOWN)
+                self.asked[task] = self.owned.of(task)
+                self.todo = [*(e for e in self.todo if e != known), known]
             case Do(task, life.Effect.READ_ENDS):
                 role = self.holdings.of(task).role
                 self.todo.append(ends_known(task, role, behind=self.random.random() < 0.5))
