@@ -42,7 +42,9 @@ class Machinery:
         self.session = session_of(given, assignor)
         self.producer = producer_of(given, self._leased, arrived.set)
         """Of the tasks; the host has its own."""
-        self.failures, self.purging = Failures(clock), purging_of(given)
+        topics = given.topology.topics
+        passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
+        self.failures, self.purging = Failures(clock), Purging(given.cluster, passing)
         on_error, on_decode_error = Word(config.on_error), Word(config.on_decode_error)
         told = self.failures.report
         policy = Policy(on_error, on_decode_error, told, config.consecutive_failures_max)
@@ -79,13 +81,6 @@ def producer_of(
         compression=given.config.producer_compression_type or "none",
         held=held,
         room=room,
-    )
-
-
-def purging_of(given: Given) -> Purging:
-    topics = given.topology.topics
-    return Purging(
-        given.cluster, [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
     )
 
 

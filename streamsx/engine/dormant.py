@@ -9,11 +9,10 @@ Not here: what is on the disk (`stores`), what a copy is good for (the assignor)
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from streamsx.engine.bounds import LogBounds
 from streamsx.engine.journal import LOG
-from streamsx.engine.stores import Leftover
 from streamsx.kafka.admin import Bounds
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
@@ -36,15 +35,11 @@ class Dormant:
         self._positions: dict[TaskId, DormantPositions] = {}
         self._some = asyncio.Event()
 
-    async def begin(self, leftovers: Iterable[Leftover], plans: Mapping[int, SubTopology]) -> None:
+    async def begin(self, leftovers: Mapping[TaskId, DormantPositions]) -> None:
         """What earlier processes left on the disk, and how far behind it is."""
-        found: dict[TaskId, dict[TopicPartition, int | None]] = {}
-        for task, changelog, position in leftovers:
-            whole = kept(plans[task.subtopology], task.partition, {})
-            found.setdefault(task, whole)[changelog] = position
-        for task, positions in found.items():
+        for task, positions in leftovers.items():
             self.add(task, positions, None)
-        if found:
+        if leftovers:
             await self.look()
 
     def add(self, task: TaskId, positions: DormantPositions, lag: int | None) -> None:

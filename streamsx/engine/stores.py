@@ -7,11 +7,11 @@ Not here: what a store's position means, when a task wants its stores.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import NamedTuple
 
+from streamsx.engine.dormant import DormantPositions
 from streamsx.engine.given import Given
 from streamsx.engine.journal import LOG
 from streamsx.errors import STORE_FAULTS, StoreCorrupt, StoreLocked, StreamsxError
@@ -20,19 +20,10 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
-from streamsx.topology.nodes import SubTopology
 
 LOCKED_RETRY_S = 0.25
 LOCKED_MAX_S = 5.0
 CLOSE_MAX_S = 30.0
-
-
-class Leftover(NamedTuple):
-    """A store on the disk of a task that is not held; `position`: next changelog offset."""
-
-    task: TaskId
-    changelog: TopicPartition
-    position: int | None
 
 
 class Stores:
@@ -42,12 +33,9 @@ class Stores:
         self._clock, self._journal, self._directory = given.clock, given.journal, given.directory
         self._rows, self._executor = given.rows(given.config.memory_budget_bytes), executor
         self._cleanup_delay_s = given.config.state_cleanup_delay_s
-        self._layouts = {
-            node.name: node.layout(partitions[node.changelog])
-            for plan in given.topology.subtopologies
-            for node in plan.stores
-        }
-        """What is written in them, per name."""
+        plans = given.topology.subtopologies
+        self._nodes = {node.name: (plan, node) for plan in plans for node in plan.stores}
+        self._partitions = partitions
         self._unwanted: dict[tuple[str, int], float] = {}
         """Stores of tasks that are not held here, and since when."""
 
@@ -71,7 +59,7 @@ class Stores:
                 return self._open(path, node)
 
     def _open(self, path: Path, node: StoreNode) -> Rows:
-        return self._rows(path, self._layouts[node.name])
+        return self._rows(path, node.layout(self._partitions[node.changelog]))
 
     async def close(self, task: TaskId, rows: Mapping[str, Rows]) -> None:
         """Flush and close, off the loop; one that does not end is given up and named.
@@ -93,44 +81,44 @@ class Stores:
         if failed is not None:
             raise failed
 
-    def leftovers(self, plans: Mapping[int, SubTopology]) -> Iterator[Leftover]:
+    def leftovers(self) -> Mapping[TaskId, DormantPositions]:
         """What earlier processes left of this app's stores, each opened, flushed and closed."""
-        nodes = {node.name: (plan, node) for plan in plans.values() for node in plan.stores}
+        found: dict[TaskId, dict[TopicPartition, int | None]] = {}
         for name, partition in list(self._directory.stores()):
-            if name not in nodes or not nodes[name][1].persistent:
+            if name not in self._nodes or not self._nodes[name][1].persistent:
                 continue
-            plan, node = nodes[name]
-            task = TaskId(plan.number, partition)
+            plan, node = self._nodes[name]
+            path = self._directory.store(name, partition)
             try:
-                rows = self._open(self._directory.store(name, partition), node)
+                rows = self._open(path, node)
             except StoreCorrupt as error:
-                self._directory.discard(self._directory.store(name, partition))
+                self._directory.discard(path)
                 self._journal(
                     "error", what=f"{error}: moved away", where=f"store {name}-{partition}"
                 )
                 continue
-            position = rows.position()
+            logs, task = plan.changelogs(partition), TaskId(plan.number, partition)
+            positions = found.setdefault(task, dict.fromkeys(logs.values()))
+            positions[logs[name]] = rows.position()
             rows.close()
-            yield Leftover(task, TopicPartition(node.changelog, partition), position)
+        return found
 
-    async def clean_up(
-        self, held: Holdings, plans: Iterable[SubTopology], gone: Callable[[TaskId], None]
-    ) -> None:
+    async def clean_up(self, held: Holdings, gone: Callable[[TaskId], None]) -> None:
         """Delete stores that have been unwanted for the whole delay, one by one, off the loop.
 
         `gone` is told of their tasks.
         """
-        now, there = self._clock.now(), set(self._directory.stores())
-        numbers = {node.name: plan.number for plan in plans for node in plan.stores}
-        unwanted = {
-            (name, partition)
-            for name, partition in there
-            if name in numbers and TaskId(numbers[name], partition) not in held
+        now = self._clock.now()
+        tasks = {
+            (name, partition): TaskId(self._nodes[name][0].number, partition)
+            for name, partition in list(self._directory.stores())
+            if name in self._nodes
         }
+        unwanted = (key for key, task in tasks.items() if task not in held)
         self._unwanted = {key: self._unwanted.get(key, now) for key in unwanted}
         loop = asyncio.get_running_loop()
         for (name, partition), since in sorted(self._unwanted.items()):
-            task = TaskId(numbers[name], partition)
+            task = tasks[name, partition]
             if now - since < self._cleanup_delay_s or task in held:
                 continue  # it may have been assigned while the one before was being deleted
             kept = self._directory.discard(self._directory.store(name, partition))

@@ -7,9 +7,9 @@ What may be made, and what a topic that is not there means, is decided in `topol
 import asyncio
 from collections.abc import Callable, Iterable
 
+from streamsx.engine.dormant import DormantPositions
 from streamsx.engine.given import Given
 from streamsx.engine.journal import LOG
-from streamsx.engine.stores import Leftover
 from streamsx.errors import StreamsxError, TopologyError, WorldError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
@@ -20,11 +20,9 @@ from streamsx.topology.partitions import Layout, partitioned
 from streamsx.topology.presence import (
     GONE_AFTER_S,
     NO_ID,
-    Anew,
-    Made,
+    Absence,
     Presence,
     TopicIds,
-    Vanished,
     made_anew,
     refuse_lost,
 )
@@ -60,9 +58,10 @@ class AppTopics:
             declare=self.config.topic_allow_declare,
         )
 
-    async def make(self, layout: Layout, leftovers: Iterable[Leftover]) -> None:
+    async def make(self, layout: Layout, leftovers: Iterable[DormantPositions]) -> None:
         """What is missing; `leftovers`: the stores on this disk. Raises ChangelogLost before."""
-        await self._refuse_lost({left.changelog.topic for left in leftovers if left.position})
+        read = {tp.topic for positions in leftovers for tp, at in positions.items() if at}
+        await self._refuse_lost(read)
         await self._tell_of_empty_tables({spec.name for spec in layout.create})
         kinds = {spec.name: spec.kind for spec in layout.create}
         own = frozenset[str]().union(*(plan.outputs for plan in self.topology.subtopologies))
@@ -80,27 +79,21 @@ class AppTopics:
 
     async def _refuse_lost(self, changelogs: set[str]) -> None:
         """`changelogs`: of which there is state on this disk."""
-        tables = [
-            Made(
-                node.name,
-                node.changelog,
-                self.directory.changelog_id(node.name) or NO_ID,
-                self.directory.stores_of(node.name),
-            )
-            for node in self._tables()
-            if node.changelog in changelogs
-        ]
-        began, told = self.clock.now(), False
+        began, told, found = self.clock.now(), False, dict[str, bytes | None]()
         while changelogs:
             found = await admin.topic_ids(self.cluster, changelogs)
             missing = sorted(topic for topic, topic_id in found.items() if topic_id is None)
             if not missing or self.clock.now() - began >= GONE_AFTER_S:
-                refuse_lost(tables, found)
-                return
+                break
             if not told:
                 LOG.warning(ASKED_AGAIN, ", ".join(missing), GONE_AFTER_S)
                 told = True
             await asyncio.sleep(LOOK_AGAIN_S)
+        for node in self._tables():
+            if (topic := node.changelog) in changelogs:
+                before = self.directory.changelog_id(node.name) or NO_ID
+                folder = self.directory.stores_of(node.name)
+                refuse_lost(node.name, topic, before, found.get(topic, NO_ID), folder)
 
     async def _tell_of_empty_tables(self, missing: set[str]) -> None:
         """New, or lost with every copy: nobody here can tell."""
@@ -155,11 +148,11 @@ class AppTopics:
             for effect in presence.heard(self.clock.now(), found):
                 self._heard(effect, fail)
 
-    def _heard(self, effect: Vanished | Anew, fail: Callable[[StreamsxError], None]) -> None:
+    def _heard(self, effect: Absence, fail: Callable[[StreamsxError], None]) -> None:
         topic = effect.topic
         nodes = [node for node in self._tables() if node.changelog == topic]
         where = self.directory.stores_of(nodes[0].name) if nodes else ""
-        if isinstance(effect, Vanished):
+        if not effect.anew:
             what = "what is sent to it waits: make it again, with as many partitions as it had"
             if nodes:
                 what = (

@@ -234,13 +234,12 @@ class Worker:
     async def _begin(self, made: Machinery, topics: AppTopics, layout: Layout) -> Presence:
         """The disk is looked at before a topic is made of which it may have the last copy."""
         await self._loop.run_in_executor(made.executor, self._directory.empty_trash)
-        plans = {plan.number: plan for plan in self._topology.subtopologies}
-        leftovers = list(made.stores.leftovers(plans))
-        await topics.make(layout, leftovers)
+        leftovers = made.stores.leftovers()
+        await topics.make(layout, leftovers.values())
         presence = await topics.noted()
         self._made = made
         await made.producer.start()
-        await made.tasks.dormant.begin(leftovers, plans)
+        await made.tasks.dormant.begin(leftovers)
         made.link.publish()
         return presence
 
@@ -323,5 +322,4 @@ class Worker:
         """Stores that no task here has had for a while."""
         while True:
             await asyncio.sleep(CLEANUP_EVERY_S)
-            plans, tasks = self._topology.subtopologies, made.tasks
-            await made.stores.clean_up(tasks.holdings, plans, tasks.dormant.remove)
+            await made.stores.clean_up(made.tasks.holdings, made.tasks.dormant.remove)

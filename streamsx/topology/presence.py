@@ -12,7 +12,7 @@ in a running app begins so. What counts is a store on this disk that says it has
 Not here: asking, partition counts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from streamsx.errors import ChangelogLost
@@ -25,35 +25,23 @@ NO_ID: Final = UUID_ZERO
 """Nobody has said which it is: as brokers answer that know no ids."""
 
 
-class Made(NamedTuple):
-    """A table with state on this disk, in `folder`. `topic_id`: of the changelog that it was made
-    from.
-    """
-
-    table: str
-    changelog: str
-    topic_id: bytes
-    folder: str
-
-
 TopicIds = Mapping[str, bytes | None]
 """Ids of topics as brokers say; None for one that they do not know. Others were not asked for."""
 
 
-def refuse_lost(tables: Iterable[Made], found: TopicIds) -> None:
-    """Raises ChangelogLost where the state on this disk may be the last copy."""
-    for table in tables:
-        now = found.get(table.changelog, NO_ID)
-        if now is None:
-            raise ChangelogLost(
-                f"changelog is gone: topic {table.changelog}: the state of table {table.table} in "
-                f"{table.folder} may be its last copy, keep it: give the address of the brokers "
-                "that have the topic; or raise the app's version to begin without state and from "
-                "the start of its topics; or move that folder away, on each machine, to let this "
-                "table alone begin empty"
-            )
-        if anew(table.topic_id, now):
-            raise made_anew(table.changelog, table.table, table.folder)
+def refuse_lost(table: str, topic: str, before: bytes, now: bytes | None, folder: str) -> None:
+    """Raises ChangelogLost where the state of a table in this folder may be the last copy. The ids
+    are those of its changelog: of which the state was made, and now, None if it is not there.
+    """
+    if now is None:
+        raise ChangelogLost(
+            f"changelog is gone: topic {topic}: the state of table {table} in {folder} may be its "
+            "last copy, keep it: give the address of the brokers that have the topic; or raise the "
+            "app's version to begin without state and from the start of its topics; or move that "
+            "folder away, on each machine, to let this table alone begin empty"
+        )
+    if anew(before, now):
+        raise made_anew(topic, table, folder)
 
 
 def anew(before: bytes, now: bytes) -> bool:
@@ -70,16 +58,13 @@ def made_anew(topic: str, table: str, folder: str) -> ChangelogLost:
     )
 
 
-class Vanished(NamedTuple):
-    """It is not there any more: told once, and then now and again."""
+class Absence(NamedTuple):
+    """It is not there any more, which is told once, and then now and again; or another topic has
+    its name.
+    """
 
     topic: str
-
-
-class Anew(NamedTuple):
-    """Another topic has its name."""
-
-    topic: str
+    anew: bool
 
 
 class Presence:
@@ -90,17 +75,17 @@ class Presence:
         self._tell_at: dict[str, float] = {}
         """Of topics that are missed."""
 
-    def heard(self, now: float, found: TopicIds) -> list[Vanished | Anew]:
+    def heard(self, now: float, found: TopicIds) -> list[Absence]:
         """What the newest answer of brokers means."""
-        effects = list[Vanished | Anew]()
+        effects = list[Absence]()
         for topic, topic_id in found.items():
             if topic_id is None:
                 if now >= self._tell_at.setdefault(topic, now + GONE_AFTER_S):
                     self._tell_at[topic] = now + TELL_EVERY_S
-                    effects.append(Vanished(topic))
+                    effects.append(Absence(topic, anew=False))
                 continue
             self._tell_at.pop(topic, None)
             if anew(self._ids.get(topic, NO_ID), topic_id):
-                effects.append(Anew(topic))
+                effects.append(Absence(topic, anew=True))
             self._ids[topic] = topic_id
         return effects

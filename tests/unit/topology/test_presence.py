@@ -3,14 +3,14 @@
 import pytest
 
 from streamsx.errors import ChangelogLost
-from streamsx.topology.presence import NO_ID, Anew, Made, Presence, Vanished, refuse_lost
+from streamsx.topology.presence import NO_ID, Absence, Presence, refuse_lost
 
 OLD, NEW = b"a" * 16, b"b" * 16
 TOPIC = "shop-totals-changelog"
 
 
-def table(topic_id: bytes) -> Made:
-    return Made("totals", TOPIC, topic_id, "w1/shop/stores/totals")
+def look(noted: bytes, found: bytes | None) -> None:
+    refuse_lost("totals", TOPIC, noted, found, "w1/shop/stores/totals")
 
 
 @pytest.mark.parametrize(
@@ -19,17 +19,13 @@ def table(topic_id: bytes) -> Made:
     ids=["the same", "nobody had noted it", "a broker without ids", "never any id"],
 )
 def test_state_goes_on_with_its_changelog(noted: bytes, found: bytes) -> None:
-    refuse_lost([table(noted)], {TOPIC: found})
-
-
-def test_a_changelog_of_which_the_brokers_say_nothing_is_not_gone() -> None:
-    refuse_lost([table(OLD)], {})
+    look(noted, found)
 
 
 @pytest.mark.parametrize("noted", [OLD, NO_ID])
 def test_state_whose_changelog_is_gone_is_told_of_with_all_ways_on(noted: bytes) -> None:
     with pytest.raises(ChangelogLost) as caught:
-        refuse_lost([table(noted)], {TOPIC: None})
+        look(noted, None)
     says = str(caught.value)
     assert says.startswith(
         f"changelog is gone: topic {TOPIC}: the state of table totals in w1/shop"
@@ -41,14 +37,14 @@ def test_state_whose_changelog_is_gone_is_told_of_with_all_ways_on(noted: bytes)
 
 def test_state_of_another_topic_of_that_name_is_refused() -> None:
     with pytest.raises(ChangelogLost, match="deleted and made anew: topic shop-totals-changelog: "):
-        refuse_lost([table(OLD)], {TOPIC: NEW})
+        look(OLD, NEW)
 
 
 def test_a_topic_is_gone_when_it_was_not_there_for_a_while_and_that_is_told_now_and_again() -> None:
     presence = Presence({"a": OLD, "b": OLD})
     told = {now: presence.heard(now, {"a": None, "b": OLD}) for now in map(float, range(5, 80, 5))}
     assert {now for now, effects in told.items() if effects} == {15.0, 45.0, 75.0}
-    assert told[15.0] == [Vanished("a")]
+    assert told[15.0] == [Absence("a", anew=False)]
 
 
 def test_a_broker_that_knew_nothing_for_a_moment_is_not_told_of() -> None:
@@ -60,6 +56,6 @@ def test_a_broker_that_knew_nothing_for_a_moment_is_not_told_of() -> None:
 def test_a_topic_that_was_made_anew_is_told_of_at_once_and_once() -> None:
     presence = Presence({"a": OLD, "b": None, "c": NO_ID})
     found = {"a": NEW, "b": NEW, "c": NEW}
-    assert presence.heard(0.0, found) == [Anew("a")]
+    assert presence.heard(0.0, found) == [Absence("a", anew=True)]
     assert presence.heard(5.0, found) == []
-    assert presence.heard(10.0, {"b": OLD, "d": OLD}) == [Anew("b")]
+    assert presence.heard(10.0, {"b": OLD, "d": OLD}) == [Absence("b", anew=True)]
