@@ -10,6 +10,7 @@ Callbacks that users' code or a library has begun are theirs: logged, as asyncio
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from traceback import walk_tb
 from typing import Any, TypeVar
 
@@ -48,6 +49,13 @@ async def guarded(main: Coroutine[Any, Any, T], *, serves: bool = False) -> T:
         if unheard:
             task.uncancel()
             raise unheard[0] from None
+
+
+async def wait(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Until it is set, or the time is over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 def is_ours(context: dict[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from streamsx.lifecycle import task as life
 from streamsx.lifecycle.commit import CommitCycles
 from streamsx.lifecycle.denial import Denial
 from streamsx.lifecycle.reconcile import Happened
+from streamsx.membership.events import Offsets
 from streamsx.model import TaskId, TopicPartition
 from streamsx.task.task import TaskMetadata
 
@@ -37,10 +38,7 @@ FULL = 2
 """Times the dirty bytes that begin a cycle: what is sealed, and as much again meanwhile."""
 
 
-NONE_DENIED: Mapping[TaskId, Denial] = {}
-
-
-OffsetSender = Callable[[int, Mapping[TopicPartition, tuple[int, str]]], None]
+OffsetSender = Callable[[int, Offsets], None]
 """The member: commits offsets with their metadata under a number, and answers with `committed`."""
 Taken = Callable[[TaskId, Mapping[str, int]], None]
 """Who deletes what nobody reads again: hears of each task's offsets that Kafka has."""
@@ -175,10 +173,7 @@ class Committing:
     # -- answers
 
     def committed(
-        self,
-        number: int,
-        dropped: frozenset[TaskId],
-        denied: Mapping[TaskId, Denial] = NONE_DENIED,
+        self, number: int, dropped: frozenset[TaskId], denied: Mapping[TaskId, Denial]
     ) -> None:
         """The member: Kafka has the offsets of this number, but for what is no longer ours, and for
         what it refuses."""
@@ -200,7 +195,7 @@ class Committing:
 
     def refused(self, number: int) -> None:
         """The member: nothing of it was taken; what was in it is no longer ours."""
-        self.committed(number, frozenset(self._machine.sealed))
+        self.committed(number, frozenset(self._machine.sealed), {})
 
     async def _flush(self) -> None:
         self._ends = await self._producer.flush()
@@ -240,7 +235,7 @@ class Committing:
         self._journal("commit", tasks=len(done), records=records, ms=took)
 
 
-def offsets_of(sealed: Mapping[TaskId, TaskMetadata]) -> dict[TopicPartition, tuple[int, str]]:
+def offsets_of(sealed: Mapping[TaskId, TaskMetadata]) -> Offsets:
     """What the coordinator is told: next offset and metadata per source partition."""
     return {
         TopicPartition(topic, task.partition): (offset, commit.metadata(what.stream_time))

@@ -26,6 +26,7 @@ from streamsx.kafka.wire import Api
 from streamsx.lifecycle import fetch
 from streamsx.lifecycle.denial import REMEDIES
 from streamsx.lifecycle.fetch import BACKOFF_MAX_S, BACKOFF_S, FetchAsked, Fetching, FetchLimits
+from streamsx.loops import wait
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
 
@@ -125,7 +126,7 @@ class Fetcher:
                     self._nodes[node] = asyncio.Event()
                     group.create_task(self._serve(node), name=f"fetch {self._lane} from {node}")
                 if None in leaders:
-                    await _wait(self._changed, backoff_s)
+                    await wait(self._changed, backoff_s)
                     await self._refresh(0.0)
                     backoff_s = min(backoff_s * 2, LEADERLESS_MAX_S)
                     continue
@@ -142,7 +143,7 @@ class Fetcher:
             wake.clear()
             wanted, wait_s = self._fetching.wanted(self._clock.now(), leads)
             if not wanted:
-                await _wait(wake, wait_s)
+                await wait(wake, wait_s)
                 continue
             try:
                 conn = await self._cluster.open(node, self._lane)
@@ -227,14 +228,6 @@ def answer_of(part: Any) -> fetch.FetchAnswer:
     """Out of a decoded reply."""
     aborted = [(a.producer_id, a.first_offset) for a in part.aborted_transactions or ()]
     return fetch.FetchAnswer(part.error_code, part.last_stable_offset, part.records, aborted)
-
-
-async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return
 
 
 def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:

@@ -22,6 +22,7 @@ from streamsx.engine.produce import Producer
 from streamsx.engine.tally import Tally
 from streamsx.engine.tasks import Tasks
 from streamsx.errors import StreamsxError, TaskStopped
+from streamsx.loops import wait
 from streamsx.model import TaskId
 
 TURN_S = 0.010
@@ -86,12 +87,8 @@ class DataLoop:
             self._arrived.clear()
             if self.turn():
                 await asyncio.sleep(self._held_s * BREATH_SHARE if self._held_s >= HELD_S else 0)
-                continue
-            try:
-                async with asyncio.timeout(self._idle_s()):
-                    await self._arrived.wait()
-            except TimeoutError:
-                continue
+            else:
+                await wait(self._arrived, self._idle_s())
 
     def turn(self) -> bool:
         """One turn; whether it did anything."""

@@ -10,11 +10,11 @@ Not here: what is asked, and of whom.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from streamsx.errors import StreamsxError
+from streamsx.loops import wait
 from streamsx.model import TopicPartition
 
 T = TypeVar("T")
@@ -76,9 +76,7 @@ class Inquiries(Generic[T]):
                         each.due = None
                     _ = group.create_task(self._inquire(list(pausing)), name="inquiry")
                     wait_s = None
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._more.wait()
+                await wait(self._more, wait_s)
 
     async def _inquire(self, those: list[_Inquiry[T]]) -> None:
         try:

@@ -37,7 +37,7 @@ Not here: stores, changelog positions (`lifecycle/restore`), which task should b
 
 from collections import deque
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 from streamsx.errors import InvalidTransition
 from streamsx.model import Role, TaskId
@@ -126,15 +126,10 @@ class Effect(Enum):
     """When it is closed, it is opened again."""
 
 
-class Cell(NamedTuple):
-    """None as the next state: stays."""
-
-    next: TaskState | None
-    effects: tuple[Effect, ...] = ()
-
-
+Cell = tuple[TaskState | None, tuple[Effect, ...]]
+"""The next state, None: it stays; and what is to be done."""
 Transitions = tuple[tuple[Event, tuple[TaskState, ...], TaskState | None, tuple[Effect, ...]], ...]
-"""What happens in which states, the next state (None: it stays), and what is to be done."""
+"""What happens in which states, and the cell of each."""
 _S, _E, _X = TaskState, Event, Effect
 _EARLY = _S.OPENING, _S.PLACED
 _READS = _S.OPENED, _S.RESTORING
@@ -193,7 +188,7 @@ LEARNER: Final[Transitions] = (
 
 def cells(rows: Transitions) -> dict[tuple[Event, TaskState], Cell]:
     """One for each event and state."""
-    return {(event, at): Cell(then, do) for event, states, then, do in rows for at in states}
+    return {(event, at): (then, do) for event, states, then, do in rows for at in states}
 
 
 TABLE: Final = {Role.ACTIVE: cells(BOTH + ACTIVE), Role.LEARNER: cells(BOTH + LEARNER)}

@@ -80,7 +80,11 @@ class AgentRun:
     def _failed(self, error: Exception) -> bool:
         """The body is over: its record counts as failed, the rest goes to the next one, if any."""
         where = f"agent {self._agent.name}"
-        if self._task.ended or isinstance(error, TaskFailed) or self._inbox.batch is None:
+        if (
+            self._task.ended is not None
+            or isinstance(error, TaskFailed)
+            or self._inbox.batch is None
+        ):
             self._task.end(error, where)
             return False
         try:

@@ -235,74 +235,65 @@ class Values:
     def __init__(self, inbox: Inbox, source: Source) -> None:
         self._inbox, self._source = inbox, source
 
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return _values(self._inbox, self._source)
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        inbox, decode = self._inbox, self._source.decode_value
+        loads, blessed = self._source.quick_value or Quick(decode)
+        inbox.leave()
+        while True:
+            while not inbox.chunks:
+                await inbox.gate
+            raws = inbox.begin()
+            left = iter(raws)
+            values: Iterator[Any] = left if loads is None else map(loads, left)
+            while True:
+                first = inbox.index + 1
+                try:
+                    for inbox.index, value in enumerate(values, first):  # its slot, no new name
+                        if not blessed or type(value) is not dict or BLESSED not in value:
+                            yield value
+                        elif (model := inbox.slowly(decode)) is not SKIPPED:
+                            yield model
+                    inbox.finish(raws)
+                    break
+                except Exception:  # any codec's, over the next one
+                    if inbox.ended:
+                        raise
+                    inbox.index += 1
+                if (value := inbox.slowly(decode)) is not SKIPPED:
+                    yield value
 
-    def items(self) -> AsyncIterator[tuple[Any, Any]]:
+    async def items(self) -> AsyncIterator[tuple[Any, Any]]:
         """Keys with values. A key that cannot be decoded counts as such a record does."""
-        source = self._source
+        inbox, source = self._inbox, self._source
+        slow = source.decode_value, source.decode_key
         quick_key, blessed_key = source.quick_key or Quick(source.decode_key)
         quick, blessed = source.quick_value or Quick(source.decode_value)
         decode_key = source.decode_key if blessed_key or quick_key is None else quick_key
-        return _items(self._inbox, source, (decode_key, quick or source.decode_value), blessed)
-
-
-async def _values(inbox: Inbox, source: Source) -> AsyncIterator[Any]:
-    decode = source.decode_value
-    loads, blessed = source.quick_value or Quick(decode)
-    inbox.leave()
-    while True:
-        while not inbox.chunks:
-            await inbox.gate
-        raws = inbox.begin()
-        left = iter(raws)
-        values: Iterator[Any] = left if loads is None else map(loads, left)
+        decode = quick or source.decode_value
+        inbox.leave()
         while True:
-            first = inbox.index + 1
-            try:
-                for inbox.index, value in enumerate(values, first):  # its slot, no new name
-                    if not blessed or type(value) is not dict or BLESSED not in value:
-                        yield value
-                    elif (model := inbox.slowly(decode)) is not SKIPPED:
-                        yield model
-                inbox.finish(raws)
-                break
-            except Exception:  # any codec's, over the next one
-                if inbox.ended:
-                    raise
-                inbox.index += 1
-            if (value := inbox.slowly(decode)) is not SKIPPED:
-                yield value
-
-
-async def _items(
-    inbox: Inbox, source: Source, quick: tuple[Decode, Decode], blessed: bool
-) -> AsyncIterator[tuple[Any, Any]]:
-    slow = source.decode_value, source.decode_key
-    inbox.leave()
-    while True:
-        while not inbox.chunks:
-            await inbox.gate
-        raws = inbox.begin()
-        keys, left = iter(inbox.keys()), iter(raws)
-        pairs = zip(map(quick[0], keys), map(quick[1], left), strict=False)
-        while True:
-            first = inbox.index + 1
-            try:
-                for inbox.index, pair in enumerate(pairs, first):
-                    if not blessed or type(pair[1]) is not dict or BLESSED not in pair[1]:
-                        yield pair
-                    elif (both := inbox.slowly(*slow)) is not SKIPPED:
-                        yield both
-                inbox.finish(raws)
-                break
-            except Exception:
-                if inbox.ended:
-                    raise
-                inbox.index += 1
-            _align(keys, left)
-            if (both := inbox.slowly(*slow)) is not SKIPPED:
-                yield both
+            while not inbox.chunks:
+                await inbox.gate
+            raws = inbox.begin()
+            keys, left = iter(inbox.keys()), iter(raws)
+            pairs = zip(map(decode_key, keys), map(decode, left), strict=False)
+            while True:
+                first = inbox.index + 1
+                try:
+                    for inbox.index, pair in enumerate(pairs, first):
+                        if not blessed or type(pair[1]) is not dict or BLESSED not in pair[1]:
+                            yield pair
+                        elif (both := inbox.slowly(*slow)) is not SKIPPED:
+                            yield both
+                    inbox.finish(raws)
+                    break
+                except Exception:
+                    if inbox.ended:
+                        raise
+                    inbox.index += 1
+                _align(keys, left)
+                if (both := inbox.slowly(*slow)) is not SKIPPED:
+                    yield both
 
 
 def _align(keys: Iterator[Any], values: Iterator[Any]) -> None:

@@ -74,7 +74,8 @@ class Task:
         self.policy, self.stream_time = policy, metadata.stream_time
         self.taken = dict(metadata.positions)
         """Topic -> next offset that is not handed to anybody yet."""
-        self._ended: StreamsxError | None = None
+        self.ended: StreamsxError | None = None
+        """The next `run` raises it."""
         self._stood: tuple[dict[str, int], int] | None = None
         """Positions and stream time when it was stopped: a body that catches what ended its task
         goes on behind the record, and counts for nothing."""
@@ -92,14 +93,12 @@ class Task:
         self._merge = Merge(self._queues)
         self._newest: dict[str, Times] = {}
         """Of the chunk that was taken last, per topic."""
-        self._readers: dict[str, list[LoopRun | AgentRun]] = {
-            source.topic: [LoopRun(source, self)] if source.branches else []
-            for source in plan.sources
-        }
         self._bodies: list[AgentRun] = []
+        self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         for source in plan.sources:
+            loops = [LoopRun(source, self)] if source.branches else []
             bodies = [AgentRun(agent, source, self) for agent in source.agents]
-            self._readers[source.topic] += bodies
+            self._readers[source.topic] = [*loops, *bodies]
             self._bodies += bodies
         self._changelogs = {
             node.name: outbox.rows(node.changelog, partition) for node in plan.stores
@@ -131,29 +130,24 @@ class Task:
     def run(self, limit: int, caught_up: Collection[str] = ()) -> int:
         """Hand on up to `limit` records in order; how many. `caught_up`: topics read to the end."""
         done = 0
-        if self._ended is not None:
-            raise self._ended
+        if self.ended is not None:
+            raise self.ended
         while done < limit and not self.busy:
             chunk = self._merge.next(limit - done, caught_up)
             if chunk is None:
                 break
             done += chunk.stop - chunk.start
             self._run(chunk)
-            if self._ended is not None:
-                raise self._ended
+            if self.ended is not None:
+                raise self.ended
         return done
 
     @property
     def busy(self) -> bool:
         """An agent has not used up its input: it is given no more."""
-        if self._closed or self._ended is not None:
+        if self._closed or self.ended is not None:
             return False  # nobody is at work any more
         return not all(body.actor.idle for body in self._bodies)
-
-    @property
-    def ended(self) -> bool:
-        """The next `run` raises what ended it."""
-        return self._ended is not None
 
     @property
     def positions(self) -> dict[str, int]:
@@ -205,25 +199,25 @@ class Task:
 
         Raises what ends the task.
         """
-        if self._ended is not None:
-            raise self._ended
+        if self.ended is not None:
+            raise self.ended
         error = no_records_fault(failure.error) or failure.error
         if isinstance(error, WIRING_FAULTS):
             kind = UsageError if isinstance(error, NotFound) else type(error)
-            self._ended = kind(f"{error} ({failure.operator}, {failure.place})")
+            self.ended = kind(f"{error} ({failure.operator}, {failure.place})")
         elif isinstance(error, STORE_FAULTS):
-            self._ended = error
+            self.ended = error
         elif self.policy.stops(failure):
-            self._ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
+            self.ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
         else:
             self.policy.report(failure)
             before = self._newest[failure.topic].below(failure.offset)
             if streak.failed(ordinal, failure.offset, before):
                 positions = self.positions
                 self._stood = positions, self._stream_time(positions)
-                self._ended = self._stopped(failure, streak.first)
-        if self._ended is not None:
-            raise self._ended from (None if self._ended is error else error)
+                self.ended = self._stopped(failure, streak.first)
+        if self.ended is not None:
+            raise self.ended from (None if self.ended is error else error)
 
     def _stopped(self, last: Failure, first: int) -> TaskStopped:
         kind = type(last.error).__name__
@@ -242,7 +236,7 @@ class Task:
             failed = TaskFailed(f"task failed outside of a record: {where}, task {self.id}: {what}")
             failed.__cause__ = error
             error = failed
-        self._ended = self._ended or error
+        self.ended = self.ended or error
 
     # -- commits
 

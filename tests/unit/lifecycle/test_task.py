@@ -100,7 +100,7 @@ def test_every_living_state_can_end(role: Role) -> None:
         state = todo.pop()
         if state not in reached:
             reached.add(state)
-            todo += [cell.next for (_, at), cell in table.items() if at is state and cell.next]
+            todo += [then for (_, at), (then, _) in table.items() if at is state and then]
     assert TaskState.CLOSED in reached
     for state in reached - {TaskState.CLOSED, TaskState.CREATED}:
         assert any((event, state) in table for event in (Event.REVOKE, Event.DROP, Event.LOST))
@@ -111,6 +111,7 @@ def test_nothing_is_processed_outside_of_running(event: Event, state: TaskState)
     """RUN comes only with a step into RUNNING, RELEASE only with one out of the living states."""
     for role in (Role.ACTIVE, Role.LEARNER):
         if cell := TABLE[role].get((event, state)):
-            assert (Effect.RUN in cell.effects) == (cell.next is TaskState.RUNNING)
-            assert (Effect.RELEASE in cell.effects) <= bool(cell.next and cell.next.ends)
-            assert (cell.next is TaskState.RUNNING) <= (role is Role.ACTIVE)
+            then, effects = cell
+            assert (Effect.RUN in effects) == (then is TaskState.RUNNING)
+            assert (Effect.RELEASE in effects) <= bool(then and then.ends)
+            assert (then is TaskState.RUNNING) <= (role is Role.ACTIVE)
