@@ -193,28 +193,19 @@ class Fetching:
             self.remove(tp)
             return FetchOutOfRange(asked.offset)
         if answer.code != ErrorCode.NONE:
-            return self._refuse(now, partition, answer.code)
+            partition.refused += 1
+            again_s = pause_s(partition.refused)
+            partition.retry_at = now + again_s
+            return FetchRefused(answer.code, again_s)
         partition.end, partition.refused = answer.end, 0
-        if not answer.records:
+        if not (records := answer.records):
             return None
-        return self._keep(now, tp, partition, answer.records, answer.aborted)
+        cut = pieces(records, partition.position, aborted=answer.aborted, records_max=TAKE_RECORDS)
+        return self._keep(now, tp, cut)
 
-    def _refuse(self, now: float, partition: InPartition, code: int) -> FetchRefused:
-        partition.refused += 1
-        again_s = pause_s(partition.refused)
-        partition.retry_at = now + again_s
-        return FetchRefused(code, again_s)
-
-    def _keep(
-        self,
-        now: float,
-        tp: TopicPartition,
-        partition: InPartition,
-        records: Buffer,
-        aborted: Iterable[tuple[int, int]],
-    ) -> Damaged | None:
+    def _keep(self, now: float, tp: TopicPartition, cut: Iterable[Piece]) -> Damaged | None:
+        partition = self._partitions[tp]
         damaged, before = None, len(partition.pieces)
-        cut = pieces(records, partition.position, aborted=aborted, records_max=TAKE_RECORDS)
         try:
             for piece in cut:
                 partition.pieces.append(piece)
@@ -253,18 +244,14 @@ class Fetching:
         try:
             found = columns(piece.data, piece.start, aborted=piece.aborted, check=check)
         except CorruptRecord as error:
-            return self._take_what_is_sound(now, tp, partition, piece, error)
+            return self._take_what_is_sound(now, tp, piece, error)
         return Batch(tp.topic, tp.partition, *found)
 
     def _take_what_is_sound(
-        self,
-        now: float,
-        tp: TopicPartition,
-        partition: InPartition,
-        torn: Piece,
-        error: CorruptRecord,
+        self, now: float, tp: TopicPartition, torn: Piece, error: CorruptRecord
     ) -> Batch | Damaged | None:
         """Batch by batch up to the damaged one; from there on it is fetched again."""
+        partition = self._partitions[tp]
         single = list(pieces(torn.data, torn.start, aborted=torn.aborted, records_max=1))
         if len(single) > 1:
             partition.pieces.extendleft(reversed(single))
