@@ -139,7 +139,7 @@ def test_a_terminal_is_redrawn_now_and_then_and_restored(
     terminal = Terminal()
     asyncio.run(shown(terminal))
     drawn = terminal.getvalue()
-    assert 1 <= drawn.count("streamsx demo") <= 3
+    assert 1 <= drawn.count("streamsx demo") < 50  # of 100 views, however late this one wakes up
     assert drawn.index("\x1b[?1049h") < drawn.index("\x1b[?1049l")  # the other screen, and back
     assert drawn.index("\x1b[?25l") < drawn.rindex("\x1b[?25h")  # no cursor, and a cursor
 
