@@ -23,7 +23,7 @@ another type that reads back as one of the pinned type has that one's.
 Not here: RocksDB (rows are handed in), topics, when a commit is due.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
@@ -144,8 +144,9 @@ class CachedStore:
 
     def __init__(self, node: StoreNode, rows: Rows, budget_bytes: int) -> None:
         self.name, self.rows, self.budget_bytes = node.name, rows, budget_bytes
-        self.encode_key, self.decode_key = node.encode_key, node.decode_key
-        self.encode, self.decode = node.encode, node.decode
+        self.decode_key, self.decode = node.keys.decode, node.values.decode
+        self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]  # never None
+        self.encode: Callable[[Any], bytes] = node.values.encode  # type: ignore[assignment]  # nor is a value
         self.key_type = node.key_type if node.key_type in PINNED else None
         self.hot: dict[Any, Any] = {}
         self.sealing: dict[Any, Any] = {}

@@ -8,10 +8,10 @@ stopped Faust app is taken over and stock Faust can read ours.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from streamsx.serde.codec import Codec
 from streamsx.state.api import ROW
 
 LAYOUT_VERSION = 1
@@ -21,26 +21,21 @@ LAYOUT_VERSION = 1
 class StoreNode:
     """A key-value store and the topic that its changes go to.
 
-    `key_type`: str, bytes or int when the table has one; `persistent`: on disk; `key_codec`,
-    `value_codec`: names of their serializers.
+    `key_type`: str, bytes or int when the table has one; `persistent`: on disk.
     """
 
     name: str
     changelog: str
-    encode_key: Callable[[Any], bytes]
-    decode_key: Callable[[bytes], Any]
-    encode: Callable[[Any], bytes]
-    decode: Callable[[bytes], Any]
+    keys: Codec
+    values: Codec
     key_type: type | None = None
     persistent: bool = True
-    key_codec: str = "json"
-    value_codec: str = "json"
 
     def layout(self, partitions: int) -> str:
         """What a database says of itself, in the row at FORMAT; another text is another format."""
         layout = {
-            "version": LAYOUT_VERSION, "store": "kv", "key": self.key_codec,
-            "value": self.value_codec, "topic": self.changelog, "partitions": partitions,
+            "version": LAYOUT_VERSION, "store": "kv", "key": self.keys.name,
+            "value": self.values.name, "topic": self.changelog, "partitions": partitions,
         }  # fmt: skip
         return json.dumps(layout, separators=(",", ":"))
 

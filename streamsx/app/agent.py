@@ -139,7 +139,8 @@ class Agent(FaustNames):
             return self.body(Stream(self.name, self.channel, values, check))
 
         node = AgentNode(self.name, body)
-        sources = tuple(_source(topic, name, agents=(node,)) for name in topic.topics)
+        keys, values = topic.key_codec, topic.value_codec
+        sources = tuple(Source(name, keys, values, agents=(node,)) for name in topic.topics)
         outputs = frozenset(name for topic in reached.topics for name in topic.topics)
         return [*stages, SubTopology(0, sources, reached.stores, outputs)]
 
@@ -152,13 +153,6 @@ class Agent(FaustNames):
             yield from topic.specs(TopicKind.OUTPUT)
 
 
-def _source(topic: Topic, name: str, **what: Any) -> Source:
-    keys, values = topic.key_codec, topic.value_codec
-    return Source(
-        name, keys.decode, values.decode, quick_key=keys.quick, quick_value=values.quick, **what
-    )
-
-
 def _feeding(agent: str, topic: Topic, name: str, derived: Derived) -> Source:
     """Key and forward: the bytes of the value and the headers pass as they came."""
     first = Operator("forward", topic=derived.topic.name)
@@ -166,7 +160,7 @@ def _feeding(agent: str, topic: Topic, name: str, derived: Derived) -> Source:
         keys = derived.topic.key_codec.encoders.grouping(f"agent {agent}, topic {name}")
         functions = {"key_of": derived.key_of, "encode_key": keys.encode}
         first = Operator("rekey", functions, then=(first,))
-    return _source(topic, name, branches=(Branch(agent, first),))
+    return Source(name, topic.key_codec, topic.value_codec, (Branch(agent, first),))
 
 
 def check_call(fun: Callable[..., Any], takes: str, *arguments: object) -> None:

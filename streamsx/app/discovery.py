@@ -102,8 +102,7 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | No
     stores = {n: CachedStore(node, MemoryRows(), THROWN_AWAY_BYTES) for n, node in nodes.items()}
     inbox = Inbox(0, errors.append)
     inbox.gate = _Empty()
-    codecs = agent.channel.key_codec, agent.channel.value_codec
-    empty = Values(inbox, Source("", codecs[0].decode, codecs[1].decode))
+    empty = Values(inbox, Source("", agent.channel.key_codec, agent.channel.value_codec))
     body = agent.body(Stream(agent.name, agent.channel, empty, derived.append))
     context, hooks = copy_context(), sys.get_asyncgen_hooks()
     context.run(RUNNING.set, Running(TaskId(0, 0), stores, _Nowhere(), inbox))

@@ -205,28 +205,20 @@ class Table(FaustNames, MutableMapping[K, V]):
                 f"unknown store: {self._store_url}: table {self.name}: use rocksdb:// or memory://"
             )
 
-        def decode_key(data: bytes) -> Any:
+        decode = keys.decode
+
+        def decode_key(data: bytes | None) -> Any:
             """Bytes are written as they are: what is no JSON can be nothing else."""
             try:
-                key = keys.decode(data)
+                key = decode(data)
             except ValueError:
                 if self.key_type is not None:
                     raise
                 return data
             return _hashable(key)
 
-        return StoreNode(
-            self.name,
-            self.changelog,
-            keys.encode,  # type: ignore[arg-type]  # a key is never None
-            decode_key,
-            values.encode,  # type: ignore[arg-type]  # nor is a value
-            values.decode,
-            self.key_type,
-            STORES[scheme],
-            keys.name,
-            values.name,
-        )
+        keys, persistent = keys._replace(decode=decode_key), STORES[scheme]
+        return StoreNode(self.name, self.changelog, keys, values, self.key_type, persistent)
 
     @property
     def changelog(self) -> str:

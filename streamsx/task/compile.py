@@ -70,7 +70,7 @@ def _local_names(n: int, operator: Operator) -> dict[str, str]:
 
 def compiled(source: Source, subtopology: int, send_to: Callable[[str], Any]) -> Loop:
     """The loop of a source; `send_to` gives the sender of a topic."""
-    names: dict[str, Any] = {"decode_value": source.decode_value}
+    names: dict[str, Any] = {"decode_value": source.values.decode}
     for n, operator in enumerate(source.operators):
         local = _local_names(n, operator)
         names.update({local[role]: function for role, function in operator.functions.items()})

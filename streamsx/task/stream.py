@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamsx.errors import TaskFailed
 from streamsx.model import Headers, TaskId
-from streamsx.serde.codec import Decode, Encoders, Quick
+from streamsx.serde.codec import Decode, Encoders
 from streamsx.serde.record import BLESSED
 from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
@@ -236,8 +236,8 @@ class Values:
         self._inbox, self._source = inbox, source
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        inbox, decode = self._inbox, self._source.decode_value
-        loads, blessed = self._source.quick_value or Quick(decode)
+        inbox, decode = self._inbox, self._source.values.decode
+        loads, blessed = self._source.values.quick
         inbox.leave()
         while True:
             while not inbox.chunks:
@@ -265,11 +265,11 @@ class Values:
     async def items(self) -> AsyncIterator[tuple[Any, Any]]:
         """Keys with values. A key that cannot be decoded counts as such a record does."""
         inbox, source = self._inbox, self._source
-        slow = source.decode_value, source.decode_key
-        quick_key, blessed_key = source.quick_key or Quick(source.decode_key)
-        quick, blessed = source.quick_value or Quick(source.decode_value)
-        decode_key = source.decode_key if blessed_key or quick_key is None else quick_key
-        decode = quick or source.decode_value
+        slow = source.values.decode, source.keys.decode
+        quick_key, blessed_key = source.keys.quick
+        quick, blessed = source.values.quick
+        decode_key = source.keys.decode if blessed_key or quick_key is None else quick_key
+        decode = quick or source.values.decode
         inbox.leave()
         while True:
             while not inbox.chunks:

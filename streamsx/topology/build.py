@@ -96,8 +96,8 @@ def outline(subtopology: SubTopology) -> dict[str, object]:
         "sources": [_source_outline(source) for source in subtopology.sources],
         "stores": [
             {
-                "name": store.name, "changelog": store.changelog, "key": store.key_codec,
-                "value": store.value_codec, "persistent": store.persistent,
+                "name": store.name, "changelog": store.changelog, "key": store.keys.name,
+                "value": store.values.name, "persistent": store.persistent,
             }
             for store in subtopology.stores
         ],

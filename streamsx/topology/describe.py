@@ -64,7 +64,7 @@ def _steps(each: SubTopology) -> Iterator[str]:
         yield from (f"  agent {agent.name}" for agent in source.agents)
     for store in each.stores:
         where = "on disk" if store.persistent else "in memory"
-        codecs = f"keys {store.key_codec}, values {store.value_codec}"
+        codecs = f"keys {store.keys.name}, values {store.values.name}"
         yield f"table   {store.name}: {codecs}, {where}, changelog {store.changelog}"
     yield from (f"sends   {topic}" for topic in sorted(each.outputs))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamsx.model import TopicPartition
-from streamsx.serde.codec import Decode, Quick
+from streamsx.serde.codec import Codec
 from streamsx.state.layout import StoreNode
 
 AgentBody = Callable[[Any], Coroutine[Any, Any, None]]
@@ -60,18 +60,13 @@ class AgentNode:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A topic that a task reads, with who reads it: branches first, then bodies, each on its own.
-
-    `quick_key`, `quick_value`: where there is such a thing.
-    """
+    """A topic that a task reads, and who reads it: branches first, then bodies, each on its own."""
 
     topic: str
-    decode_key: Decode
-    decode_value: Decode
+    keys: Codec
+    values: Codec
     branches: tuple[Branch, ...] = ()
     agents: tuple[AgentNode, ...] = ()
-    quick_key: Quick | None = None
-    quick_value: Quick | None = None
 
     @property
     def operators(self) -> tuple[Operator, ...]:

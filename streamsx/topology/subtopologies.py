@@ -34,8 +34,8 @@ def subtopologies(stages: Iterable[SubTopology]) -> tuple[SubTopology, ...]:
 
 def _meet(one: SubTopology, other: SubTopology) -> bool:
     """They have to run in one place."""
-    read, held = set(one.topics).intersection(other.topics), set(one.stores)
-    return bool(read or held.intersection(other.stores))
+    read = set(one.topics).intersection(other.topics)
+    return bool(read) or any(store in other.stores for store in one.stores)
 
 
 def _made(group: Iterable[SubTopology]) -> SubTopology:
@@ -69,7 +69,7 @@ def _merged(stages: Iterable[SubTopology]) -> tuple[Source, ...]:
 def _both(one: Source, other: Source) -> Source:
     branches = sorted(one.branches + other.branches, key=lambda branch: branch.agent)
     agents = sorted(one.agents + other.agents, key=lambda agent: agent.name)
-    if (one.decode_key, one.decode_value) != (other.decode_key, other.decode_value):
+    if [one.keys.decode, one.values.decode] != [other.keys.decode, other.values.decode]:
         names = sorted({*(branch.agent for branch in branches), *(agent.name for agent in agents)})
         raise TopologyError(
             f"one topic, read in two ways: {one.topic}: agents {' and '.join(names)} have not the "

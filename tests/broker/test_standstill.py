@@ -35,6 +35,7 @@ from streamsx.task.stream import RUNNING
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing import Broker
 from streamsx.topology.nodes import AgentNode, Source, SubTopology
+from tests.support.codecs import coded
 from tests.support.given import Nobody, given_of
 
 ROWS, COMMITS, BATCH = 50_000, 3, 5000
@@ -53,8 +54,9 @@ async def keep(stream: AsyncIterator[Any]) -> None:
         store.put(word, {"word": word, "n": 1})
 
 
-NODE = StoreNode("words", "log", orjson.dumps, orjson.loads, orjson.dumps, orjson.loads, str)
-SOURCE = Source("src", text, text, agents=(AgentNode("keep", keep),))
+JSON = coded(orjson.loads, orjson.dumps)
+NODE = StoreNode("words", "log", JSON, JSON, str)
+SOURCE = Source("src", coded(text), coded(text), agents=(AgentNode("keep", keep),))
 PLAN = SubTopology(0, (SOURCE,), (NODE,))
 
 

@@ -9,9 +9,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from streamsx.state.cache import CachedStore
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
+from tests.support.codecs import coded
 
 KEYS = st.sampled_from([f"k{n}" for n in range(8)])
 ROWS = st.integers(1, 5)
+
+JSON = coded(orjson.loads, orjson.dumps)
 
 
 class CacheIsADict(RuleBasedStateMachine):
@@ -24,7 +27,7 @@ class CacheIsADict(RuleBasedStateMachine):
         below = MemoryRows()
         if rows:
             below.write({b"\x01" + orjson.dumps(f"k{n}"): b"[%d]" % n for n in range(6)}, 6)
-        node = StoreNode("s", "log", orjson.dumps, orjson.loads, orjson.dumps, orjson.loads)
+        node = StoreNode("s", "log", JSON, JSON)
         self.cached: CachedStore = CachedStore(node, below, budget)
         self.now: dict[str, list[int]] = {f"k{n}": [n] for n in range(6)} if rows else {}
         self.committed, self.sealed = deepcopy(self.now), deepcopy(self.now)

@@ -20,6 +20,7 @@ from streamsx.task.batch import Batch
 from streamsx.task.stream import Inbox, Values
 from streamsx.testing import TestDriver
 from streamsx.topology.nodes import Source
+from tests.support.codecs import coded
 
 FROM_FAUST = {
     "ChannelT", "Codec", "EventT", "GSSAPICredentials", "ModelOptions", "OAuthCredentials",
@@ -29,7 +30,7 @@ FROM_FAUST = {
 """Names that are Faust's own here too: values, types, and what App refuses to take."""
 
 
-SOURCE = Source("t", repr, repr)
+SOURCE = Source("t", coded(repr), coded(repr))
 
 
 async def reading(stream: Any) -> None:

@@ -251,7 +251,7 @@ def test_a_store_can_be_in_memory(app: App) -> None:
 
 def test_names_of_codecs_are_those_of_the_serializers(app: App) -> None:
     node = app.Table("a", key_type=bytes, value_type=Point).node()
-    assert (node.key_codec, node.value_codec, node.key_type) == ("raw", "json", bytes)
+    assert (node.keys.name, node.values.name, node.key_type) == ("raw", "json", bytes)
     assert app.Table("b").node().key_type is None
 
 

@@ -21,10 +21,13 @@ from streamsx.state.cache import (
 )
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
+from tests.support.codecs import coded
+
+JSON = coded(orjson.loads, orjson.dumps)
 
 
 def store(rows: MemoryRows, budget_bytes: int = 1 << 20) -> CachedStore:
-    node = StoreNode("s", "log", orjson.dumps, orjson.loads, orjson.dumps, orjson.loads)
+    node = StoreNode("s", "log", JSON, JSON)
     return CachedStore(node, rows, budget_bytes)
 
 
@@ -182,7 +185,7 @@ def test_a_row_has_one_place_however_its_key_is_written(first: object) -> None:
 
     rows = MemoryRows()
     rows.write({ROW + b"1": b"7", ROW + b"x": b"8"}, 1)
-    node = StoreNode("s", "log", as_bytes_or_json, json_or_bytes, orjson.dumps, orjson.loads)
+    node = StoreNode("s", "log", coded(json_or_bytes, as_bytes_or_json), JSON)
     cached: CachedStore = CachedStore(node, rows, 1 << 20)
     cached.get(first)
     while not cached.preload_some(1):
@@ -256,7 +259,7 @@ def filled(count: int) -> Counted:
 
 def numbered(rows: MemoryRows, budget_bytes: int = 1 << 20, **codecs: Any) -> CachedStore:
     """Keys of five digits."""
-    node = StoreNode("s", "log", str.encode, bytes.decode, orjson.dumps, orjson.loads)
+    node = StoreNode("s", "log", coded(bytes.decode, str.encode), JSON)
     return CachedStore(replace(node, **codecs), rows, budget_bytes)
 
 
@@ -276,7 +279,7 @@ def test_keys_and_their_number_cost_no_decoding() -> None:
     def refuse(_: bytes) -> None:
         raise ValueError
 
-    cached = numbered(filled(1000), decode=refuse)
+    cached = numbered(filled(1000), values=coded(refuse))
     cached.put("99999", 1)
     cached.delete("00000")
     cached.delete("77777")

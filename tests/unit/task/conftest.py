@@ -19,6 +19,7 @@ from streamsx.task.stream import Actor, Outbox, Send, SendRows
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing.driver_loop import DriverLoop
 from streamsx.topology.nodes import SubTopology
+from tests.support.codecs import coded
 
 Row = tuple[bytes | None, bytes | None]
 
@@ -51,9 +52,8 @@ class Sent(Outbox):
         return send
 
 
-COUNTS = StoreNode(
-    "counts", "app-counts-changelog", orjson.dumps, orjson.loads, orjson.dumps, orjson.loads
-)
+JSON = coded(orjson.loads, orjson.dumps)
+COUNTS = StoreNode("counts", "app-counts-changelog", JSON, JSON)
 
 
 class Bench:

@@ -9,6 +9,7 @@ import pytest
 from streamsx.errors import TaskFailed, UsageError
 from streamsx.task.batch import Batch
 from streamsx.topology.nodes import AgentNode, Source
+from tests.support.codecs import coded
 from tests.unit.task.conftest import process
 
 Benches = Callable[..., Any]
@@ -22,7 +23,7 @@ def batch(*words: str, first: int = 0) -> Batch:
 
 def source(*bodies: Body) -> Source:
     agents = tuple(AgentNode(body.__name__, body) for body in bodies)
-    return Source("words", bytes.decode, bytes.decode, agents=agents)  # type: ignore[arg-type]
+    return Source("words", coded(bytes.decode), coded(bytes.decode), agents=agents)
 
 
 def test_a_chunk_is_used_up_within_the_turn_that_hands_it_out(bench: Benches) -> None:

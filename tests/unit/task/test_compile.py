@@ -6,6 +6,7 @@ import pytest
 
 from streamsx.task.compile import compiled, source_text
 from streamsx.topology.nodes import Branch, Operator, Source
+from tests.support.codecs import coded
 
 Sent = list[tuple[str, bytes | None, bytes | None, int]]
 
@@ -26,8 +27,8 @@ def decode(raw: bytes | None) -> Any:
 
 TREE = Source(
     "words",
-    decode,
-    decode,
+    coded(decode),
+    coded(decode),
     (
         Branch("first", rekey(0, forward("a"), rekey(1, forward("b")), forward("c"))),
         Branch("plain", forward("d")),

@@ -11,8 +11,10 @@ from streamsx.serde.record import BLESSED
 from streamsx.task.batch import Batch, Chunk
 from streamsx.task.stream import Inbox, Values
 from streamsx.topology.nodes import Source
+from tests.support.codecs import coded
 
-SOURCE = Source("t", lambda raw: raw, lambda raw: raw)
+PLAIN = coded(lambda raw: raw)
+SOURCE = Source("t", PLAIN, PLAIN)
 
 
 def refuse(error: Exception) -> None:
@@ -130,9 +132,7 @@ def strict(raw: bytes | None) -> str:
 
 def test_a_key_behind_a_cut_is_not_looked_at() -> None:
     """A record whose key only the slow decoder reads was handed out, and then again elsewhere."""
-    source = Source(
-        "t", lambda raw: raw, lambda raw: raw, quick_key=Quick(strict), quick_value=Quick(None)
-    )
+    source = Source("t", PLAIN._replace(quick=Quick(strict)), PLAIN._replace(quick=Quick(None)))
     offsets = range(3)
     inbox, _ = inbox_of(
         Chunk(Batch("t", 0, [None] * 3, [b"a", b"b", b"c"], offsets, offsets, None, 3), 0, 3)
@@ -144,9 +144,7 @@ def test_a_key_behind_a_cut_is_not_looked_at() -> None:
 
 
 def test_a_loop_that_another_one_has_gone_on_from_reads_none_of_its_keys() -> None:
-    source = Source(
-        "t", lambda raw: raw, lambda raw: raw, quick_key=Quick(strict), quick_value=Quick(None)
-    )
+    source = Source("t", PLAIN._replace(quick=Quick(strict)), PLAIN._replace(quick=Quick(None)))
     first, second = (
         Batch("t", 0, [None] * len(words), words, offsets, offsets, None, offsets.stop)
         for words, offsets in (([b"a", b"b", b"c"], range(3)), ([b"d"], range(3, 4)))
@@ -162,7 +160,7 @@ def test_a_loop_that_another_one_has_gone_on_from_reads_none_of_its_keys() -> No
 def test_a_codec_that_raises_stop_iteration_fails_its_record_only(items: bool) -> None:
     """It ends the loop over a chunk as its end does: the rest was taken for read."""
     errors: list[Exception] = []
-    source = Source("t", strict, strict, quick_key=Quick(strict), quick_value=Quick(strict))
+    source = Source("t", coded(strict), coded(strict))
     inbox, _ = inbox_of(Chunk(batch(0, b"", b"a", b"", b"", b"b", b""), 0, 6))
     inbox.undecodable = errors.append
     values = Values(inbox, source)
@@ -186,13 +184,13 @@ def test_an_error_of_ours_out_of_a_codec_fails_its_record_only(items: bool) -> N
     errors: list[Exception] = []
     inbox, _ = inbox_of(Chunk(batch(0, b"bad", b"a", b"bad", b"bad", b"b"), 0, 5))
     inbox.undecodable = errors.append
-    values = Values(inbox, Source("t", ours, ours))
+    values = Values(inbox, Source("t", coded(ours), coded(ours)))
     stream = values.items() if items else aiter(values)
     seen = [step(stream) for _ in range(3)]
     assert seen == ([(b"a", b"a"), (b"b", b"b"), None] if items else [b"a", b"b", None])
     assert ([type(error) for error in errors], inbox.position) == ([DecodeFailed] * 3, 5)
     inbox, _ = inbox_of(Chunk(batch(0, b"bad", b"a"), 0, 2))
-    values = Values(inbox, Source("t", ours, ours))
+    values = Values(inbox, Source("t", coded(ours), coded(ours)))
     with pytest.raises(DecodeFailed, match="mine"):
         step(values.items() if items else aiter(values))
     assert inbox.position == 0, "one failure too many"
@@ -209,8 +207,9 @@ def test_a_body_that_catches_one_failure_too_many_goes_on_behind_it(quick: Quick
 
     rows: Any = [{BLESSED: b"bad"} if quick else b"bad", b"a"] * 3
     inbox, _ = inbox_of(Chunk(batch(0, *rows), 0, 6))
-    codecs = unknown if quick is None else lambda raw: unknown(raw[BLESSED])
-    values = Values(inbox, Source("t", codecs, codecs, quick_key=quick, quick_value=quick))
+    codec = coded(unknown if quick is None else lambda raw: unknown(raw[BLESSED]))
+    codec = codec if quick is None else codec._replace(quick=quick)
+    values = Values(inbox, Source("t", codec, codec))
     seen: list[object] = []
     stream = aiter(values)
     while not seen or seen[-1] is not None:

@@ -25,6 +25,7 @@ from streamsx.task.policy import Failure, Word
 from streamsx.task.stream import DONE, RUNNING
 from streamsx.task.task import Task
 from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
+from tests.support.codecs import coded
 from tests.unit.task.conftest import process
 
 Benches = Callable[..., Any]
@@ -59,12 +60,13 @@ def keyed(agent: str, key_of: Callable[[Any], Any], topic: str) -> Branch:
     return Branch(agent, Operator("rekey", functions, then=(forward,)))
 
 
-COUNT = Source("words", text, text, agents=(AgentNode("count", count),))
-SPLIT = Source("lines", text, text, agents=(AgentNode("split", split),))
+TEXT = coded(text)
+COUNT = Source("words", TEXT, TEXT, agents=(AgentNode("count", count),))
+SPLIT = Source("lines", TEXT, TEXT, agents=(AgentNode("split", split),))
 REKEY = Source(
     "orders",
-    text,
-    lambda raw: orjson.loads(raw or b"null"),
+    TEXT,
+    coded(lambda raw: orjson.loads(raw or b"null")),
     (keyed("buy", lambda order: order["user"], "by-user"),),
 )
 
@@ -254,7 +256,7 @@ def test_a_body_that_catches_what_stopped_its_task_moves_no_position(bench: Benc
             raise ValueError(raw)
         return (raw or b"").decode()
 
-    source = Source("words", refuses, refuses, agents=(AgentNode("count", catches),))
+    source = Source("words", coded(refuses), coded(refuses), agents=(AgentNode("count", catches),))
     made = bench(source, consecutive_failures_max=1)
     with pytest.raises(TaskStopped, match="nothing from 1 on is committed"):
         process(made.task, batch("words", ["a", "boom", "b", "boom", "c"]))
@@ -276,7 +278,7 @@ def test_one_agent_that_fails_holds_the_position_of_both(bench: Benches) -> None
             raise ValueError
 
     two = (AgentNode("count", count), AgentNode("fails", fails))
-    made = bench(Source("words", text, text, agents=two))
+    made = bench(Source("words", TEXT, TEXT, agents=two))
     process(made.task, batch("words", ["a"]))
     process(made.task, batch("words", ["a"] * 3, first=1))
     assert (made.task.positions, made.counts()) == ({"words": 0}, {"a": 4})
@@ -327,8 +329,8 @@ def test_what_the_app_was_not_wired_for_is_no_bad_record(
             touch(word)
 
     heard: list[Failure] = []
-    agent = Source("words", text, text, agents=(AgentNode("a", body),))
-    loop = Source("words", text, text, (keyed("buy", touch, "by-user"),))
+    agent = Source("words", TEXT, TEXT, agents=(AgentNode("a", body),))
+    loop = Source("words", TEXT, TEXT, (keyed("buy", touch, "by-user"),))
     made = bench(agent if in_agent else loop, report=heard.append)
     with pytest.raises(UsageError, match=r"no t.* \(.*, words-0 offset 0, task 1_0\)") as told:
         process(made.task, batch("words", ["a"]))
@@ -348,7 +350,7 @@ def test_a_body_that_returns_ends_its_task(bench: Benches) -> None:
     async def once(stream: AsyncIterator[Any]) -> None:
         await anext(aiter(stream))
 
-    made = bench(Source("words", text, text, agents=(AgentNode("once", once),)))
+    made = bench(Source("words", TEXT, TEXT, agents=(AgentNode("once", once),)))
     with pytest.raises(TaskFailed, match="agent ended: once"):
         process(made.task, batch("words", ["a", "b"]))
 
@@ -364,7 +366,7 @@ async def keep(stream: AsyncIterator[Any]) -> None:
         await DONE
 
 
-KEEP = Source("words", text, text, agents=(AgentNode("keep", keep),))
+KEEP = Source("words", TEXT, TEXT, agents=(AgentNode("keep", keep),))
 
 
 @pytest.mark.parametrize(
@@ -454,7 +456,7 @@ def test_a_store_that_cannot_be_read_is_no_bad_record(bench: Benches) -> None:
             raise DiskFailed("disk full")
 
     heard: list[Failure] = []
-    source = Source("words", text, text, agents=(AgentNode("r", read),))
+    source = Source("words", TEXT, TEXT, agents=(AgentNode("r", read),))
     made = bench(source, report=heard.append)
     with pytest.raises(DiskFailed):
         process(made.task, batch("words", ["a"]))
@@ -469,7 +471,7 @@ def test_a_task_group_does_not_make_a_fault_of_the_world_one_of_its_record(
         async for _ in stream:
             raise ExceptionGroup("two", [ValueError("mine"), ExceptionGroup("one", [error])])
 
-    source = Source("words", text, text, agents=(AgentNode("r", read),))
+    source = Source("words", TEXT, TEXT, agents=(AgentNode("r", read),))
     heard: list[Failure] = []
     made = bench(source, report=heard.append)
     with pytest.raises(type(error), match=str(error)):
@@ -492,7 +494,12 @@ def test_two_agents_of_one_topic_commit_the_slower_position(bench: Benches) -> N
             pass
 
     made = bench(
-        Source("words", text, text, agents=(AgentNode("count", count), AgentNode("l", lazy)))
+        Source(
+            "words",
+            TEXT,
+            TEXT,
+            agents=(AgentNode("count", count), AgentNode("l", lazy)),
+        )
     )
     process(made.task, batch("words", ["a", "b"]))
     assert made.task.positions == {"words": 2}

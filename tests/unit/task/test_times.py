@@ -17,6 +17,7 @@ from streamsx.state.layout import StoreNode
 from streamsx.task.batch import Batch, Times
 from streamsx.task.stream import RUNNING
 from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
+from tests.support.codecs import coded
 from tests.unit.task.conftest import process
 
 Benches = Callable[..., Any]
@@ -30,12 +31,16 @@ def decode(raw: bytes | None) -> Any:
     return str(raw or b"", "utf8")
 
 
+TEXT = coded(decode)
+
+
 def encode(value: Any) -> bytes:
     return orjson.dumps(value)
 
 
 def store(name: str) -> StoreNode:
-    return StoreNode(name, f"app-{name}-changelog", encode, orjson.loads, encode, orjson.loads)
+    codec = coded(orjson.loads, encode)
+    return StoreNode(name, f"app-{name}-changelog", codec, codec)
 
 
 def agent(name: str) -> AgentNode:
@@ -63,8 +68,14 @@ def branch(name: str, place: int) -> Branch:
 
 
 TWO = (
-    Source("one", decode, decode, (branch("x", 0), branch("y", 1)), (agent("a"), agent("b"))),
-    Source("two", decode, decode, agents=(agent("c"),)),
+    Source(
+        "one",
+        TEXT,
+        TEXT,
+        (branch("x", 0), branch("y", 1)),
+        (agent("a"), agent("b")),
+    ),
+    Source("two", TEXT, TEXT, agents=(agent("c"),)),
 )
 STORES = tuple(map(store, "abc"))
 
@@ -155,7 +166,10 @@ def test_a_commit_in_the_middle_of_a_chunk_is_not_ahead_of_its_positions(
                 await gates[-1]
             RUNNING.get().stores["a"].put(word, 1)
 
-    made = bench(Source("one", decode, decode, agents=(AgentNode("a", waits),)), stores=STORES[:1])
+    made = bench(
+        Source("one", TEXT, TEXT, agents=(AgentNode("a", waits),)),
+        stores=STORES[:1],
+    )
     values = [b"x", b"wait", b"y"]
     process(made.task, Batch("one", 0, values, values, [50, 40, 90], range(3), None, 3))
     sealed = made.commit()
@@ -176,7 +190,7 @@ def test_a_streak_over_several_chunks_holds_the_time_before_its_first_record(
     parts: dict[str, Any] = {"agents": (agent("a"),)}
     if source == "branch":
         parts = {"branches": (branch("x", 5), branch("y", 0))}
-    made = bench(Source("one", decode, decode, **parts), stores=STORES)
+    made = bench(Source("one", TEXT, TEXT, **parts), stores=STORES)
     for offset, word in enumerate([b"xxxxxx", b"boom", b"boom", b"xxxxxx"]):
         row = ([word], [word], [10 + 10 * offset], [offset])
         process(made.task, Batch("one", 0, *row, None, offset + 1))
@@ -212,7 +226,7 @@ def test_nobody_asks_and_nothing_is_computed(bench: Benches) -> None:
         async for _ in stream:
             pass
 
-    made = bench(Source("one", decode, decode, agents=(AgentNode("a", lazy),)), stores=())
+    made = bench(Source("one", TEXT, TEXT, agents=(AgentNode("a", lazy),)), stores=())
     process(made.task, Batch("one", 0, [b""] * 9, [b""] * 9, range(9), range(9), None, 9))
     made.commit()
     assert "_running" not in vars(made.task._newest["one"])

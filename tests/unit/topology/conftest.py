@@ -9,10 +9,14 @@ from streamsx.state.layout import StoreNode
 from streamsx.topology.build import Topology, build
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec
 from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
+from tests.support.codecs import coded
 
 
 def same(value: Any) -> Any:
     return value
+
+
+CODEC = coded(same)
 
 
 def make_stage(
@@ -21,10 +25,8 @@ def make_stage(
     """Names with spaces between; `loop`: it forwards, and has no agent."""
     steps = (Branch(name, Operator("forward", topic=sends)),) if loop else ()
     agents = () if loop else (AgentNode(name, same),)
-    sources = tuple(Source(topic, same, same, steps, agents) for topic in reads.split())
-    stores = (
-        StoreNode(name, f"app-{name}-changelog", same, same, same, same) for name in tables.split()
-    )
+    sources = tuple(Source(topic, CODEC, CODEC, steps, agents) for topic in reads.split())
+    stores = (StoreNode(name, f"app-{name}-changelog", CODEC, CODEC) for name in tables.split())
     return SubTopology(0, sources, tuple(stores), frozenset(sends.split()))
 
 

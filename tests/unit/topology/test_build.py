@@ -16,6 +16,7 @@ from streamsx.state.layout import StoreNode
 from streamsx.topology.build import Topology, check_names
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
 from streamsx.topology.nodes import Branch, Operator, Source, SubTopology
+from tests.support.codecs import coded
 
 Make = Callable[..., Any]
 
@@ -133,7 +134,7 @@ def test_signatures_are_those_of_versions_before() -> None:
 
 def test_trees_that_differ_in_a_fork_have_other_signatures() -> None:
     def of(first: Operator) -> tuple[int, ...]:
-        source = Source("t", str, str, (Branch("a", first),))
+        source = Source("t", coded(str), coded(str), (Branch("a", first),))
         return Topology("app", (SubTopology(0, (source,)),), ()).signatures
 
     one, other = Operator("forward", topic="x"), Operator("forward", topic="y")
@@ -152,7 +153,7 @@ def test_signatures_are_equal_in_every_process(seed: str) -> None:
 
 
 def test_the_layout_of_a_store_says_what_its_rows_are() -> None:
-    node = StoreNode("t", "app-t-changelog", bytes, bytes, bytes, bytes, key_codec="raw")
+    node = StoreNode("t", "app-t-changelog", coded(bytes, name="raw"), coded(bytes))
     assert node.layout(4) == (
         '{"version":1,"store":"kv","key":"raw","value":"json","topic":"app-t-changelog",'
         '"partitions":4}'

@@ -8,6 +8,7 @@ from streamsx.topology.describe import as_data, as_mermaid, as_text
 from streamsx.topology.internal_topics import TopicKind, TopicSpec
 from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
 from streamsx.topology.partitions import partitioned
+from tests.support.codecs import coded
 
 TOPOLOGY = app.topology()
 PARTITIONS = partitioned(TOPOLOGY, {}, default=8, declare=True)
@@ -37,7 +38,7 @@ def test_the_text_says_what_each_sub_topology_does() -> None:
 def grouped() -> Topology:
     forks = Operator("rekey", then=(Operator("forward", topic="x"), Operator("forward", topic="y")))
     branches = Branch("a", forks), Branch("b", Operator("forward", topic="z"))
-    source = Source("t", bytes, bytes, branches, (AgentNode("c", lambda _: None),))  # type: ignore[arg-type, return-value]
+    source = Source("t", coded(bytes), coded(bytes), branches, (AgentNode("c", lambda _: None),))  # type: ignore[arg-type, return-value]
     topics = tuple(TopicSpec(name, TopicKind.SOURCE) for name in "txyz")
     return Topology("app", (SubTopology(0, (source,), outputs=frozenset("xyz")),), topics)
 

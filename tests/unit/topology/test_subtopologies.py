@@ -9,6 +9,7 @@ import pytest
 
 from streamsx.errors import TopologyError
 from streamsx.topology.subtopologies import subtopologies
+from tests.support.codecs import coded
 
 Make = Callable[..., Any]
 
@@ -76,7 +77,7 @@ def test_loops_and_agents_of_one_topic_are_one_source(stage: Make, topology: Mak
 
 def test_one_topic_cannot_be_read_in_two_ways(stage: Make) -> None:
     one, two = stage("a", "orders"), stage("b", "orders")
-    source = replace(two.sources[0], decode_value=bytes)
+    source = replace(two.sources[0], values=coded(bytes))
     other = replace(two, sources=(source,))
     with pytest.raises(TopologyError, match="read in two ways: orders: agents a and b"):
         subtopologies([one, other])

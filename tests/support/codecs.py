@@ -1,0 +1,11 @@
+"""Codecs of two functions, for tests that have no topic or table."""
+
+from collections.abc import Callable
+from typing import Any
+
+from streamsx.serde.codec import Codec, Encoders, Quick
+
+
+def coded(decode: Callable[[Any], Any], encode: Any = None, name: str = "json") -> Codec:
+    """`encode` is asked for every value but bytes, which are written as they are."""
+    return Codec(name, Encoders(name, encode), decode, Quick(decode))
