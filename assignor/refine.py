@@ -5,7 +5,6 @@ is ready to take over; meanwhile the target *learns* it. `RULES` is the whole de
 row that holds.
 """
 
-import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,46 +147,36 @@ def fund(view: View, choices: Sequence[Choice], heirs: Mapping[TaskId, int]) -> 
     learner: defaultdict[int, list[TaskId]] = defaultdict(list)
     for task, seat in heirs.items():
         learner[seat].append(task)
-    wishes: defaultdict[int, list[_Wish]] = defaultdict(list)
+    wishes: defaultdict[int, list[tuple[int, bool, float, TaskId]]] = defaultdict(list)
     for choice in choices:
         if choice.learn:
             wishes[choice.target].append(_wish(view, choice))
-    for mine in wishes.values():
-        mine.sort(reverse=True)
-
-    in_flight = len(heirs)
-    turns = [mine[-1].turn(seat, len(learner[seat])) for seat, mine in wishes.items()]
-    heapq.heapify(turns)
-    while turns and _below(in_flight, view.rules.max_learners):
-        seat = heapq.heappop(turns)[-1]
-        if _below(len(learner[seat]), view.rules.max_learners_per_member):
-            learner[seat].append(wishes[seat].pop().task)
+    # Of each receiver one after the other; its nth is behind the nth of others, however near.
+    turns = sorted(
+        (tier, stays, nth, lag, task, seat)
+        for seat, mine in wishes.items()
+        for nth, (tier, stays, lag, task) in enumerate(sorted(mine), len(learner[seat]))
+    )
+    in_flight, limits, parked = len(heirs), view.rules, dict[TaskId, int]()
+    for *_, task, seat in turns:
+        ours = _below(len(learner[seat]), limits.max_learners_per_member)
+        if ours and _below(in_flight, limits.max_learners):
+            learner[seat].append(task)
             in_flight += 1
-            if wishes[seat]:
-                heapq.heappush(turns, wishes[seat][-1].turn(seat, len(learner[seat])))
-    parked = {wish.task: seat for seat, mine in wishes.items() for wish in mine}
+        else:
+            parked[task] = seat
     return Learning(learner, parked)
 
 
-class _Wish(NamedTuple):
-    """A learner that one receiver should have; the smallest comes first."""
-
-    tier: int  # 0 learns it already, 1 new, 2 learns it already and has stalled
-    owner_stays: bool
-    lag: float
-    task: TaskId
-
-    def turn(self, seat: int, learners: int) -> tuple[int, bool, int, float, TaskId, int]:
-        """Among receivers those with fewer learners come before those with a nearer copy."""
-        return self.tier, self.owner_stays, learners, self.lag, self.task, seat
-
-
-def _wish(view: View, choice: Choice) -> _Wish:
+def _wish(view: View, choice: Choice) -> tuple[int, bool, float, TaskId]:
+    """Of the learners that one receiver should have the smallest comes first: 0 learns it already,
+    1 is new, 2 learns it and has stalled; then whether its owner stays, and how far it is behind.
+    """
     task, seat = choice.task, choice.target
     copy = task.copies.get(seat)
     stalled = task.id in view.members[seat].stalled
     tier = 1 if copy is None or copy.role is not CopyRole.LEARNER else 2 if stalled else 0
-    return _Wish(tier, task.owner not in view.leaving, task.lag(seat), task.id)
+    return tier, task.owner not in view.leaving, task.lag(seat), task.id
 
 
 def _below(count: int, limit: int | None) -> bool:
