@@ -94,10 +94,6 @@ class StreamsPartitionAssignor:
         """Tasks with at least one of these partitions: who is assigned one is assigned all."""
         return frozenset(task for tp in tps if (task := self.task_of(tp)) is not None)
 
-    def foreign(self, tasks: Iterable[TaskId]) -> frozenset[TaskId]:
-        """Of sub-topologies that this member does not have: the leader's code differs."""
-        return frozenset(task for task in tasks if task.subtopology not in self._topics)
-
     def partitions_of(
         self, task: TaskId, partitions: Mapping[str, int]
     ) -> tuple[TopicPartition, ...]:

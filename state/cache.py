@@ -145,8 +145,9 @@ class CachedStore:
     def __init__(self, node: StoreNode, rows: Rows, budget_bytes: int) -> None:
         self.name, self.rows, self.budget_bytes = node.name, rows, budget_bytes
         self.decode_key, self.decode = node.keys.decode, node.values.decode
-        self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]  # never None
-        self.encode: Callable[[Any], bytes] = node.values.encode  # type: ignore[assignment]  # nor is a value
+        # A codec may write None as no bytes; here is no such key or value.
+        self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]
+        self.encode: Callable[[Any], bytes] = node.values.encode  # type: ignore[assignment]
         self.key_type = node.key_type if node.key_type in PINNED else None
         self.hot: dict[Any, Any] = {}
         self.sealing: dict[Any, Any] = {}

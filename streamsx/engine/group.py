@@ -123,7 +123,7 @@ class GroupLink:
         self._door.generation, self.leads = message.generation, message.leader
         active = self._assignor.tasks_of(message.assigned)
         learners = view.learners - active
-        self._foreign = self._assignor.foreign(learners)
+        self._foreign = frozenset(t for t in learners if t.subtopology not in self._plans)
         learners -= self._foreign
         self._journal(
             "assigned",

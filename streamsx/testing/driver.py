@@ -101,7 +101,7 @@ class _Logs(Outbox):
                 turn = next(self._unkeyed)
                 chosen = turn % partitions if key is None else partition_of(key, partitions)
             tp = TopicPartition(topic, chosen)
-            OutPartition(tp, "none", _nobody).open(at_ms, key, value, headers or NO_HEADERS)
+            OutPartition(tp, "none", _nothing).open(at_ms, key, value, headers or NO_HEADERS)
             self._rows[tp].append((key, value, at_ms, headers))
 
         return send
@@ -455,9 +455,5 @@ def _piped(each: Any) -> tuple[Any, Any, float | None]:
     return each[0], each[1], each[2] if len(each) > 2 else None
 
 
-def _nobody(_: OutPartition) -> None:
-    """Hears of a batch: its one record is in a list already."""
-
-
-def _nothing() -> None:
-    """For actors that nobody waits for."""
+def _nothing(*_: object) -> None:
+    """For actors that nobody waits for, and batches whose one record is in a list already."""

@@ -368,11 +368,6 @@ def test_workers_of_two_directories_with_one_name_are_told_so() -> None:
     assert told == [True, False, True, False, False]
 
 
-def test_a_sub_topology_that_is_not_here_is_foreign() -> None:
-    known, other = TaskId(1, 5), TaskId(2, 0)
-    assert assignor().foreign({known, other}) == {other}
-
-
 def test_an_unchanged_answer_leaves_claims_learners_and_promises_where_they_are() -> None:
     task, (a, b, c) = TaskId(0, 0), sorted(tps("left-0 left-1 left-2"))
     copies = {task: Copy(CopyRole.LEARNER, 5), TaskId(0, 1): Copy(CopyRole.DORMANT, 5)}
