@@ -137,7 +137,7 @@ async def commit_of(active: Active, producer: Producer, given: Given) -> list[tu
 
     def offset_commit(number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         assert offsets
-        loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset())
+        loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset(), {})
 
     committing = Committing(
         given, producer, offset_commit, taken, settled=settled, undone=ends, failed=ends,
