@@ -34,15 +34,12 @@ class Failures:
     def report(self, failure: Failure) -> None:
         """A record has failed, and its policy is not to stop."""
         now, operator = self._clock.now(), failure.operator
-        if self._is_new(failure):
-            self._told_at[operator] = now
-            LOG.warning("record_failed %s: %s", failure, LATER, exc_info=failure.error)
-            return
-        if now - self._told_at.get(operator, -TELL_EVERY_S) < TELL_EVERY_S:
+        error = failure.error if self._is_new(failure) else None
+        if error is None and now - self._told_at.get(operator, -TELL_EVERY_S) < TELL_EVERY_S:
             self._silent[operator] += 1
             return
         self._told_at[operator] = now
-        LOG.warning("record_failed %s: %s", failure, LATER)
+        LOG.warning("record_failed %s: %s", failure, LATER, exc_info=error)
 
     def _is_new(self, failure: Failure) -> bool:
         """Nobody has seen where in the code this comes from."""

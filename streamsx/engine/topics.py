@@ -63,17 +63,16 @@ class AppTopics:
         read = {tp.topic for positions in leftovers for tp, at in positions.items() if at}
         await self._refuse_lost(read)
         await self._tell_of_empty_tables({spec.name for spec in layout.create})
-        kinds = {spec.name: spec.kind for spec in layout.create}
         own = frozenset[str]().union(*(plan.outputs for plan in self.topology.subtopologies))
         made = [
             NewTopic(spec.name, spec.partitions or 0, spec.replication, spec.config)
             for spec in layout.create
         ]
         await admin.create_topics(self.cluster, made)
-        for topic in made:
-            LOG.info("topic_created topic=%s partitions=%d", topic.name, topic.partitions)
-            if kinds[topic.name] is TopicKind.SOURCE and topic.name not in own:
-                LOG.warning(ONLY_NOW, topic.name, topic.partitions)
+        for spec in layout.create:
+            LOG.info("topic_created topic=%s partitions=%d", spec.name, spec.partitions or 0)
+            if spec.kind is TopicKind.SOURCE and spec.name not in own:
+                LOG.warning(ONLY_NOW, spec.name, spec.partitions or 0)
         await self._check_changelogs()
         await self.cluster.follow(self._names())
 

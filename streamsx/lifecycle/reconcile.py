@@ -26,6 +26,7 @@ Not here: partitions (tasks only), stores, offsets, when a commit is due (`lifec
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.task import Life, TaskState
@@ -131,6 +132,11 @@ class TaskMoved:
 Effect = Do | TaskMoved
 
 
+STANDS: Final = frozenset({life.Event.REACHED_END, life.Event.FELL_BEHIND})
+LATE: Final = STANDS | {life.Event.POSITIONS_KNOWN, life.Event.AT_END, life.Event.BEHIND}
+"""Answers, which may come when nobody waits for them any more."""
+
+
 @dataclass(slots=True)
 class HeldTask:
     """A task, and what the plans have said of it."""
@@ -193,18 +199,14 @@ class Holdings:
         if held is None:
             return  # asked for a holding that is over
         told, older = answer.event, answer.role is not held.life.role
-        match told:
-            case life.Event.POSITIONS_KNOWN:
-                self._hear(held, told)
-            case life.Event.AT_END | life.Event.BEHIND:
-                self._hear(held, life.Event.BEHIND if older else told)  # too old to run on
-            case life.Event.REACHED_END | life.Event.FELL_BEHIND:
-                if not older:  # else of before a promotion
-                    self._hear(held, told)
-            case life.Event.CLOSED:
-                self._closed(held)
-            case _:
-                self._step(held, told)
+        if older and told in STANDS:
+            return  # of before a promotion
+        if older and told is life.Event.AT_END:
+            told = life.Event.BEHIND  # too old to run on
+        if told is life.Event.CLOSED:
+            self._closed(held)
+        elif told not in LATE or held.life.knows(told):
+            self._step(held, told)
 
     # -- from the group
 
@@ -268,11 +270,6 @@ class Holdings:
         held = self._held[task] = HeldTask(Life(task, role))
         self._step(held, life.Event.START)
         return held
-
-    def _hear(self, held: HeldTask, event: life.Event) -> None:
-        """An answer, which may come when nobody waits for it any more."""
-        if held.life.knows(event):
-            self._step(held, event)
 
     def _step(self, held: HeldTask, event: life.Event) -> None:
         alive = held.life
