@@ -1,4 +1,4 @@
-"""Event loops in which nothing of ours fails unheard.
+"""Event loops in which nothing of ours fails unheard, and a thread that has one of its own.
 
 What a task raises is heard by whoever awaits it. What a callback raises (a timer, a message from
 another thread, the end of a task, bytes that arrive) asyncio logs, and goes on: "the control
@@ -9,7 +9,9 @@ Callbacks that users' code or a library has begun are theirs: logged, as asyncio
 """
 
 import asyncio
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from traceback import walk_tb
 from typing import Any, TypeVar
@@ -71,3 +73,27 @@ def is_ours(context: dict[str, Any]) -> bool:
     )
     first = next((package for package in called if package != "asyncio"), None)
     return first == OURS if first else "handle" in context
+
+
+Main = Callable[[], Coroutine[Any, Any, None]]
+
+Threads = Callable[[str, Main], asyncio.Future[None]]
+"""Runs a coroutine in a thread of that name, from now on; done, on the caller's loop, when it is
+over or has failed. A simulation has threads of its own."""
+
+
+def system_thread(name: str, main: Main) -> asyncio.Future[None]:
+    """The machine's; it ends with the process, if not before."""
+    over: Future[None] = Future()
+    over.set_running_or_notify_cancel()  # who waits no more cancels nothing
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            over.set_exception(error)
+        else:
+            over.set_result(None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return asyncio.wrap_future(over)

@@ -19,7 +19,8 @@ from streamsx.tools.cli.command import tell, value
 from streamsx.tools.cli.progress import progress
 
 if TYPE_CHECKING:
-    from streamsx.group_tool.marking import Progress
+    from streamsx.assignor.observer import GroupReport
+    from streamsx.group_tool.marking import Going
 
 TIMEOUT_MAX_S = 7 * 86_400.0
 """The group remembers for so long who was told to leave, whoever has forgotten it; and a deadline
@@ -64,18 +65,18 @@ async def ask(options: argparse.Namespace, clock: Clock, rng: Random | None = No
     """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
     from streamsx.group_tool.marking import leave
 
-    first: list[Progress] = []
+    first: list[Going] = []
     async with (
         connected(options, rng) as cluster,
         progress(options.people, f"looking at the group of {options.app}") as say,
     ):
 
-        def told(seen: "Progress") -> None:
+        def told(going: "Going", report: "GroupReport") -> None:
             if not first:
-                first.append(seen)
-                if not options.cancel and (warning := nobody_stays(seen)):
+                first.append(going)
+                if not options.cancel and (warning := nobody_stays(going, report)):
                     print(f"warning: {warning}", file=sys.stderr)
-            say(line_of(seen))
+            say(line_of(going, report))
 
         try:
             departures = await leave(
@@ -101,7 +102,7 @@ async def ask(options: argparse.Namespace, clock: Clock, rng: Random | None = No
                 f"streamsx status --app {options.app} shows who is",
                 file=sys.stderr,
             )
-        elif options.cancel and first[0].departures[name].ended:
+        elif options.cancel and first[0][name].ended:
             print(f"{name}: nothing to cancel: it was not told to leave", file=options.people)
         else:
             print(result_of(name, departure), file=options.people)
@@ -131,26 +132,26 @@ def exit_code(departures: Mapping[str, Departure], *, cancel: bool) -> int:
     return NotFound.exit_code if DepartureState.UNKNOWN in found else 0
 
 
-def line_of(seen: "Progress") -> str:
+def line_of(going: "Going", report: "GroupReport") -> str:
     """Who is on the way with how many tasks, and who learns them by now (records behind)."""
-    waits = [departure for departure in seen.departures.values() if not departure.ended]
-    going = [f"{d.instance}: {len(d.left)} of {len(d.tasks)} tasks still to move" for d in waits]
+    waits = [departure for departure in going.values() if not departure.ended]
+    moves = [f"{d.instance}: {len(d.left)} of {len(d.tasks)} tasks still to move" for d in waits]
     wanted = frozenset[object]().union(*(departure.left for departure in waits))
     learns = [
         f"{here.member.instance} learns {task} ({'?' if lag is None else lag} behind)"
-        for here in seen.report.instances
+        for here in report.instances
         for task, lag in here.learners.items()
         if task in wanted
     ]
-    state = [] if seen.report.settled else ["the group is rebalancing"]
-    return "; ".join([*going, *learns, *state])
+    state = [] if report.settled else ["the group is rebalancing"]
+    return "; ".join([*moves, *learns, *state])
 
 
-def nobody_stays(seen: "Progress") -> str:
+def nobody_stays(going: "Going", report: "GroupReport") -> str:
     """What there is to warn of: none of the group's workers is to stay. Empty: nothing."""
-    tasks = [task for here in seen.report.instances for task in here.active]
-    here = [each.member for each in seen.report.instances]
-    if not tasks or any(not (m.leaving or m.instance in seen.departures) for m in here):
+    tasks = [task for here in report.instances for task in here.active]
+    here = [each.member for each in report.instances]
+    if not tasks or any(not (m.leaving or m.instance in going) for m in here):
         return ""
     return f"nobody is left to run {len(tasks)} tasks: they stand still until a worker is started"
 

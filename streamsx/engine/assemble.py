@@ -136,6 +136,6 @@ def session_of(given: Given, assignor: StreamsPartitionAssignor) -> Session:
         group,
         Seat(assignor, tuple(topics)),
         given.owner.deliver,
-        Outage(given.clock.now, config.session_timeout_s, LOG.warning),
+        Outage(config.session_timeout_s, LOG.warning),
         keep,
     )

@@ -31,10 +31,9 @@ from streamsx.errors import TaskFailed, first_of
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.kafka.security import security_of
 from streamsx.lifecycle.reconcile import Ended
-from streamsx.loops import guarded
+from streamsx.loops import Threads, guarded, system_thread
 from streamsx.membership import events as e
 from streamsx.membership.events import ControlMessage
-from streamsx.membership.thread import Threads, system_thread
 from streamsx.state.directory import StateDirectory
 from streamsx.topology.build import Topology
 from streamsx.topology.partitions import Layout

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from streamsx.assignor.model import Mark, MarkState, WayOut
+from streamsx.assignor.model import Mark, MarkState
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.errors import UsageError
 from streamsx.model import TaskId
@@ -122,7 +122,8 @@ def wish(departure: Departure, report: GroupReport, now_ms: int) -> Mark | None:
         knows = _cancels(_mark(departure.instance, report))  # and leaves by a signal
         return None if knows else Mark(MarkState.CANCELLED, epoch_ms=epoch_ms)
     due_ms = departure.deadline_ms
-    if all(_leaves_by(here.member.leaving, due_ms) for here in _mine(departure.instance, report)):
+    ways = [here.member.leaving for here in _mine(departure.instance, report)]
+    if all(way is not None and way.overdue(due_ms) for way in ways):
         return None
     return Mark(MarkState.LEAVING, due_ms, epoch_ms=epoch_ms)
 
@@ -169,7 +170,3 @@ def _mark(instance: str, report: GroupReport) -> Mark:
 
 def _cancels(mark: Mark) -> bool:
     return mark.state is MarkState.CANCELLED
-
-
-def _leaves_by(leaving: WayOut | None, due_ms: int) -> bool:
-    return leaving is not None and leaving.overdue(due_ms)

@@ -16,7 +16,7 @@ from streamsx.assignor.observer import GroupReport, describe
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.clock import Clock
 from streamsx.errors import ForeignProtocol, NotFound
-from streamsx.kafka.admin import DescribedGroup, describe_group
+from streamsx.kafka.admin import describe_group
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
 
@@ -37,25 +37,18 @@ async def look(cluster: Cluster, app: str) -> Look:
     told = await describe_group(cluster, app)
     if told.state == DEAD:
         raise NotFound(f"no such app: {app}: this cluster has no group of that id: check the id")
-    if foreign(told):
+    stable = told.state == STABLE  # else the protocol is blank
+    other = stable and told.protocol != StreamsPartitionAssignor.name
+    if told.state != EMPTY and (other or told.protocol_type != PROTOCOL_TYPE):
         raise ForeignProtocol(
             f"not an app of streamsx: {app}: a group of type {told.protocol_type!r}, protocol "
             f"{told.protocol!r}: give the id of an app"
         )
-    if told.state != STABLE:
+    if not stable:
         return Look(told.state, describe([(m.member_id, b"", b"") for m in told.members]))
     return Look(
         told.state, describe([(m.member_id, m.metadata, m.assignment) for m in told.members])
     )
-
-
-def foreign(told: DescribedGroup) -> bool:
-    """The members are of another program. An empty group is nobody's; the protocol is blank in a
-    rebalance."""
-    if told.state == EMPTY:
-        return False
-    other = told.state == STABLE and told.protocol != StreamsPartitionAssignor.name
-    return other or told.protocol_type != PROTOCOL_TYPE
 
 
 async def settled(

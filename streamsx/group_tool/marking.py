@@ -10,20 +10,14 @@ Not here: how far an instance is (`departures`), the visit (`observer`).
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from streamsx.assignor.memory import MARKS_MAX
 from streamsx.assignor.observer import GroupReport
 from streamsx.clock import Clock
 from streamsx.errors import GroupError, UsageError
-from streamsx.group_tool.departures import (
-    Departure,
-    DepartureState,
-    after,
-    begun,
-    refuse_shared,
-    wish,
-)
+from streamsx.group_tool import departures
+from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.group_tool.look import LOOK_EVERY_S, look, settled
 from streamsx.group_tool.observer import not_taken, tell
 from streamsx.kafka.cluster import Cluster
@@ -32,12 +26,8 @@ LEAVE_TIMEOUT_S = 60.0
 """The deadline of a mark, unless somebody says another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The newest look, and how far everybody is; `report` may be one that is not settled."""
-
-    departures: Mapping[str, Departure]
-    report: GroupReport
+Going = Mapping[str, Departure]
+"""How far everybody is, by instance."""
 
 
 async def leave(
@@ -49,15 +39,16 @@ async def leave(
     timeout_s: float = LEAVE_TIMEOUT_S,
     wait: bool = True,
     cancel: bool = False,
-    told: Callable[[Progress], None] = lambda _: None,
-) -> Mapping[str, Departure]:
+    told: Callable[[Going, GroupReport], None] = lambda *_: None,
+) -> Going:
     """Mark instances as leaving, or as staying (`cancel`), then follow until each has left, stays
     or is out of time; by instance. Without `wait`: until the group knows.
 
-    `told` hears of each look. Cancelled, it leaves the group; marks that are in stay in. Raises
-    NotFound for an app that the cluster does not know, UsageError for more instances than a group
-    remembers marks (64) and for a name that is not one worker's, GroupError when the group has not
-    settled, or not taken the marks, in time; ForeignProtocol, WorldError.
+    `told` hears of each look, also of one that is not settled. Cancelled, it leaves the group;
+    marks that are in stay in. Raises NotFound for an app that the cluster does not know, UsageError
+    for more instances than a group remembers marks (64) and for a name that is not one worker's,
+    GroupError when the group has not settled, or not taken the marks, in time; ForeignProtocol,
+    WorldError.
     """
     names = sorted(set(instances))
     if len(names) > MARKS_MAX:
@@ -71,26 +62,30 @@ async def leave(
             "then try again"
         )
     if not cancel:
-        refuse_shared(names, report)
+        departures.refuse_shared(names, report)
     going = {
-        name: begun(name, report, cancels=cancel, now_ms=asked_ms, deadline_ms=deadline_ms)
+        name: departures.begun(
+            name, report, cancels=cancel, now_ms=asked_ms, deadline_ms=deadline_ms
+        )
         for name in names
     }
     while True:
-        told(Progress(going, report))
+        told(going, report)
         taken = await _ask(cluster, clock, app, going, report)
         if not wait:
             if not taken:
                 raise not_taken(app, timeout_s)
-            now_ms = _now_ms(clock)
-            return {name: _believed(departure, now_ms) for name, departure in going.items()}
+            # The group knows; whether it was in time nobody waits to see.
+            state = DepartureState.CANCELLED if cancel else DepartureState.LEAVING
+            asked, now_ms = {n: d for n, d in going.items() if not d.ended}, _now_ms(clock)
+            return going | {n: replace(d, state=state, seen_ms=now_ms) for n, d in asked.items()}
         if all(departure.ended for departure in going.values()):
             return going
         now_ms = _now_ms(clock)
         due_s = [(d.deadline_ms - now_ms) / 1000 for d in going.values() if not d.ended]
         await asyncio.sleep(min(s for s in (LOOK_EVERY_S, *due_s) if s > 0))
         report = (await look(cluster, app)).report
-        going = {name: after(d, report, _now_ms(clock)) for name, d in going.items()}
+        going = {name: departures.after(d, report, _now_ms(clock)) for name, d in going.items()}
 
 
 async def _ask(
@@ -98,21 +93,13 @@ async def _ask(
 ) -> bool:
     """Tell the group what it does not know yet. Whether it knows now."""
     now_ms = _now_ms(clock)
-    wishes = {name: wish(departure, report, now_ms) for name, departure in going.items()}
+    wishes = {name: departures.wish(departure, report, now_ms) for name, departure in going.items()}
     marks = {name: mark for name, mark in wishes.items() if mark is not None}
     if not marks:
         return True
     limit_ms = max(going[name].deadline_ms for name in marks) - now_ms
     going |= {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
     return await tell(cluster, clock, app, marks, max(limit_ms / 1000, LOOK_EVERY_S))
-
-
-def _believed(departure: Departure, now_ms: int) -> Departure:
-    """The group knows; whether it was in time nobody waits to see."""
-    if departure.ended:
-        return departure
-    state = DepartureState.CANCELLED if departure.cancels else DepartureState.LEAVING
-    return replace(departure, state=state, seen_ms=now_ms)
 
 
 def _now_ms(clock: Clock) -> int:

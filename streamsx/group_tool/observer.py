@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from streamsx.assignor.model import Mark
 from streamsx.assignor.observer import observing
 from streamsx.clock import Clock
-from streamsx.errors import ForeignProtocol, GroupError, first_of
+from streamsx.errors import GroupError, first_of
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode, failure
 from streamsx.membership import events as e
@@ -48,20 +48,16 @@ async def tell(
     for session_s in SESSION_TIMEOUTS_S:
         visit = Visit(clock, group, marks, session_s)
         await visit.pay(cluster, give_up_at - clock.now())
-        if visit.refused != ErrorCode.INVALID_SESSION_TIMEOUT:
-            break
-    else:
-        raise failure(ErrorCode.INVALID_SESSION_TIMEOUT, f"group {group}")
-    if visit.refused == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
-        raise ForeignProtocol(
-            f"not a group of streamsx: {group}: its members speak another protocol: "
-            "give the id of an app"
-        )
-    if visit.refused:
-        raise failure(visit.refused, f"group {group}")
-    if not (visit.taken or visit.shown):
-        raise not_taken(group, timeout_s, visit.session.failed)
-    return visit.taken
+        if visit.refused == ErrorCode.INVALID_SESSION_TIMEOUT:
+            continue
+        if visit.refused:
+            foreign = visit.refused == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            advice = "its members speak another protocol: give the id of an app" * foreign
+            raise failure(visit.refused, f"group {group}", advice)
+        if not (visit.taken or visit.shown):
+            raise not_taken(group, timeout_s, visit.session.failed)
+        return visit.taken
+    raise failure(ErrorCode.INVALID_SESSION_TIMEOUT, f"group {group}")
 
 
 class Visit:
@@ -78,21 +74,29 @@ class Visit:
         self._clock, self._marks, self._session_s = clock, marks, session_s
         seat = Seat(observing(marks, nonce=int(clock.wall() * 1000)), ())
         config = MemberConfig(session_timeout_s=session_s)
-        outage = Outage(clock.now, session_s, LOG.debug, UNREACHABLE_S)
+        outage = Outage(session_s, LOG.debug, UNREACHABLE_S)
         self.session = Session(clock, config, group, seat, self._hear, outage)
         self.refused, self.shown, self.taken = 0, False, False
 
     async def pay(self, cluster: Cluster, limit_s: float) -> None:
-        """It has left by then, whatever has happened."""
+        """It has left by then, whatever has happened; also when who waits for it is cancelled: an
+        interrupt may come while a tool leaves the group, and not only before.
+        """
         member = asyncio.create_task(self.session.run(cluster), name="observer")
+        limit = asyncio.get_running_loop().call_later(limit_s, self._leave)
         try:
-            await asyncio.wait([member], timeout=limit_s)
-            self.shown = self.session.member.generation >= 0
-        finally:
+            await asyncio.shield(member)
+        except asyncio.CancelledError:
             self._leave()
-            await to_its_end(member)
+            await member
+            raise
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None
+        finally:
+            limit.cancel()
 
     def _leave(self) -> None:
+        self.shown = self.shown or self.session.member.generation >= 0
         self.session.post(e.Stop(self._clock.now() + LEAVE_S))
 
     def _hear(self, message: e.ControlMessage) -> None:
@@ -109,19 +113,6 @@ class Visit:
                 self.refused = code
             case e.Left(why) if why:
                 LOG.warning("the group waits %g s for this tool: %s", self._session_s, why)
-
-
-async def to_its_end(work: "asyncio.Task[None]") -> None:
-    """Also when who waits for it is cancelled meanwhile: an interrupt may come while a tool leaves
-    the group, and not only before.
-    """
-    try:
-        await asyncio.shield(work)
-    except asyncio.CancelledError:
-        await work
-        raise
-    except BaseExceptionGroup as group:
-        raise first_of(group) from None
 
 
 def not_taken(group: str, timeout_s: float, why: str = "") -> GroupError:

@@ -26,10 +26,9 @@ class Verdict(Enum):
 
 
 GOOD, FIND, PAUSE, REJOIN, IDENTIFY, MOVED, FENCE, FORGET, FATAL, REFUSE, IGNORE = Verdict
-IMPOSSIBLE = None
 
 COLUMNS: tuple[type[Request], ...] = (JoinGroup, SyncGroup, Heartbeat, OffsetCommit)
-TABLE: dict[int, tuple[Verdict | None, ...]] = {
+TABLE: dict[int, tuple[Verdict, ...]] = {
     ErrorCode.NONE: (GOOD, GOOD, GOOD, GOOD),
     ErrorCode.REQUEST_TIMED_OUT: (FIND, FIND, FIND, FIND),
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: (FIND, FIND, FIND, FIND),
@@ -38,8 +37,8 @@ TABLE: dict[int, tuple[Verdict | None, ...]] = {
     ErrorCode.ILLEGAL_GENERATION: (PAUSE, REJOIN, FENCE, FENCE),
     ErrorCode.UNKNOWN_MEMBER_ID: (FORGET, FORGET, FORGET, FORGET),
     ErrorCode.REBALANCE_IN_PROGRESS: (PAUSE, REJOIN, GOOD, MOVED),
-    ErrorCode.MEMBER_ID_REQUIRED: (IDENTIFY, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE),
-    ErrorCode.GROUP_MAX_SIZE_REACHED: (PAUSE, IMPOSSIBLE, IMPOSSIBLE, IMPOSSIBLE),
+    ErrorCode.MEMBER_ID_REQUIRED: (IDENTIFY, FATAL, IGNORE, REFUSE),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (PAUSE, FATAL, IGNORE, REFUSE),
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (PAUSE, PAUSE, IGNORE, REFUSE),
     ErrorCode.INVALID_GROUP_ID: (FATAL, FATAL, FATAL, FATAL),
     ErrorCode.INVALID_SESSION_TIMEOUT: (FATAL, FATAL, FATAL, REFUSE),
@@ -48,7 +47,7 @@ TABLE: dict[int, tuple[Verdict | None, ...]] = {
     ErrorCode.FENCED_INSTANCE_ID: (FATAL, FATAL, FATAL, FATAL),
 }
 OTHERWISE = (FATAL, FATAL, IGNORE, REFUSE)
-"""For what is impossible, INCONSISTENT_GROUP_PROTOCOL, and codes that nobody knows."""
+"""For INCONSISTENT_GROUP_PROTOCOL, and codes that nobody knows."""
 PATIENCE = (PAUSE, PAUSE, IGNORE, FIND)
 """For what is not in the table and may go away by itself."""
 
@@ -76,4 +75,4 @@ def denies(code: int) -> bool:
 def _cell(kind: type[Request], code: int) -> Verdict:
     column = COLUMNS.index(kind)
     row = TABLE.get(code) or (PATIENCE if code in RETRIABLE else OTHERWISE)
-    return row[column] or OTHERWISE[column]
+    return row[column]

@@ -30,12 +30,13 @@ class Calls:
         self._pause_s = PAUSE_MIN_S
 
     def send(
-        self, lane: e.LaneName, timeout_s: float, body: e.Request, *, stable: bool = False
+        self, who: tuple[str, int, bool], lane: e.LaneName, timeout_s: float, body: e.Request
     ) -> None:
+        """`who`: the member's id, its generation, and whether it is in STABLE."""
         assert self._node is not None
         assert not self.flying(lane if lane is e.LaneName.JOIN else type(body))
         number, now = self._box.number(), self._box.now
-        flight = e.SendRequest(number, self._node, lane, timeout_s, body, now, stable)
+        flight = e.SendRequest(number, self._node, lane, timeout_s, body, now, *who)
         self._flights[number] = flight
         self._box.emit(flight)
 
@@ -55,12 +56,9 @@ class Calls:
         a round; that connection says nothing, the heartbeat's breaks": the group would go on
         without us for as long as a round may last.
         """
-        lanes = {
-            flight.lane
-            for flight in self._flights.values()
-            if flight.lane is e.LaneName.JOIN or flight.node != node
-        }
-        return [lane for lane in e.LaneName if lane in lanes and node is not None]
+        flights = self._flights.values() if node is not None else ()
+        lanes = {f.lane for f in flights if f.lane is e.LaneName.JOIN or f.node != node}
+        return [lane for lane in e.LaneName if lane in lanes]
 
     def landed(self, event: e.Reply | e.Disconnected) -> list[e.SendRequest]:
         """What this event ends; nothing, if that was given up before."""

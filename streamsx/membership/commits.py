@@ -63,12 +63,14 @@ class CommitAsked:
 
 
 class Commits:
-    """Of one member, over its whole life. `since`: per owned partition, from which generation on;
-    `flying`: the first of those that wait is under way."""
+    """Of one member, over its whole life. `since`: per owned partition, from which generation on.
+
+    The one in flight is the first of those that wait, until it is answered: whether a connection
+    that broke has brought it nobody knows, and the same offsets follow.
+    """
 
     def __init__(self, box: Effects, since: Mapping[TopicPartition, int]) -> None:
         self._box, self._since = box, since
-        self.flying = False
         self._waiting: deque[CommitAsked] = deque()
 
     @property
@@ -85,21 +87,20 @@ class Commits:
         self._waiting.append(asked)
 
     def next(self, *, stable: bool) -> e.Offsets:
-        """What must be sent now, if anything."""
-        while self._waiting and not self.flying and (stable or not self.refused):
+        """What must be sent now, if anything; nothing is in flight."""
+        while self._waiting and (stable or not self.refused):
             asked = self._waiting[0]
             if self._keeps(asked):
-                self.flying, asked.refused = True, False
+                asked.refused = False
                 return dict(asked.offsets)
             self._waiting.popleft()
         return {}
 
     def answered(self, verdict: Verdict, reply: e.Reply) -> None:
         """The verdict, and the error, are of what is not denied for good."""
-        assert self.flying
-        asked, self.flying = self._waiting[0], False
-        if isinstance(reply.body, e.Committed):
-            asked.leave_out(reply.body.denied)
+        asked = self._waiting[0]
+        if isinstance(reply.body, Mapping):
+            asked.leave_out(reply.body)
         if verdict is Verdict.REFUSE:
             asked.leave_out(dict.fromkeys(asked.offsets, reply.error))
         if verdict is Verdict.GOOD or not asked.offsets:
@@ -109,12 +110,7 @@ class Commits:
             asked.refused = True
             self._box.emit(e.Count("commit-resent-total"))
 
-    def break_off(self) -> None:
-        """Whether the one in flight was taken nobody knows: the same offsets again."""
-        self.flying = False
-
     def fail(self, why: e.Refusal) -> None:
-        self.flying = False
         for asked in self._waiting:
             self._fail(asked, why)
         self._waiting.clear()

@@ -9,7 +9,7 @@ until then.
 Not here: asking, what a plan makes of it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from streamsx.topology.presence import GONE_AFTER_S
 
@@ -19,28 +19,20 @@ class Counts:
     in it.
     """
 
-    def __init__(self, topics: Iterable[str]) -> None:
+    def __init__(self) -> None:
         self.known: dict[str, int] = {}
-        self._topics = tuple(topics)
         self._less_since: dict[str, float] = {}
-
-    @property
-    def complete(self) -> bool:
-        """Something is known of every topic."""
-        return len(self.known) == len(self._topics)
 
     def heard(self, now: float, found: Mapping[str, int]) -> dict[str, int]:
         """What has changed by the newest answer. `found`: partitions of the topics that a broker
         knows, 0 for one that it does not; a topic that is left out was not asked for.
         """
-        before = dict(self.known)
-        for topic in self._topics:
-            count = found.get(topic)
-            if count is None:
-                continue
+        changed = {}
+        for topic, count in found.items():
             if count and count >= self.known.get(topic, 0):
                 self._less_since.pop(topic, None)
             elif now - self._less_since.setdefault(topic, now) < GONE_AFTER_S:
                 continue
-            self.known[topic] = count
-        return {topic: n for topic, n in self.known.items() if before.get(topic) != n}
+            if self.known.get(topic) != count:
+                self.known[topic] = changed[topic] = count
+        return changed

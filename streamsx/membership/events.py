@@ -55,7 +55,6 @@ class Timer(Enum):
 class JoinGroup:
     """`deadline`: until when a leaving member waits for others to take its tasks."""
 
-    member_id: str
     claims: Partitions
     owned_generation: int
     nonce: int
@@ -68,21 +67,16 @@ class JoinGroup:
 class SyncGroup:
     """`assignments`: per member id; of the leader alone, empty from all others."""
 
-    member_id: str
-    generation: int
     assignments: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    member_id: str
-    generation: int
+    """Nothing is said but who says it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
-    member_id: str
-    generation: int
     offsets: Offsets
 
 
@@ -120,12 +114,9 @@ class Synced:
     deadline: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """`denied`: partitions that were refused for good, by Kafka's code; the answer's error is what
-    the others were told."""
-
-    denied: Mapping[TopicPartition, int] = field(default_factory=dict)
+Denied = Mapping[TopicPartition, int]
+"""Of a commit: partitions that were refused for good, by Kafka's code; the answer's error is what
+the others were told."""
 
 
 # Events.
@@ -163,7 +154,7 @@ class Reply:
 
     request: int
     error: int
-    body: Joined | Synced | Committed | None = None
+    body: Joined | Synced | Denied | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +166,13 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Answers `Assign`. With an error the assignments return everybody's claims. `evictions`: which
-    members to remove and when, if this plan is still the newest.
+    """Answers `Assign`. If it `failed`, the assignments return everybody's claims. `evictions`:
+    which members to remove and when, if this plan is still the newest.
     """
 
     request: int
     assignments: Mapping[str, bytes]
-    error: str | None = None
+    failed: bool = False
     evictions: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -196,7 +187,7 @@ class Released:
 @dataclass(frozen=True, slots=True)
 class PartitionsChanged:
     """Source topics that have other partition counts than before; 0: it is gone. The worker is told
-    too, by the session."""
+    too."""
 
     counts: Mapping[str, int]
 
@@ -253,8 +244,8 @@ class Find:
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Unanswered for `timeout_s`, the lane is aborted: `Disconnected`. `stable`: its member was in
-    STABLE when it was sent, `at`."""
+    """Unanswered for `timeout_s`, the lane is aborted: `Disconnected`. Its member was known as
+    `member_id` in this `generation` when it was sent, `at`; `stable`: and in STABLE."""
 
     request: int
     node: int
@@ -262,7 +253,9 @@ class SendRequest:
     timeout_s: float
     body: Request
     at: float
-    stable: bool = False
+    member_id: str
+    generation: int
+    stable: bool
 
 
 @dataclass(frozen=True, slots=True)

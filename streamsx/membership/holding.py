@@ -54,11 +54,6 @@ class Holding:
     def to_be_revoked(self) -> frozenset[TopicPartition]:
         return self.owned - self.assigned
 
-    @property
-    def nothing(self) -> bool:
-        """Nothing is owned, and no commit is under way; one that waits has nothing to commit."""
-        return not self.since and not self.commits.flying
-
     def apply(self, generation: int, synced: e.Synced, *, leader: bool, halting: bool) -> None:
         """An assignment. What must go is asked for first, and nobody waits for it. Who is `halting`
         begins nothing more, and learns nothing."""
@@ -77,7 +72,7 @@ class Holding:
 
     def lose_all(self, why: e.Refusal) -> None:
         self.assigned = NONE
-        self._lose(self.owned, why.value)
+        self._drop(self.owned, why.value)
         self.commits.fail(why)
 
     def released(self, event: e.Released) -> None:
@@ -95,7 +90,7 @@ class Holding:
 
     def expired(self) -> None:
         late = {tp for tp, asked in self.revoking.items() if asked.until <= self._box.now}
-        if self._lose(late, "not released within revoke_timeout"):
+        if self._drop(late, "not released within revoke_timeout"):
             self._box.want("some partitions were not released in time")
 
     def watch(self) -> None:
@@ -110,15 +105,12 @@ class Holding:
         if asked:
             self._box.emit(e.Revoke(asked, number))
 
-    def _lose(self, tps: e.AnyPartitions, why: str) -> e.Partitions:
-        gone = self._drop(tps)
-        if gone:
-            self._box.emit(e.Lost(gone, why))
-        return gone
-
-    def _drop(self, tps: e.AnyPartitions) -> e.Partitions:
+    def _drop(self, tps: e.AnyPartitions, lost: str = "") -> bool:
+        """Whether there was any. `lost`: why the worker must let go of it."""
         gone = tuple(sorted(self.owned & tps))
         for tp in gone:
             del self.since[tp]
             self.revoking.pop(tp, None)
-        return gone
+        if gone and lost:
+            self._box.emit(e.Lost(gone, lost))
+        return bool(gone)

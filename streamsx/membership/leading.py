@@ -25,19 +25,16 @@ TOPICS_EVERY_S = 5.0
 
 
 class Leading:
-    """One per session, on its loop. `deliver` is told of topics with other counts than before."""
+    """One per session, on its loop. `feed` is told of plans, and of topics with other counts than
+    before."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        clock: Clock,
-        seat: Seat,
-        deliver: Callable[[e.PartitionsChanged], None],
+        self, cluster: Cluster, clock: Clock, seat: Seat, feed: Callable[[e.Event], None]
     ) -> None:
-        self._cluster, self._clock, self._seat, self._deliver = cluster, clock, seat, deliver
-        self._counts = Counts(seat.topics)
+        self._cluster, self._clock, self._seat, self._feed = cluster, clock, seat, feed
+        self._counts = Counts()
 
-    async def plan(self, asked: e.Assign) -> e.Planned:
+    async def plan(self, asked: e.Assign) -> None:
         """Who runs what, as of now, by who led when it was asked: counts may take a while, and a
         member that is fenced meanwhile has no id any more."""
         await self._refresh_counts()
@@ -55,45 +52,37 @@ class Leading:
             LOG.debug("plan task=%s %s: %s", decision.task, decision.decision, decision.why)
         zero = wall_s - self._clock.now()
         ends = {member: at_ms / 1000 - zero for member, at_ms in outcome.evictions.items()}
-        error = outcome.error.name if outcome.error else None
-        return e.Planned(asked.request, outcome.assignments, error, ends)
+        self._feed(e.Planned(asked.request, outcome.assignments, bool(outcome.error), ends))
 
-    async def watch(self, feed: Callable[[e.Event], None]) -> None:
+    async def watch(self) -> None:
         """Until cancelled: whoever leads has to plan with new counts."""
         while self._seat.topics:
             await asyncio.sleep(TOPICS_EVERY_S)
-            if changed := await self._look():
-                feed(changed)
+            await self._look()
 
     async def _refresh_counts(self) -> None:
         """Fresh, and patient while a topic was just created."""
+        known, topics = self._counts.known, self._seat.topics
         give_up_at = self._clock.now() + METADATA_WAIT_S
         await self._look()
-        while not self._counts.complete and self._clock.now() < give_up_at:
+        while len(known) < len(topics) and self._clock.now() < give_up_at:
             await asyncio.sleep(METADATA_RETRY_S)
             await self._look()
 
-    async def _look(self) -> e.PartitionsChanged | None:
-        """What has changed, of which the worker is told."""
+    async def _look(self) -> None:
+        """A topic that cannot be asked for is neither there nor gone."""
         cluster, topics = self._cluster, self._seat.topics
         if not topics:
-            return None
+            return
         try:
             await cluster.follow(topics)
             await cluster.refresh()
         except BrokerUnreachable:
-            return None  # what is known stands
-        counts = self._counts.heard(self._clock.now(), self._found())
-        for topic in (topic for topic, count in counts.items() if not count):
+            return  # what is known stands
+        answered = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        found = {t: cluster.partitions(t) for t in topics if cluster.error(t) in answered}
+        changed = self._counts.heard(self._clock.now(), found)
+        for topic in (topic for topic, count in changed.items() if not count):
             LOG.warning("source topic gone: %s: what reads it waits until it is there again", topic)
-        if not counts:
-            return None
-        changed = e.PartitionsChanged(counts)
-        self._deliver(changed)
-        return changed
-
-    def _found(self) -> dict[str, int]:
-        """A topic that cannot be asked for is neither there nor gone."""
-        known = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        cluster, topics = self._cluster, self._seat.topics
-        return {t: cluster.partitions(t) for t in topics if cluster.error(t) in known}
+        if changed:
+            self._feed(e.PartitionsChanged(changed))

@@ -40,8 +40,7 @@ the plan, static and eager members.
 """
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 
@@ -71,7 +70,6 @@ class Cue(Enum):
 
     CUT = "the join lane's request is over, and nobody has said what became of it"
     WISH = "there is something that the leader must hear"
-    NOTHING_LEFT = "it leaves, and nothing is owned or under way"
 
 
 class Unmoved(Enum):
@@ -99,7 +97,6 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     e.Disconnected:                  (OUT,     JOINING, SYNCING, STABLE,  GONE, "_cut"),
     Cue.CUT:                         (_,       JOINING, JOINING, _,       _,    "_calls.find"),
     Cue.WISH:                        (_,       _,       _,       JOINING, _,    "_anew"),
-    Cue.NOTHING_LEFT:                (GONE,    GONE,    GONE,    GONE,    _,    "_go"),
     # The round.
     (e.JoinGroup, Verdict.IDENTIFY): (_,       JOINING, _,       _,       _,    "_named"),
     (e.JoinGroup, Verdict.GOOD):     (_,       SYNCING, _,       _,       _,    "_joined"),
@@ -116,7 +113,7 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     # does, anew.
     e.Want:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.heard"),
     e.Ready:                         (_,       _,       _,       STABLE,  _,    "_ready"),
-    e.PartitionsChanged:             (_,       _,       SYNCING, STABLE,  _,    "_regrown"),
+    e.PartitionsChanged:             (OUT,     JOINING, SYNCING, STABLE,  _,    "_regrown"),
     e.Timer.COLLECT:                 (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.collected"),
     e.Timer.EVICT:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_evict"),
     # What is ours, and for how long.
@@ -163,7 +160,7 @@ class Member:
     """`state`, `holding`, `leaving`, `lease` and the ids are there to be read."""
 
     def __init__(self, config: MemberConfig) -> None:
-        self.config, self.state = config, OUT
+        self.state = OUT
         self.member_id, self.generation, self.owned_generation = "", -1, -1
         self.leader, self.nonce = False, 0
         self._box = Effects()
@@ -181,6 +178,7 @@ class Member:
         self._round: e.JoinGroup | None = None
         """What was said in this round, to be said again; None: a new one is to be opened."""
         self._round_s = config.rebalance_timeout_s + ROUND_SLACK_S
+        self._try_s = config.session_timeout_s / TRIES_PER_SESSION
 
     def step(self, now: float, event: e.Event) -> list[e.Effect]:
         """Raises InvalidTransition, with the story, for an event that the state does not know."""
@@ -208,15 +206,17 @@ class Member:
         """What the state asks for, whatever the event was."""
         if self.state is GONE:
             return
-        if self.leaving and self.holding.nothing:
+        commits = self._calls.flying(e.OffsetCommit)
+        if self.leaving and not (self.holding.owned or commits):
             self._part()
             return
         joins = not self.leaving.halting or self._commits.refused
         if self._box.wish is not None and joins:
             self._fire(Cue.WISH)
         self._enter()
-        if self._calls.known and self.generation >= 0 and self.state is not SYNCING:
-            self._send_commit()
+        may = self._calls.known and self.generation >= 0 and self.state is not SYNCING
+        if may and not commits and (offsets := self._commits.next(stable=self.state is STABLE)):
+            self._ask(e.LaneName.BEAT, self._try_s, e.OffsetCommit(offsets))
         self._evict()
         self.holding.watch()
 
@@ -243,7 +243,6 @@ class Member:
         elif event.lane is e.LaneName.JOIN:
             self._fire(Cue.CUT)
         else:
-            self._commits.break_off()
             self._calls.find()
 
     def _replied(self, event: e.Reply) -> None:
@@ -251,7 +250,7 @@ class Member:
             if self.state is GONE:
                 self._farewell_over(event.error)
             elif isinstance(flight.body, e.Heartbeat | e.OffsetCommit):
-                self._heard(flight, flight.body, event)
+                self._heard(flight, event)
             elif not isinstance(flight.body, e.LeaveGroup):  # of others: nobody waits for it
                 self._answered(flight, event)
 
@@ -269,19 +268,18 @@ class Member:
         if self._predecessor is not None:
             gone = e.LeaveGroup((self._predecessor,), "its process has ended")
             self._predecessor = None
-            self._calls.send(e.LaneName.JOIN, PREDECESSOR_S, gone)
+            self._ask(e.LaneName.JOIN, PREDECESSOR_S, gone)
             return
         self._round = self._round or self._opened()
-        again = replace(self._round, member_id=self.member_id)
-        self._calls.send(e.LaneName.JOIN, self._round_s, again)
+        self._ask(e.LaneName.JOIN, self._round_s, self._round)
 
     def _opened(self) -> e.JoinGroup:
         reason = self._box.taken()
         self.nonce += 1
         self.lease.calm()
         self._box.emit(e.Joining(self.generation, reason))
-        who = (self.member_id, tuple(sorted(self.holding.owned)), self.owned_generation, self.nonce)
-        return e.JoinGroup(*who, bool(self.leaving), self.leaving.deadline, reason)
+        claims = (tuple(sorted(self.holding.owned)), self.owned_generation, self.nonce)
+        return e.JoinGroup(*claims, bool(self.leaving), self.leaving.deadline, reason)
 
     def _anew(self, code: int = 0) -> None:
         """Of several reasons the first is told."""
@@ -318,20 +316,16 @@ class Member:
             self._asked = self._box.number()
             self._box.emit(e.Assign(self._asked, self.member_id, self.generation, joined.members))
         else:
-            self._sync({})
+            self._ask(e.LaneName.JOIN, self._round_s, e.SyncGroup({}))
 
     def _planned(self, event: e.Planned) -> None:
         """One that failed is tried again; one of a round that is over says nothing."""
         if event.request == self._asked:
             self._asked, self._evictions = None, dict(event.evictions)
-            if event.error is not None:
+            if event.failed:
                 self._box.emit(e.Count("failed-rebalance-total"))
                 self._box.want("the assignment failed", REPLAN_S)
-            self._sync(event.assignments)
-
-    def _sync(self, assignments: Mapping[str, bytes]) -> None:
-        body = e.SyncGroup(self.member_id, self.generation, assignments)
-        self._calls.send(e.LaneName.JOIN, self._round_s, body)
+            self._ask(e.LaneName.JOIN, self._round_s, e.SyncGroup(event.assignments))
 
     def _pause(self, code: int) -> None:
         full = code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -353,28 +347,22 @@ class Member:
         if self.generation >= 0:
             self.lease.beat()
             if self._calls.known and not self._calls.flying(e.Heartbeat):
-                self._ask(e.Heartbeat(self.member_id, self.generation))
+                self._ask(e.LaneName.BEAT, self._try_s, e.Heartbeat())
 
-    def _send_commit(self) -> None:
-        if offsets := self._commits.next(stable=self.state is STABLE):
-            self._ask(e.OffsetCommit(self.member_id, self.generation, offsets))
+    def _ask(self, lane: e.LaneName, timeout_s: float, body: e.Request) -> None:
+        who = self.member_id, self.generation, self.state is STABLE
+        self._calls.send(who, lane, timeout_s, body)
 
-    def _ask(self, body: e.Heartbeat | e.OffsetCommit) -> None:
-        timeout_s = self.config.session_timeout_s / TRIES_PER_SESSION
-        self._calls.send(e.LaneName.BEAT, timeout_s, body, stable=self.state is STABLE)
-
-    def _heard(
-        self, flight: e.SendRequest, body: e.Heartbeat | e.OffsetCommit, event: e.Reply
-    ) -> None:
-        current = body.generation == self.generation
+    def _heard(self, flight: e.SendRequest, event: e.Reply) -> None:
+        current = flight.generation == self.generation
         stable = current and self.state is STABLE
-        what = verdict(body, event.error, stayed=stable and flight.stable)
+        what = verdict(flight.body, event.error, stayed=stable and flight.stable)
         if what is Verdict.GOOD:
             self._calls.well()
             self.lease.contact(flight.at)
         if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             self._box.want("the group is rebalancing")
-        if isinstance(body, e.OffsetCommit):
+        if isinstance(flight.body, e.OffsetCommit):
             self._commits.answered(what, event)
         if what is Verdict.FIND:
             self._calls.find()
@@ -386,8 +374,10 @@ class Member:
     def _ready(self, _: e.Ready) -> None:
         self._box.want("learner ready", COLLECT_S)
 
-    def _regrown(self, _: e.PartitionsChanged) -> None:
-        if self.leader:
+    def _regrown(self, event: e.PartitionsChanged) -> None:
+        """A plan that is being made, or has yet to be, has them."""
+        self._box.emit(event)
+        if self.leader and self._asked is None and self.state in (SYNCING, STABLE):
             self._box.want("topics changed")
 
     def _evict(self) -> None:
@@ -397,7 +387,7 @@ class Member:
         if late and self._calls.known and not self._calls.flying(e.LeaveGroup):
             self._evictions = {member: at for member, at in ends.items() if at > now}
             gone = e.LeaveGroup(late, "it did not leave by its deadline")
-            self._calls.send(e.LaneName.BEAT, LEAVE_S, gone)
+            self._ask(e.LaneName.BEAT, LEAVE_S, gone)
         self._box.first(e.Timer.EVICT, (at for at in ends.values() if at > now))
 
     # Out.
@@ -408,9 +398,10 @@ class Member:
         self.holding.release_all()
 
     def _part(self) -> None:
-        """Who has asked for a name waits a moment for it: the group waits for whomever it named."""
+        """Nothing is owned or being committed: its time is over. Who has asked for a name waits a
+        moment for it: the group waits for whomever it named."""
         if self.member_id or not self._calls.flying(e.JoinGroup):
-            self._fire(Cue.NOTHING_LEFT)
+            self._fire(e.Timer.STOP)
         else:
             self.leaving.wait(self._box.now - self._calls.waited_s(e.LaneName.JOIN) + DEAF_S)
 
@@ -431,7 +422,7 @@ class Member:
         self._lose(why)
         self._last = last
         if listens and self.member_id and self._calls.known:
-            self._calls.send(e.LaneName.BEAT, LEAVE_S, e.LeaveGroup((self.member_id,), "done"))
+            self._ask(e.LaneName.BEAT, LEAVE_S, e.LeaveGroup((self.member_id,), "done"))
         else:
             self._box.emit(last)
 

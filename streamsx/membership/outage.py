@@ -14,32 +14,26 @@ class Outage:
     """Of one member. `warn` is given what is to be said; what lasts for `limit_s` is raised."""
 
     def __init__(
-        self,
-        now: Callable[[], float],
-        session_timeout_s: float,
-        warn: Callable[[str], None],
-        limit_s: float = math.inf,
+        self, session_timeout_s: float, warn: Callable[[str], None], limit_s: float = math.inf
     ) -> None:
-        self._now, self._session_s, self._warn = now, session_timeout_s, warn
-        self._limit_s = limit_s
+        self._session_s, self._warn, self._limit_s = session_timeout_s, warn, limit_s
         self._away_since = self._suspended_since = math.inf
         self._tell_at = -math.inf
 
-    def failed(self, why: WorldError) -> None:
+    def failed(self, now: float, why: WorldError) -> None:
         """Nobody has said who coordinates the group."""
-        now = self._now()
         self._away_since = min(self._away_since, now)
-        if now >= self._away_since + self._limit_s:
+        away_s = now - self._away_since
+        if away_s >= self._limit_s:
             raise why
         if now >= self._tell_at:
             self._tell_at = now + TELL_EVERY_S
-            away_s = now - self._away_since
             self._warn(f"broker_away for {away_s:.0f} s: {why}: asking until one answers")
 
-    def found(self) -> None:
+    def found(self, now: float) -> None:
         """Somebody has."""
         if self._away_since < math.inf:
-            self._warn(f"broker_back after {self._now() - self._away_since:.0f} s")
+            self._warn(f"broker_back after {now - self._away_since:.0f} s")
         self._away_since, self._tell_at = math.inf, -math.inf
 
     def leased(self, now: float, until: float) -> None:

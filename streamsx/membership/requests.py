@@ -28,47 +28,41 @@ def leave(group: str, *member_ids: str) -> dict[str, Any]:
 
 
 def request(
-    group: str, config: MemberConfig, protocol: str, body: e.Request, word: bytes = b""
+    group: str, config: MemberConfig, protocol: str, send: e.SendRequest, word: bytes = b""
 ) -> tuple[Api, dict[str, Any]]:
     """`word`: the Subscription of a JoinGroup."""
-    if isinstance(body, e.LeaveGroup):
-        return Api.LEAVE_GROUP, leave(group, *body.member_ids)
-    who = identity(group, body.member_id)
-    match body:
-        case e.JoinGroup():
+    who, generation = identity(group, send.member_id), send.generation
+    match send.body:
+        case e.LeaveGroup(member_ids):
+            return Api.LEAVE_GROUP, leave(group, *member_ids)
+        case e.JoinGroup(reason=reason):
             return Api.JOIN_GROUP, who | {
                 "session_timeout": int(config.session_timeout_s * 1000),
                 "rebalance_timeout": int(config.rebalance_timeout_s * 1000),
                 "protocol_type": PROTOCOL_TYPE,
                 "protocols": [{"name": protocol, "metadata": word}],
-                "reason": body.reason,
+                "reason": reason,
             }
-        case e.SyncGroup():
-            given = [{"member_id": m, "assignment": a} for m, a in body.assignments.items()]
-            return Api.SYNC_GROUP, who | {
-                "generation_id": body.generation,
-                "protocol_type": PROTOCOL_TYPE,
-                "protocol_name": protocol,
-                "assignments": given,
-            }
+        case e.SyncGroup(assignments):
+            given = [{"member_id": m, "assignment": a} for m, a in assignments.items()]
+            return Api.SYNC_GROUP, who | {"generation_id": generation, "assignments": given}
         case e.Heartbeat():
-            return Api.HEARTBEAT, who | {"generation_id": body.generation}
-        case e.OffsetCommit():
+            return Api.HEARTBEAT, who | {"generation_id": generation}
+        case e.OffsetCommit(offsets):
+            topics = by_topic((tp, _committed(tp, *offsets[tp])) for tp in sorted(offsets))
             return Api.OFFSET_COMMIT, who | {
-                "generation_id_or_member_epoch": body.generation,
-                "topics": by_topic(
-                    (
-                        tp,
-                        {
-                            "partition_index": tp.partition,
-                            "committed_offset": offset,
-                            "committed_leader_epoch": NO_EPOCH,
-                            "committed_metadata": metadata,
-                        },
-                    )
-                    for tp, (offset, metadata) in sorted(body.offsets.items())
-                ),
+                "generation_id_or_member_epoch": generation,
+                "topics": topics,
             }
+
+
+def _committed(tp: TopicPartition, offset: int, metadata: str) -> dict[str, Any]:
+    return {
+        "partition_index": tp.partition,
+        "committed_offset": offset,
+        "committed_leader_epoch": NO_EPOCH,
+        "committed_metadata": metadata,
+    }
 
 
 def joined(number: int, reply: Any) -> e.Reply:
@@ -87,7 +81,7 @@ def committed(number: int, reply: Any) -> e.Reply:
     }
     denied = {tp: code for tp, code in codes.items() if denies(code)}
     error = next((code for tp, code in codes.items() if code and tp not in denied), 0)
-    return e.Reply(number, error, e.Committed(denied))
+    return e.Reply(number, error, denied)
 
 
 def left(number: int, reply: Any) -> e.Reply:

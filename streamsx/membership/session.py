@@ -34,7 +34,6 @@ from streamsx.membership.outage import Outage
 from streamsx.membership.seat import Seat
 
 LOG = logging.getLogger("streamsx")
-FIND_RETRY_S = 0.1
 
 
 class _Over(Exception):
@@ -85,12 +84,12 @@ class Session:
         dead process that kept it where this one does. Raises what `outage` does not bear."""
         self._cluster, self._over = cluster, asyncio.Event()
         self._lanes = {which: self._lane(which) for which in e.LaneName}
-        self._leading = Leading(cluster, self._clock, self.seat, self._deliver)
+        self._leading = Leading(cluster, self._clock, self.seat, self._feed)
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for which, lane in self._lanes.items():
                     self._begin(lane.run(), f"lane {which.value}")
-                self._begin(self._leading.watch(self._feed), "watch topics")
+                self._begin(self._leading.watch(), "watch topics")
                 self._feed(e.Start(predecessor))
                 self._loop = asyncio.get_running_loop()
                 self._heard()
@@ -129,7 +128,7 @@ class Session:
             case e.Close(lane):
                 self._lanes[lane].close()
             case e.Assign():
-                self._begin(self._assign(effect), "assign")
+                self._begin(self._leading.plan(effect), "assign")
             case e.Remember(member_id):
                 self._keep(member_id)
             case e.Count(metric, why):
@@ -157,15 +156,11 @@ class Session:
     async def _find(self) -> None:
         try:
             node: int | None = await self._cluster.coordinator(self._group)
-            self._outage.found()
+            self._outage.found(self._clock.now())
         except WorldError as error:
-            self._outage.failed(error)
-            await asyncio.sleep(FIND_RETRY_S)
+            self._outage.failed(self._clock.now(), error)
             node = None
         self._feed(e.Found(node))
-
-    async def _assign(self, asked: e.Assign) -> None:
-        self._feed(await self._leading.plan(asked))
 
     # -- requests
 
@@ -173,7 +168,7 @@ class Session:
         body = send.body
         word = self.seat.word(body, self._zero()) if isinstance(body, e.JoinGroup) else b""
         protocol = self.seat.assignor.name
-        api, fields = requests.request(self._group, self._config, protocol, body, word)
+        api, fields = requests.request(self._group, self._config, protocol, send, word)
 
         async def ask(connection: Connection) -> None:
             compile_codecs(connection)

@@ -15,7 +15,7 @@ from streamsx.clock import SystemClock
 from streamsx.errors import NotFound, UsageError
 from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.group_tool.look import look, settled
-from streamsx.group_tool.marking import Progress, leave
+from streamsx.group_tool.marking import Going, leave
 from streamsx.kafka.cluster import Cluster
 from streamsx.membership import events as e
 from streamsx.membership.events import ControlMessage, IsLeaving, Joining, OnAssignment
@@ -47,7 +47,7 @@ class Peer:
             (TOPIC,),
         )
         config = MemberConfig(heartbeat_interval_s=0.1)
-        outage = Outage(CLOCK.now, 45, LOG.warning)
+        outage = Outage(45, LOG.warning)
         self.session = Session(CLOCK, config, APP, seat, self.hear, outage)
         self.bootstrap = bootstrap
         self.thread = threading.Thread(target=lambda: asyncio.run(self.run()))
@@ -145,15 +145,15 @@ def brief(departures: dict[str, Departure]) -> dict[str, tuple[str, int, int]]:
 
 def test_who_is_asked_leaves_when_others_have_learned_its_tasks(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
-        seen: list[Progress] = []
+        seen: list[Going] = []
 
-        found = await ask(cluster, "b", told=seen.append)
+        found = await ask(cluster, "b", told=lambda going, _: seen.append(dict(going)))
 
         assert brief(found) == {"b": ("left", 2, 0)}
         assert found["b"].ms < 3_000
         assert group["b"].told(e.Left)
         assert await shares(cluster) == [3, 3]
-        assert [progress.departures["b"].state for progress in (seen[0], seen[-1])] == [
+        assert [going["b"].state for going in (seen[0], seen[-1])] == [
             DepartureState.LEAVING, DepartureState.LEFT,
         ]  # fmt: skip
 

@@ -366,7 +366,7 @@ def test_a_task_that_may_not_be_committed_is_handed_over_without_it() -> None:
 def test_a_batch_that_stays_damaged_holds_up_its_partition_only() -> None:
     """It ended its worker, and then the next one."""
     with group(rate=40.0) as made:
-        for _ in range(60):
+        for _ in range(120):
             made.nodes.damage(WORDS)
         made.run_until(60.0)
         assert told(made, "nothing behind it is read")

@@ -1,6 +1,7 @@
 """What asyncio calls may not fail unheard, if it is ours; everything else is its owner's affair."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -8,7 +9,7 @@ import pytest
 
 from streamsx.errors import InvalidTransition
 from streamsx.lifecycle.task import Event, Life
-from streamsx.loops import guarded, run
+from streamsx.loops import guarded, run, system_thread
 from streamsx.model import Role, TaskId
 
 Planted = Callable[[asyncio.AbstractEventLoop], object]
@@ -132,3 +133,54 @@ def test_the_handler_of_before_is_back_afterwards() -> None:
         assert loop.get_exception_handler() is None
 
     asyncio.run(within())
+
+
+# A thread with an event loop, as a worker has one for its group.
+
+
+def test_it_runs_under_its_name_and_its_end_is_told() -> None:
+    heard: list[str] = []
+
+    async def main() -> None:
+        heard.append(threading.current_thread().name)
+        await asyncio.sleep(0)
+
+    async def caller() -> None:
+        over = system_thread("control", main)
+        assert not over.done()
+        await over
+        heard.append(threading.current_thread().name)
+
+    asyncio.run(caller())
+    assert heard == ["control", "MainThread"]
+
+
+@pytest.mark.parametrize("why", [ValueError("a bug"), asyncio.CancelledError()], ids=repr)
+def test_what_ends_it_is_told(why: BaseException) -> None:
+    async def main() -> None:
+        raise why
+
+    async def caller() -> BaseException | None:
+        over = system_thread("control", main)
+        await asyncio.wait([over])
+        return over.exception()
+
+    assert asyncio.run(caller()) is why
+
+
+def test_nobody_need_wait_for_it() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        begun.set()
+        go_on.wait()
+
+    async def caller() -> None:
+        _ = system_thread("control", main)
+
+    asyncio.run(caller())
+    assert begun.wait(5)
+    before = threading.active_count()
+    go_on.set()
+    while threading.active_count() == before:
+        pass

@@ -30,10 +30,8 @@ from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.kafka.wire import Api
-from streamsx.membership import events as e
 from streamsx.membership import member as machine
 from streamsx.membership import requests
-from streamsx.membership.member import MemberConfig
 from streamsx.model import TopicPartition
 from tests.support.scripted_broker import NODE, Answer, Asked, ScriptedBroker
 
@@ -83,9 +81,11 @@ class Worker:
                 metadata, {"in": 2}, leader=self.id, generation=joined.generation_id, now_ms=10
             )
             given = outcome.assignments
-        sync = e.SyncGroup(self.id, joined.generation_id, given)
-        api, fields = requests.request(GROUP, MemberConfig(), self.protocol, sync)
-        synced = await connection.ask(api, fields)
+        body = requests.identity(GROUP, self.id) | {
+            "generation_id": joined.generation_id,
+            "assignments": [{"member_id": m, "assignment": a} for m, a in given.items()],
+        }
+        synced = await connection.ask(Api.SYNC_GROUP, body)
         assert not synced.error_code
         assignment = Assignment.read(bytes(synced.assignment))
         self.view = self.assignor.on_assignment(assignment.user_data)
@@ -210,7 +210,9 @@ def test_a_group_of_another_program_is_refused(tmp_path: Path) -> None:
 
         with pytest.raises(ForeignProtocol, match="protocol 'range': give the id of an app"):
             await look.look(cluster, GROUP)
-        with pytest.raises(ForeignProtocol, match="not a group of streamsx: shop"):
+        with pytest.raises(
+            ForeignProtocol, match="group shop: its members speak another protocol: give the id"
+        ):
             await tool(cluster)
 
     embedded(story, tmp_path)

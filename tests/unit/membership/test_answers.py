@@ -6,10 +6,10 @@ from streamsx.kafka.errors import ErrorCode
 from streamsx.membership import events as e
 from streamsx.membership.answers import COLUMNS, TABLE, Verdict, denies, verdict
 
-JOIN = e.JoinGroup("m1", (), -1, 1, False, None, "")
-SYNC = e.SyncGroup("m1", 1, {})
-BEAT = e.Heartbeat("m1", 1)
-COMMIT = e.OffsetCommit("m1", 1, {})
+JOIN = e.JoinGroup((), -1, 1, False, None, "")
+SYNC = e.SyncGroup({})
+BEAT = e.Heartbeat()
+COMMIT = e.OffsetCommit({})
 ALL: tuple[e.Request, ...] = (JOIN, SYNC, BEAT, COMMIT)
 
 V = Verdict

@@ -7,9 +7,10 @@ from streamsx.membership.calls import JITTER, PAUSE_MAX_S, PAUSE_MIN_S, Calls
 from streamsx.membership.effects import Effects
 
 BEAT, JOIN = e.LaneName.BEAT, e.LaneName.JOIN
-SYNC = e.SyncGroup("m1", 1, {})
-HEARTBEAT = e.Heartbeat("m1", 1)
-COMMIT = e.OffsetCommit("m1", 1, {})
+SYNC = e.SyncGroup({})
+HEARTBEAT = e.Heartbeat()
+COMMIT = e.OffsetCommit({})
+WHO = "m1", 1, True
 
 
 @pytest.fixture
@@ -47,8 +48,11 @@ def test_a_coordinator_that_nobody_knows_is_looked_for_again(box: Effects, calls
     assert box.out == [e.Find(), e.Arm(e.Timer.FIND, PAUSE_MIN_S)]
     assert not calls.known
     calls.found(2)
-    calls.send(BEAT, 1.0, HEARTBEAT)
-    assert (calls.known, box.out[-1]) == (True, e.SendRequest(1, 2, BEAT, 1.0, HEARTBEAT, 0.0))
+    calls.send(WHO, BEAT, 1.0, HEARTBEAT)
+    assert (calls.known, box.out[-1]) == (
+        True,
+        e.SendRequest(1, 2, BEAT, 1.0, HEARTBEAT, 0.0, *WHO),
+    )
 
 
 def test_pauses_double_up_to_the_longest_until_all_is_well(box: Effects) -> None:
@@ -62,16 +66,16 @@ def test_pauses_double_up_to_the_longest_until_all_is_well(box: Effects) -> None
 
 
 def test_a_lane_for_joins_has_one_request_and_the_other_one_of_each_kind(calls: Calls) -> None:
-    calls.send(JOIN, 1.0, SYNC)
-    calls.send(BEAT, 1.0, HEARTBEAT)
+    calls.send(WHO, JOIN, 1.0, SYNC)
+    calls.send(WHO, BEAT, 1.0, HEARTBEAT)
     assert calls.flying(JOIN)
     assert calls.flying(e.Heartbeat)
     assert not calls.flying(e.OffsetCommit)
-    calls.send(BEAT, 1.0, COMMIT)
+    calls.send(WHO, BEAT, 1.0, COMMIT)
     with pytest.raises(AssertionError):
-        calls.send(BEAT, 1.0, HEARTBEAT)
+        calls.send(WHO, BEAT, 1.0, HEARTBEAT)
     with pytest.raises(AssertionError):
-        calls.send(JOIN, 1.0, e.LeaveGroup(("m0",), ""))
+        calls.send(WHO, JOIN, 1.0, e.LeaveGroup(("m0",), ""))
 
 
 def test_an_answer_ends_its_request_and_a_broken_connection_all_of_its_lane(
@@ -80,7 +84,7 @@ def test_an_answer_ends_its_request_and_a_broken_connection_all_of_its_lane(
     sent: list[tuple[e.LaneName, e.Request]] = [(JOIN, SYNC), (BEAT, HEARTBEAT), (BEAT, COMMIT)]
     for lane, body in sent:
         box.now += 1.0
-        calls.send(lane, 1.0, body, stable=lane is BEAT)
+        calls.send(WHO, lane, 1.0, body)
     (landed,) = calls.landed(e.Reply(2, 0))
     assert (landed.body, landed.at, landed.stable, landed.node) == (HEARTBEAT, 2.0, True, 1)
     assert calls.landed(e.Reply(2, 0)) == []
@@ -95,9 +99,9 @@ def test_how_long_a_lane_is_silent_counts_from_its_oldest_request(
 ) -> None:
     box.now = 3.0
     assert calls.waited_s(BEAT) == 0
-    calls.send(BEAT, 1.0, HEARTBEAT)
+    calls.send(WHO, BEAT, 1.0, HEARTBEAT)
     box.now = 5.0
-    calls.send(BEAT, 1.0, COMMIT)
+    calls.send(WHO, BEAT, 1.0, COMMIT)
     box.now = 6.0
     assert (calls.waited_s(BEAT), calls.waited_s(JOIN)) == (3.0, 0)
 
@@ -109,6 +113,6 @@ def test_what_was_asked_before_it_was_looked_for_is_doubted(
     calls: Calls, node: int | None, doubtful: list[e.LaneName]
 ) -> None:
     """On the lane for joins wherever it was found; on the other one if that is elsewhere."""
-    calls.send(BEAT, 1.0, HEARTBEAT)
-    calls.send(JOIN, 1.0, SYNC)
+    calls.send(WHO, BEAT, 1.0, HEARTBEAT)
+    calls.send(WHO, JOIN, 1.0, SYNC)
     assert calls.doubtful(node) == doubtful

@@ -53,7 +53,7 @@ class Group:
     def __init__(self, broker: ScriptedBroker, cluster: Cluster) -> None:
         self.broker = broker
         self.changes: asyncio.Queue[dict[str, int]] = asyncio.Queue()
-        self.replans = asyncio.Semaphore(0)
+        self.plans: list[e.Planned] = []
         assignor = StreamsPartitionAssignor(
             MemberAtJoin("", "m", bytes(16).hex(), version="0.1.0"),
             Rules(),
@@ -64,18 +64,25 @@ class Group:
             cluster,
             Steps(),
             self.seat,
-            lambda counted: self.changes.put_nowait(dict(counted.counts)),
+            self.feed,
         )
 
     async def given(self) -> set[str]:
         """What the only member gets by a plan of now."""
-        plan = await self.leading.plan(ASKED)
-        assert plan.error is None
+        plan = await self.plan()
+        assert not plan.failed
         return {str(tp) for tp in Assignment.read(plan.assignments["m1"]).partitions}
 
+    async def plan(self) -> e.Planned:
+        await self.leading.plan(ASKED)
+        return self.plans.pop()
+
     def feed(self, event: e.Event) -> None:
-        assert isinstance(event, e.PartitionsChanged)
-        self.replans.release()
+        if isinstance(event, e.PartitionsChanged):
+            self.changes.put_nowait(dict(event.counts))
+        else:
+            assert isinstance(event, e.Planned)
+            self.plans.append(event)
 
 
 @asynccontextmanager
@@ -84,7 +91,7 @@ async def group(topics: dict[str, int]) -> AsyncIterator[Group]:
         cluster = Cluster(broker.bootstrap)
         await cluster.start()
         made = Group(broker, cluster)
-        watching = asyncio.create_task(made.leading.watch(made.feed))
+        watching = asyncio.create_task(made.leading.watch())
         try:
             yield made
         finally:
@@ -109,7 +116,6 @@ def test_growth_is_seen_and_planned() -> None:
         assert await group.changes.get() == {"a": 2, "b": 1}
         group.broker.topics["b"] = 3
         assert await group.changes.get() == {"b": 3}
-        await group.replans.acquire()
         assert await group.given() == {"a-0", "a-1", "b-0", "b-1", "b-2"}
 
     run(story, a=2, b=1)
@@ -124,23 +130,21 @@ def test_a_topic_that_is_gone_makes_one_plan_and_one_line_and_another_when_it_is
         del group.broker.topics["b"]
         assert await group.given() == {"a-0", "a-1", "b-0"}, "not at the first look"
         assert await group.changes.get() == {"b": 0}
-        await group.replans.acquire()
         assert await group.given() == {"a-0", "a-1"}
         group.broker.topics["b"] = 1
         assert await group.changes.get() == {"b": 1}
-        await group.replans.acquire()
         assert await group.given() == {"a-0", "a-1", "b-0"}
         gone = [(line.levelname, line.getMessage()) for line in caplog.records]
         why = "source topic gone: b: what reads it waits until it is there again"
         assert gone == [("WARNING", why)]
-        assert group.replans.locked()
+        assert group.changes.empty()
 
     run(story, a=2, b=1)
 
 
 def test_a_topic_that_was_never_there_is_waited_for_a_little_and_then_planned_without() -> None:
     async def story(group: Group) -> None:
-        assert (await group.leading.plan(ASKED)).error == "SOURCE_TOPIC_MISSING"
+        assert (await group.plan()).failed
         while "b" not in await group.changes.get():
             pass
         assert await group.given() == {"a-0", "a-1"}
@@ -197,8 +201,8 @@ def test_a_leader_hears_when_to_remove_whom_in_its_own_time() -> None:
 
     async def story(group: Group) -> None:
         group.seat.given(told, 1e9)
-        plan = await group.leading.plan(ASKED)
-        assert (plan.request, plan.error) == (1, None)
+        plan = await group.plan()
+        assert (plan.request, plan.failed) == (1, False)
         assert plan.evictions == {"m1": pytest.approx(25.0, abs=1.0)}
 
     run(story, a=1, b=1)

@@ -32,7 +32,7 @@ def test_a_new_id_is_remembered_before_it_is_used(play: Plays) -> None:
     group.begin()
     effects = group.answer(e.JoinGroup, 79, e.Joined(-1, "m1", ""))
     assert effects[0] == e.Remember("m1")
-    assert group.last(e.JoinGroup).body.member_id == "m1"
+    assert group.last(e.JoinGroup).member_id == "m1"
     assert group.last(e.JoinGroup).body.nonce == 1
     assert only(group.joined(1), e.Remember) == []
 
@@ -83,7 +83,7 @@ def test_a_failed_plan_gives_everybody_what_they_claim_and_is_tried_again(play: 
     group.begin()
     assign = only(group.joined(1, leader=True), e.Assign)[0]
     assert isinstance(assign, e.Assign)
-    group.feed(e.Planned(assign.request, {"m1": b"claims"}, "no such topic"))
+    group.feed(e.Planned(assign.request, {"m1": b"claims"}, failed=True))
     assert group.last(e.SyncGroup).body.assignments == {"m1": b"claims"}
     assert group.feed(e.Planned(assign.request, {})) == [], "it was taken, once"
     group.synced(P)
@@ -263,7 +263,7 @@ def led(group: Any, generation: int, evictions: Any = MappingProxyType({})) -> N
     """A round that it leads, whose plan says who is to be removed when."""
     assign = only(group.joined(generation, leader=True), e.Assign)[0]
     assert isinstance(assign, e.Assign)
-    group.feed(e.Planned(assign.request, {}, None, evictions))
+    group.feed(e.Planned(assign.request, {}, evictions=evictions))
     group.synced(P)
 
 
@@ -349,7 +349,7 @@ def test_a_joins_answer_counts_from_its_sending_and_a_heartbeat_follows_at_once(
     group.now = 9.0
     group.joined(1)
     assert group.member.lease.until == 10.0
-    assert group.last(e.Heartbeat).body.generation == 1
+    assert group.last(e.Heartbeat).generation == 1
     group.now = 9.5
     group.answer(e.Heartbeat)
     assert group.member.lease.until == 19.0
@@ -364,7 +364,7 @@ def test_a_heartbeat_that_was_under_way_when_the_join_was_answered_is_followed_b
     group.feed(e.Want("a reason"))
     group.joined(2)
     group.answer(e.Heartbeat, 22)
-    assert group.last(e.Heartbeat).body.generation == 2
+    assert group.last(e.Heartbeat).generation == 2
 
 
 @pytest.mark.parametrize(("code", "counts"), [(0, True), (27, True), (22, False), (14, False)])
@@ -456,8 +456,9 @@ def test_a_fenced_member_loses_everything_and_claims_nothing(play: Plays) -> Non
     assert effects[0] == e.Lost((P,))
     assert group.member.lease.until == 0.0
     group.tick(e.Timer.BACKOFF)
-    join = group.last(e.JoinGroup).body
-    assert (join.member_id, join.claims, join.owned_generation) == ("m1", (), -1)
+    send = group.last(e.JoinGroup)
+    assert send.member_id == "m1"
+    assert (send.body.claims, send.body.owned_generation) == ((), -1)
 
 
 def test_an_unknown_member_is_fenced_in_any_state_and_forgets_its_id(play: Plays) -> None:
@@ -468,7 +469,7 @@ def test_an_unknown_member_is_fenced_in_any_state_and_forgets_its_id(play: Plays
     effects = group.answer(e.Heartbeat, 25)
     assert effects == [e.Lost((P,)), e.Close(e.LaneName.JOIN)]
     group.tick(e.Timer.BACKOFF)
-    assert group.last(e.JoinGroup).body.member_id == ""
+    assert group.last(e.JoinGroup).member_id == ""
 
 
 def test_a_sync_that_may_never_be_answered_does_not_block_a_fenced_member(play: Plays) -> None:
@@ -548,7 +549,7 @@ def test_a_round_for_another_reason_stands_for_all_that_was_to_come(play: Plays)
     group.begin()
     group.joined(1, leader=True)
     asked = next(effect for effect in group.effects if isinstance(effect, e.Assign))
-    group.feed(e.Planned(asked.request, {}, "SOURCE_TOPIC_MISSING"))
+    group.feed(e.Planned(asked.request, {}, failed=True))
     group.synced(P)
     group.feed(e.Ready())
     due = group.armed[e.Timer.COLLECT]
@@ -658,7 +659,8 @@ def test_readiness_under_a_plan_that_is_being_replaced_says_nothing(play: Plays)
 def test_only_the_leader_plans_again_when_topics_grow(play: Plays) -> None:
     group = play()
     group.stable(P)
-    assert group.feed(e.PartitionsChanged({})) == []
+    changed = e.PartitionsChanged({"orders": 4})
+    assert group.feed(changed) == [changed], "the worker hears of it"
     group.feed(e.Want("a reason"))
     group.feed(e.Planned(group.joined(2, leader=True)[-1].request, {}))
     group.feed(e.PartitionsChanged({}))
@@ -669,12 +671,28 @@ def test_only_the_leader_plans_again_when_topics_grow(play: Plays) -> None:
 # Commits.
 
 
+def committing(group: Any) -> tuple[str, int, Any]:
+    """Who commits what, and in which generation."""
+    send = group.last(e.OffsetCommit)
+    return send.member_id, send.generation, send.body.offsets
+
+
 def test_a_commit_goes_out_under_the_generation_of_now(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1))
-    assert group.last(e.OffsetCommit).body == e.OffsetCommit("m1", 1, OFFSETS)
+    assert committing(group) == ("m1", 1, OFFSETS)
     assert group.answer(e.OffsetCommit) == [e.CommitDone(1)]
+
+
+def test_one_commit_is_under_way_and_the_next_follows_it(play: Plays) -> None:
+    """So that a partition's offsets arrive in the order of asking."""
+    group = play()
+    group.stable(P)
+    assert len(group.feed(e.Commit(1, OFFSETS, 1))) == 1
+    assert group.feed(e.Commit(2, {P: (6, "")}, 1)) == []
+    assert group.answer(e.OffsetCommit)[0] == e.CommitDone(1)
+    assert committing(group) == ("m1", 1, {P: (6, "")})
 
 
 def test_commits_go_on_while_joining_and_wait_while_syncing(play: Plays) -> None:
@@ -687,7 +705,7 @@ def test_commits_go_on_while_joining_and_wait_while_syncing(play: Plays) -> None
     group.joined(2)
     assert group.feed(e.Commit(2, OFFSETS, 1)) == []
     group.synced(P)
-    assert group.last(e.OffsetCommit).body.generation == 2
+    assert group.last(e.OffsetCommit).generation == 2
 
 
 @pytest.mark.parametrize("code", [22, 25, 27])
@@ -702,7 +720,7 @@ def test_a_commit_that_the_moving_group_refuses_is_sent_in_the_next_generation(
     assert group.answer(e.OffsetCommit, code) == [e.Count("commit-resent-total")]
     group.joined(2)
     group.synced(P)
-    assert group.last(e.OffsetCommit).body == e.OffsetCommit("m1", 2, OFFSETS)
+    assert committing(group) == ("m1", 2, OFFSETS)
 
 
 def test_a_commit_refused_by_27_while_stable_makes_a_round(play: Plays) -> None:
@@ -929,7 +947,7 @@ def test_a_stopping_member_joins_for_the_sake_of_a_commit(play: Plays) -> None:
     assert group.member.state is MemberState.JOINING
     group.joined(2)
     group.synced()
-    assert group.last(e.OffsetCommit).body.generation == 2
+    assert group.last(e.OffsetCommit).generation == 2
 
 
 def test_a_stop_that_is_repeated_moves_its_deadline_closer(play: Plays) -> None:

@@ -14,7 +14,7 @@ class Told:
     def __init__(self) -> None:
         self.at = 100.0
         self.lines: list[tuple[float, str]] = []
-        self.outage = Outage(lambda: self.at, 10.0, lambda text: self.lines.append((self.at, text)))
+        self.outage = Outage(10.0, lambda text: self.lines.append((self.at, text)))
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def told() -> Told:
 def test_a_broker_that_is_away_is_told_of_once_in_30_s_and_when_it_is_back(told: Told) -> None:
     """A line each second, and none when it was over."""
     for _ in range(37):
-        told.outage.failed(AWAY)
+        told.outage.failed(told.at, AWAY)
         told.at += 1
-    told.outage.found()
-    told.outage.found()
-    told.outage.failed(AWAY)
+    told.outage.found(told.at)
+    told.outage.found(told.at)
+    told.outage.failed(told.at, AWAY)
     assert told.lines == [
         (100, "broker_away for 0 s: no broker answers: b:1: asking until one answers"),
         (130, "broker_away for 30 s: no broker answers: b:1: asking until one answers"),
@@ -49,12 +49,12 @@ def test_who_is_suspended_says_so_and_when_it_goes_on(told: Told) -> None:
 
 
 def test_what_lasts_for_as_long_as_somebody_bears_it_is_raised(told: Told) -> None:
-    outage = Outage(lambda: told.at, 10.0, lambda _: None, limit_s=10.0)
-    outage.failed(AWAY)
+    outage = Outage(10.0, lambda _: None, limit_s=10.0)
+    outage.failed(told.at, AWAY)
     told.at += 9.9
-    outage.failed(AWAY)
+    outage.failed(told.at, AWAY)
     told.at += 0.1
     with pytest.raises(BrokerUnreachable):
-        outage.failed(AWAY)
-    outage.found()
-    outage.failed(AWAY)
+        outage.failed(told.at, AWAY)
+    outage.found(told.at)
+    outage.failed(told.at, AWAY)

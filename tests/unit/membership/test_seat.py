@@ -36,7 +36,7 @@ def seat() -> Seat:
 
 
 def join(nonce: int, *claims: TopicPartition, leaving: bool = False) -> e.JoinGroup:
-    return e.JoinGroup("m1", claims, 4, nonce, leaving, 7.5 if leaving else None, "")
+    return e.JoinGroup(claims, 4, nonce, leaving, 7.5 if leaving else None, "")
 
 
 def test_it_says_what_was_published_last_and_its_deadline_in_unix_time(seat: Seat) -> None:

@@ -204,7 +204,7 @@ def test_each_error_code_has_its_consequence(
         case "R" | "M":
             assert group.last(e.JoinGroup).body.claims == (P,)
         case "N":
-            assert group.last(e.JoinGroup).body.member_id == "m2"
+            assert group.last(e.JoinGroup).member_id == "m2"
         case "E":
             assert effects == [e.CommitDone(1, {P: code})]
         case ".":
@@ -248,10 +248,11 @@ class Chaos:
             self.sends = [other for other in self.sends if other.lane is not send.lane]
             return e.Disconnected(send.lane)
         code = 0 if self.random.random() < 0.7 else self.random.choice([14, 16, 22, 25, 27])
+        name = send.member_id
         match send.body:
-            case e.JoinGroup(member_id=""):
+            case e.JoinGroup() if not name:
                 return e.Reply(send.request, 79, e.Joined(-1, f"m{self.now}", ""))
-            case e.JoinGroup(member_id=name) if not code:
+            case e.JoinGroup() if not code:
                 self.generation += 1
                 leader = self.random.choice([name, "other"])
                 return e.Reply(send.request, 0, e.Joined(self.generation, name, leader))
@@ -303,7 +304,7 @@ class Chaos:
             case e.Find():
                 self.todo.append(e.Found(self.random.choice([None, 1, 2])))
             case e.Assign(request):
-                self.todo.append(e.Planned(request, {}, self.random.choice([None, "no"])))
+                self.todo.append(e.Planned(request, {}, self.random.choice([False, True])))
             case e.Left() | e.Fatal():
                 self.ended += 1
                 assert self.ended == 1
@@ -316,7 +317,7 @@ class Chaos:
         assert not rivals or send.lane is e.LaneName.BEAT
         assert not [rival for rival in rivals if type(rival) is type(body)]
         if isinstance(body, e.Heartbeat | e.OffsetCommit | e.SyncGroup):
-            assert body.generation == member.generation >= 0
+            assert send.generation == member.generation >= 0
         if isinstance(body, e.OffsetCommit):
             assert body.offsets.keys() <= member.holding.owned
         if isinstance(body, e.JoinGroup):

@@ -12,7 +12,6 @@ import pytest
 from streamsx.assignor.model import MemberAtJoin
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.group_tool.departures import Departure, DepartureState
-from streamsx.group_tool.marking import Progress
 from streamsx.model import TaskId
 from streamsx.testing import Broker
 from streamsx.tools import leave
@@ -83,13 +82,13 @@ def test_one_that_did_not_do_what_it_was_asked_for_is_1() -> None:
 def test_people_hear_what_is_left_and_who_learns_it() -> None:
     others = (learner("a", T1, 1_200), learner("c", T0, 7), learner("d", T1, None))
     report = GroupReport(4, "a", others, (), {})
-    seen = Progress({"b": GOING, "z": replace(GONE, instance="z")}, report)
+    going = {"b": GOING, "z": replace(GONE, instance="z")}
 
-    assert leave.line_of(seen) == (
+    assert leave.line_of(going, report) == (
         "b: 1 of 2 tasks still to move; a learns 1_4 (1200 behind); d learns 1_4 (? behind)"
     )
     blank = GroupReport(-1, None, (learner("m1", T0, None),), (), {})
-    assert leave.line_of(replace(seen, report=blank)) == (
+    assert leave.line_of(going, blank) == (
         "b: 1 of 2 tasks still to move; the group is rebalancing"
     )
     assert leave.result_of("b", GONE) == "b: left: 2 of 2 tasks moved, 3.2 s"
@@ -97,12 +96,12 @@ def test_people_hear_what_is_left_and_who_learns_it() -> None:
 
 def test_who_lets_all_workers_leave_is_warned_that_nobody_runs_their_tasks() -> None:
     last = Instance(MemberAtJoin("m2", "b"), (T0, T1))
-    alone = Progress({"b": GOING}, GroupReport(4, "m2", (last,), (), {}))
-    assert leave.nobody_stays(alone) == (
+    alone = GroupReport(4, "m2", (last,), (), {})
+    assert leave.nobody_stays({"b": GOING}, alone) == (
         "nobody is left to run 2 tasks: they stand still until a worker is started"
     )
     report = GroupReport(4, "m2", (last, learner("a", T1, 7)), (), {})
-    assert not leave.nobody_stays(Progress({"b": GOING}, report))
+    assert not leave.nobody_stays({"b": GOING}, report)
 
 
 class Paper(io.StringIO):
