@@ -204,22 +204,18 @@ def _refuse(thing: Any, name: str) -> None:
         raise error
 
 
-def _of_module(module: ModuleType, names: Collection[str], package: str) -> Iterable[Any]:
-    scope = vars(module) if _is_of(module.__name__, package) else {}
-    return [scope[name] for name in sorted(names) if name in scope]
-
-
-def _of_class(kind: type, names: Collection[str], package: str) -> Iterable[Any]:
-    scope = vars(kind) if _is_of(kind.__module__, package) else {}
-    return [scope[name] for name in sorted({*names, "__init__", "__call__"}) if name in scope]
+def _of_scope(scope: ModuleType | type, names: Collection[str], package: str) -> Iterable[Any]:
+    """Of a module or class; a class is also made, and its objects are called."""
+    home = scope.__name__ if isinstance(scope, ModuleType) else scope.__module__
+    known = vars(scope) if _is_of(home, package) else {}
+    return [known[name] for name in sorted({*names, "__init__", "__call__"}) if name in known]
 
 
 LEADS: Final[dict[Any, Callable[[Any, Collection[str], str], Iterable[Any]]]] = {
     functools.partial: lambda made, _names, _of: [made.func, *made.args, *made.keywords.values()],
     MethodType: lambda method, _names, _of: [method.__func__, method.__self__],
     FunctionType: _of_function,
-    ModuleType: _of_module,
-    type: _of_class,
+    (ModuleType, type): _of_scope,
     Mapping: lambda mapping, _names, _of: mapping.values(),
     (list, tuple, set, frozenset): lambda container, _names, _of: container,
 }

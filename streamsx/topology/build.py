@@ -5,7 +5,7 @@ Not here: where stages come from (`streamsx.app`), partition counts (`partitions
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from streamsx.errors import NameClash, TopologyError
@@ -70,9 +70,7 @@ def _either(one: TopicSpec, other: TopicSpec) -> TopicSpec:
             f"{other.partitions} partitions: use one topic object"
         )
     main = one if one.kind is TopicKind.SOURCE else other
-    return TopicSpec(
-        one.name, main.kind, next(iter(partitions), None), main.replication, main.config
-    )
+    return replace(main, partitions=next(iter(partitions), None))
 
 
 def check_names(topology: Topology, committed: Collection[str], names: str) -> None:
