@@ -29,6 +29,7 @@ from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import produce
+from streamsx.lifecycle.idempotence import Idempotence
 from streamsx.lifecycle.produce import BACKOFF_S, REQUEST_TIMEOUT_S, OutPartition, Sending, Sent
 from streamsx.model import Headers, TopicPartition
 from streamsx.serde.codec import Encoders
@@ -70,8 +71,9 @@ class Producer(Outbox):
         self._cluster, self._clock, self._spawn, self._failed = cluster, clock, spawn, failed
         self._held, self._room = held, room
         self._linger_s = linger_s
+        self._numbers = Idempotence()
         self._sending = Sending(
-            compression, self._opened, linger_s=linger_s, buffer_bytes=buffer_bytes
+            compression, self._opened, self._numbers, linger_s=linger_s, buffer_bytes=buffer_bytes
         )
         self._known: dict[tuple[str, int], dict[bytes | None, OutPartition]] = {}
         """Keys that were sent to a topic of so many partitions; one memory for all tasks."""
@@ -94,7 +96,7 @@ class Producer(Outbox):
                 self._tell("no producer id", str(error))
             else:
                 if not reply.error_code:
-                    self._sending.producer_id = reply.producer_id
+                    self._numbers.producer_id = reply.producer_id
                     return
                 self._tell("no producer id", name_of(reply.error_code))
             await asyncio.sleep(BACKOFF_S)

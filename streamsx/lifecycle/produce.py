@@ -3,25 +3,21 @@
 One batch of a partition is on its way at a time, and one that failed keeps its place and its
 numbers: nothing overtakes it and nothing arrives twice.
 
-The numbers are the producer's id, and an epoch and a sequence of each partition (KIP-98). A batch
-is numbered when it leaves for the first time, and keeps its numbers until it is acknowledged. Where
-nobody knows which of them a broker has, or the broker has forgotten them, a new epoch begins them
-anew (KIP-360); it is that partition's, for a broker keeps each partition's numbers by itself.
-
 A partition that has no leader, or is refused, pauses alone: the others are sent as before.
 
-Not here: connections, the lease, timers; the records of the record path go straight into
-`OutPartition.builder`.
+Not here: who numbers batches (`idempotence`), connections, the lease, timers; the records of the
+record path go straight into `OutPartition.builder`.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from streamsx.errors import RecordTooLarge, WorldError
 from streamsx.kafka.batch import Builder, stamp
 from streamsx.kafka.errors import RETRIABLE, ErrorCode, name_of
+from streamsx.lifecycle.idempotence import FORGOTTEN, Idempotence
 from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
 
 SEND_BYTES = 64 << 10
@@ -31,12 +27,6 @@ REQUEST_BYTES_MAX = 16 << 20
 REQUEST_TIMEOUT_S = 30.0
 ACKS_ALL = -1
 BACKOFF_S = 0.1
-SEQUENCES = 1 << 31
-EPOCHS = 1 << 15
-FORGOTTEN: Final = frozenset(
-    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
-)
-"""What a broker says that does not know this producer any more."""
 
 
 @dataclass(slots=True)
@@ -51,8 +41,8 @@ class OutPartition:
     """The batch that has left, those that are closed behind it, and the open one, in order."""
 
     __slots__ = (
-        "_compression", "_opened", "acknowledged", "builder", "closed", "end", "epoch", "flying",
-        "left", "queue", "retry_at", "sequence", "since", "tp",
+        "_compression", "_opened", "acknowledged", "builder", "closed", "end", "flying", "left",
+        "queue", "retry_at", "since", "tp",
     )  # fmt: skip
 
     def __init__(
@@ -69,8 +59,6 @@ class OutPartition:
         self.closed = self.acknowledged = 0
         """Batches, ever; a flush waits until so many are acknowledged as were closed."""
         self.flying, self.end = False, -1
-        self.epoch = self.sequence = 0
-        """Of the batch that leaves next."""
         self.since = 0.0
         """When the last batch got its first record."""
         self.retry_at = 0.0
@@ -105,16 +93,6 @@ class OutPartition:
         self.builder = None
         return builder.size
 
-    def number(self, records: int) -> tuple[int, int]:
-        """Epoch and first sequence of the batch that leaves next."""
-        first, self.sequence = self.sequence, (self.sequence + records) % SEQUENCES
-        return self.epoch, first
-
-    def renew(self) -> None:
-        """A new epoch, from 0 on. A broker that has heard of it refuses what comes of the old."""
-        self.epoch, self.sequence = self.epoch + 1, 0
-        assert self.epoch < EPOCHS, f"{self.tp}: its epochs are used up"
-
     def drop(self) -> None:
         """What is not acknowledged is gone, and nobody waits for it."""
         self.queue.clear()
@@ -147,21 +125,19 @@ class SendRefused(NamedTuple):
 
 
 class Sending:
-    """All partitions of one producer. Time is in seconds of a monotonic clock.
-
-    `producer_id`: a broker gives it, before anything leaves.
-    """
+    """All partitions of one producer. Time is in seconds of a monotonic clock."""
 
     def __init__(
         self,
         compression: str,
         opened: Callable[[OutPartition], None],
+        numbers: Idempotence,
         *,
         linger_s: float,
         buffer_bytes: int,
     ) -> None:
         """`opened` hears of each batch that gets its first record, and says here when that was."""
-        self._compression, self._tell_opened, self.producer_id = compression, opened, -1
+        self._compression, self._tell_opened, self._numbers = compression, opened, numbers
         self._linger_s, self._buffer_bytes = linger_s, buffer_bytes
         self._partitions: dict[TopicPartition, OutPartition] = {}
         self._waiting: dict[TopicPartition, OutPartition] = {}
@@ -221,7 +197,7 @@ class Sending:
         lanes = [self._partitions[tp] for tp in tps if tp in self._partitions]
         for lane in lanes:
             if lane.left is not None:
-                lane.renew()
+                self._numbers.renew(lane.tp)
             self._closed_bytes -= lane.closed_bytes
             lane.drop()
             self._waiting.pop(lane.tp, None)
@@ -284,7 +260,7 @@ class Sending:
             self.close(lane)
         builder = lane.queue.popleft()
         records, size = builder.count, builder.size
-        data = builder.close(self.producer_id, *lane.number(records))
+        data = builder.close(*self._numbers.number(lane.tp, records))
         self._closed_bytes += len(data) - size
         return NumberedBatch(data, records)
 
@@ -321,8 +297,8 @@ class Sending:
             lane.flying = True  # for good
             return [SendRefused(lane.tp, code, again=False)]
         if code in FORGOTTEN:
-            lane.renew()
-            stamp(batch.data, self.producer_id, *lane.number(batch.records))
+            self._numbers.renew(lane.tp)
+            stamp(batch.data, *self._numbers.number(lane.tp, batch.records))
         self.pause(now, [lane])
         return [SendRefused(lane.tp, code, again=True)]
 

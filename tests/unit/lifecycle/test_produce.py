@@ -7,12 +7,10 @@ import pytest
 from streamsx.errors import RecordTooLarge
 from streamsx.kafka.batch import NO_HEADERS, columns, scan
 from streamsx.kafka.errors import RETRIABLE, ErrorCode
+from streamsx.lifecycle.idempotence import FORGOTTEN, Idempotence
 from streamsx.lifecycle.produce import (
-    EPOCHS,
-    FORGOTTEN,
     REQUEST_BYTES_MAX,
     SEND_BYTES,
-    SEQUENCES,
     Acknowledged,
     OutPartition,
     Sending,
@@ -39,10 +37,10 @@ class Outbox:
         self.machine = Sending(
             compression,
             lambda lane: self.machine.opened(lane, self.now),
+            Idempotence(PRODUCER_ID),
             linger_s=LINGER_S,
             buffer_bytes=buffer_bytes,
         )
-        self.machine.producer_id = PRODUCER_ID
         self.leaders: dict[TopicPartition, int | None] = dict.fromkeys(tps, 1)
         for tp in tps:
             self.machine.partition(tp)
@@ -505,32 +503,3 @@ def test_records_without_a_key_pass_over_a_partition_without_a_leader() -> None:
     box.now += 1
     assert box.due() == {}
     assert sticky(lanes) in lanes, "all of them pause"
-
-
-def numbered(*batches: int) -> list[tuple[int, int]]:
-    """Epoch and first sequence of so many records each; 0: a new epoch."""
-    lane, found = OutPartition(A, "none", lambda _: None), list[tuple[int, int]]()
-    for records in batches:
-        if records:
-            found.append(lane.number(records))
-        else:
-            lane.renew()
-    return found
-
-
-def test_sequences_follow_each_other_in_each_partition() -> None:
-    assert numbered(3, 3, 1) == [(0, 0), (0, 3), (0, 6)]
-
-
-def test_a_new_epoch_begins_at_0() -> None:
-    assert numbered(3, 0, 1, 1) == [(0, 0), (1, 0), (1, 1)]
-
-
-def test_behind_the_last_sequence_there_is_comes_0() -> None:
-    assert numbered(SEQUENCES - 1, 2, 1) == [(0, 0), (0, SEQUENCES - 1), (0, 1)]
-
-
-def test_an_epoch_that_no_batch_can_bear_is_an_invariant_broken() -> None:
-    assert numbered(1, *[0] * (EPOCHS - 1), 1)[-1] == (EPOCHS - 1, 0)
-    with pytest.raises(AssertionError, match="t-0: its epochs are used up"):
-        numbered(1, *[0] * EPOCHS)
