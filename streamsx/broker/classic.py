@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
-from typing import Any
+from typing import Any, NoReturn
 
 from streamsx.broker import events as e
 from streamsx.broker.events import ReplyBody
@@ -58,6 +58,7 @@ from streamsx.broker.records import (
     MemberValue,
     ProtocolValue,
 )
+from streamsx.broker.refusal import Refused, each
 from streamsx.errors import InvalidTransition
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -375,7 +376,10 @@ class ClassicGroup:
         turn.begin(now)
         if isinstance(event, e.ClientRequest):
             turn.wall_ms = event.wall_ms
-            self._requests.get(event.api, self._speak)(event)
+            try:
+                self._requests.get(event.api, self._speak)(event)
+            except Refused as why:
+                turn.reply(event.waiter, {"member_id": event.body.member_id, **why.answer})
         elif isinstance(event, e.BrokerTick):
             turn.wall_ms, turn.armed = event.wall_ms, inf
             self._tick()
@@ -389,30 +393,25 @@ class ClassicGroup:
         self.round.load(value)
         return self.turn.over()
 
-    def may_commit(self, now: float, request: e.ClientRequest) -> tuple[ErrorCode, list[e.Effect]]:
-        """Whether this OffsetCommit is accepted; a member that may commit is alive."""
-        body, generation = request.body, request.body.generation_id_or_member_epoch
-        if generation < 0 and self.round.state is GroupState.EMPTY:
-            return ErrorCode.NONE, []
-        if code := self._check(body, generation):
-            return code, []
-        if self.round.state is GroupState.COMPLETING:
-            return ErrorCode.REBALANCE_IN_PROGRESS, []
+    def may_commit(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
+        """A member that may commit is alive. Raises Refused if it may not."""
         self.turn.begin(now)
-        self.turn.touch(self.round.members[body.member_id])
-        return ErrorCode.NONE, self.turn.over()
+        body, generation = request.body, request.body.generation_id_or_member_epoch
+        if generation >= 0 or self.round.state is not GroupState.EMPTY:
+            member = self._check(body, generation)
+            if self.round.state is GroupState.COMPLETING:
+                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+            self.turn.touch(member)
+        return self.turn.over()
 
     def _join(self, request: e.ClientRequest) -> None:
         body, peer, members = request.body, request.peer, self.round.members
-        if code := self._join_refusal(body):
-            self.turn.reply(request.waiter, {"error_code": code, "member_id": body.member_id})
-            return
+        self._check_join(body)
         member_id, instance_id = body.member_id, body.group_instance_id
         if not member_id:
             member_id = f"{instance_id or peer.client_id}-{request.fresh_id}"
             if instance_id is None and request.version >= PROMISE_SINCE:
-                self._promise(request, member_id)
-                return
+                self._promise(body, member_id)
         old = members.get(member_id) or holder(members, instance_id)
         patience = body.rebalance_timeout if request.version else body.session_timeout
         offered = tuple(ProtocolValue(p.name, bytes(p.metadata)) for p in body.protocols)
@@ -426,33 +425,29 @@ class ClassicGroup:
         self.turn.touch(member)
         self.round.fire(cause, member, request)
 
-    def _join_refusal(self, body: Any) -> ErrorCode:
+    def _check_join(self, body: Any) -> None:
         config, members, pending = self.config, self.round.members, self.round.pending
         shortest, longest = config.session_timeout_min_ms, config.session_timeout_max_ms
         if not shortest <= body.session_timeout <= longest:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
+            raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
         if sum(len(p.metadata) for p in body.protocols) > config.metadata_bytes_max:
-            return ErrorCode.INVALID_REQUEST
+            raise Refused(ErrorCode.INVALID_REQUEST)
         foreign = bool(members) and body.protocol_type != self.round.protocol_type
         common = supported(members, {p.name for p in body.protocols})
         if foreign or not body.protocol_type or not common:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if body.member_id:
-            code = check(members, body.member_id, body.group_instance_id)
-            promised = code is ErrorCode.UNKNOWN_MEMBER_ID and body.member_id in pending
-            return ErrorCode.NONE if promised else code
+            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        held = holder(members, body.group_instance_id) is not None
+        if body.member_id and (held or body.member_id not in pending):
+            check(members, body.member_id, body.group_instance_id)
         full = len(members) + len(pending) >= config.members_max
-        if full and holder(members, body.group_instance_id) is None:
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
-        return ErrorCode.NONE
+        if full and not held and not body.member_id:
+            raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
-    def _promise(self, request: e.ClientRequest, member_id: str) -> None:
+    def _promise(self, body: Any, member_id: str) -> NoReturn:
         """KIP-394: a client whose first answer is lost leaves no member behind."""
-        until = self.turn.now + request.body.session_timeout / 1000
-        self.round.pending[member_id] = until
+        self.round.pending[member_id] = until = self.turn.now + body.session_timeout / 1000
         self.turn.arm(until)
-        code = ErrorCode.MEMBER_ID_REQUIRED
-        self.turn.reply(request.waiter, {"error_code": code, "member_id": member_id})
+        raise Refused(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
 
     def _seat(self, member: RoundMember, old: RoundMember | None, protocol_type: str) -> Cause:
         group = self.round
@@ -476,46 +471,36 @@ class ClassicGroup:
     def _speak(self, request: e.ClientRequest) -> None:
         """A member of this generation syncs, or says that it lives."""
         body, group, cause = request.body, self.round, Cause.HEARTBEAT
-        code = self._check(body, body.generation_id)
+        member = self._check(body, body.generation_id)
         if request.api is Api.SYNC_GROUP:
             cause = Cause.LEAD if body.member_id == group.leader else Cause.SYNC
             meant = {"protocol_type": body.protocol_type, "protocol_name": body.protocol_name}
-            if not code and request.version >= NAMES_SINCE and meant != group.kind:
-                code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if code:
-            self.turn.reply(request.waiter, {"error_code": code})
-        else:
-            group.fire(cause, group.members[body.member_id], request)
+            if request.version >= NAMES_SINCE and meant != group.kind:
+                raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        group.fire(cause, member, request)
 
     def _leave(self, request: e.ClientRequest) -> None:
         many = request.version >= LEAVE_MANY_SINCE
-        before, answers = self._sizes(), []
-        for who in request.body.members if many else (request.body,):
-            instance_id = who.group_instance_id if many else None
-            code = self._let_go(who.member_id, instance_id)
-            answers.append(
-                {"member_id": who.member_id, "group_instance_id": instance_id, "error_code": code}
-            )
+        before, who = self._sizes(), request.body.members if many else (request.body,)
+        answers = each(who, self._let_go, "member_id", "group_instance_id")
         code = ErrorCode.NONE if many else answers[0]["error_code"]
         self.turn.reply(request.waiter, {"error_code": code, "members": answers})
         self._settle(before)
 
-    def _let_go(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        members = self.round.members
+    def _let_go(self, who: Any) -> ReplyBody:
+        members, member_id = self.round.members, who.member_id
+        instance_id = getattr(who, "group_instance_id", None)
         if not member_id and (static := holder(members, instance_id)):
             member_id = static.id
-        if self.round.pending.pop(member_id, None) is not None:
-            return ErrorCode.NONE
-        code = check(members, member_id, instance_id)
-        if not code:
-            self.round.remove(members[member_id], "left")
-        return code
+        if self.round.pending.pop(member_id, None) is None:
+            self.round.remove(check(members, member_id, instance_id), "left")
+        return {"error_code": ErrorCode.NONE}
 
-    def _check(self, body: Any, generation: int) -> ErrorCode:
-        if code := check(self.round.members, body.member_id, body.group_instance_id):
-            return code
-        current = generation == self.round.generation
-        return ErrorCode.NONE if current else ErrorCode.ILLEGAL_GENERATION
+    def _check(self, body: Any, generation: int) -> RoundMember:
+        member = check(self.round.members, body.member_id, body.group_instance_id)
+        if generation != self.round.generation:
+            raise Refused(ErrorCode.ILLEGAL_GENERATION)
+        return member
 
     def _tick(self) -> None:
         group, now, before = self.round, self.turn.now, self._sizes()

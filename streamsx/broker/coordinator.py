@@ -12,6 +12,7 @@ from streamsx.broker.classic import ClassicGroup, GroupConfig, describe
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.offsets import NO_ID, Catalog, fetched, judge_commit, refused_commit, rows
 from streamsx.broker.records import GroupKey, GroupValue, Key, OffsetKey
+from streamsx.broker.refusal import Refused
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 
@@ -79,11 +80,13 @@ class Coordinator:
     def _commit(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         body = request.body
         group, effects = self.groups.get(body.group_id), list[e.Effect]()
+        refused = ErrorCode.NONE
         if group is not None:
-            refused, effects = group.may_commit(now, request)
-        elif body.generation_id_or_member_epoch < 0:
-            refused = ErrorCode.NONE
-        else:
+            try:
+                effects = group.may_commit(now, request)
+            except Refused as why:
+                refused = why.code
+        elif body.generation_id_or_member_epoch >= 0:
             absent = request.version >= ABSENT_SINCE[Api.OFFSET_COMMIT]
             refused = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.ILLEGAL_GENERATION
         note_max = self.config.offset_metadata_bytes_max

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.records import MemberValue, ProtocolValue
+from streamsx.broker.refusal import Refused
 from streamsx.kafka.errors import ErrorCode
 
 
@@ -54,16 +55,18 @@ def holder(members: Mapping[str, RoundMember], instance_id: str | None) -> Round
     return next((m for m in members.values() if m.about.group_instance_id == instance_id), None)
 
 
-def check(members: Mapping[str, RoundMember], member_id: str, instance_id: str | None) -> ErrorCode:
-    """Whether this id is a member's, and that of the holder of the instance id if one is given.
+def check(
+    members: Mapping[str, RoundMember], member_id: str, instance_id: str | None
+) -> RoundMember:
+    """The member of this id, which holds the instance id if one is given. Raises Refused.
 
     A static member that was replaced is fenced if it says who it is, and unknown if it does not.
     """
     member = members.get(member_id)
-    if member is not None and instance_id in (None, member.about.group_instance_id):
-        return ErrorCode.NONE
-    fenced = holder(members, instance_id) is not None
-    return ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.UNKNOWN_MEMBER_ID
+    if member is None or instance_id not in (None, member.about.group_instance_id):
+        fenced = holder(members, instance_id) is not None
+        raise Refused(ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.UNKNOWN_MEMBER_ID)
+    return member
 
 
 def metadata(offered: tuple[ProtocolValue, ...], protocol: str | None) -> bytes:
