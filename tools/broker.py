@@ -6,6 +6,7 @@ that is imported for it waits until the options are known to be right.
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from streamsx.config import seconds, size_bytes, whole
@@ -30,7 +31,7 @@ def main() -> None:
     """Serves until SIGTERM, then brings everything to the disk and exits with 0."""
     command = Command("broker", "Run the embedded Kafka-protocol broker.")
     add = command.add_argument
-    add("--data", default=DATA, metavar="DIR", help=f"its directory (./{DATA})")
+    add("--data", type=Path, default=DATA, metavar="DIR", help=f"its directory (./{DATA})")
     add("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
     add("--port", type=port, default=9092, help="0 picks a free one (9092)")
     add(

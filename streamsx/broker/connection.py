@@ -16,7 +16,7 @@ from typing import Any
 from streamsx.broker.events import ReplyBody
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.frames import Frames
-from streamsx.kafka.wire import Api, Head
+from streamsx.kafka.wire import Api
 
 logger = logging.getLogger(__name__)
 
@@ -58,17 +58,14 @@ class Call:
     """A decoded request and the way back to whoever sent it."""
 
     connection: "ClientConnection"
-    head: Head
+    api: Api
+    version: int
+    correlation_id: int
     client_id: str
     body: Any
     respond: "Callable[[Call, ReplyBody | None], None]"
     gone: Callable[[], None] | None = None
     """Set by who lets it wait: called if the connection closes before the answer."""
-    api: Api = field(init=False)
-    version: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.api, self.version = Api(self.head.api), self.head.version
 
     def reply(self, body: ReplyBody | None) -> None:
         """Answers it; with None if nobody wants to hear. Too late is no error."""

@@ -5,6 +5,7 @@ that is sent again after a crash of the broker is recognised. Transactions are n
 """
 
 from collections import deque
+from typing import NamedTuple
 
 from streamsx.broker.refusal import Refused
 from streamsx.kafka.batch import Header
@@ -18,14 +19,11 @@ SEQUENCE_MASK = 0x7FFF_FFFF
 """After 2**31 - 1 comes 0."""
 
 
-class ProducerEntry:
+class ProducerEntry(NamedTuple):
     """The current epoch of a producer id, and (first, last sequence, offset) of its batches."""
 
-    __slots__ = ("batches", "epoch")
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-        self.batches: deque[tuple[int, int, int]] = deque(maxlen=BATCHES_KEPT)
+    epoch: int
+    batches: deque[tuple[int, int, int]]
 
 
 class ProducerState:
@@ -64,7 +62,7 @@ class ProducerState:
             return
         producer = self._producers.pop(header.producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = ProducerEntry(header.producer_epoch)
+            producer = ProducerEntry(header.producer_epoch, deque(maxlen=BATCHES_KEPT))
         producer.batches.append((*sequences(header), header.base_offset))
         self._producers[header.producer_id] = producer
         if len(self._producers) > PRODUCERS_MAX:

@@ -7,18 +7,17 @@ used are not here: after a crash their clients ask again.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from streamsx.errors import StoreCorrupt
 from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.schema import fields
 from streamsx.kafka.wire import record_decoder, record_encoder
 
 OURS = 10_000
 """The first of our tags, far from any that Kafka may still give away."""
-
-T = TypeVar("T")
 
 
 class GroupKey(NamedTuple):
@@ -129,7 +128,6 @@ VALUES: dict[str, tuple[type[Any], int]] = {
     "T": (TopicValue, 0),
 }
 """By the first letter of the key: the value, and its version."""
-STRUCTS = {"members": MemberValue, "protocols": ProtocolValue, "configs": ConfigValue}
 
 
 def row_bytes(key: Key | TopicKey, value: Value | TopicValue) -> tuple[bytes, bytes]:
@@ -160,15 +158,14 @@ def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Any]:
         raise StoreCorrupt(f"row {key!r} of the broker's metadata: {error}: not ours?") from error
 
 
-def _value(kind: type[T], message: Any) -> T:
+def _value(kind: Any, message: Any) -> Any:
     """A decoded message as one of our values."""
 
-    def plain(name: str, content: Any) -> Any:
-        is_array = isinstance(content, list | tuple)
-        return tuple(_value(STRUCTS[name], each) for each in content) if is_array else content
-
-    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]  # a dataclass, each of them
-    return kind(**{name: plain(name, getattr(message, name)) for name in names})
+    content = {}
+    for f in fields(kind):
+        said = getattr(message, f.name)
+        content[f.name] = tuple(_value(f.struct, each) for each in said) if f.struct else said
+    return kind(**content)
 
 
 @cache

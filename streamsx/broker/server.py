@@ -10,8 +10,10 @@ import ipaddress
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Self
 from uuid import UUID, uuid4
@@ -38,52 +40,38 @@ SWEEPS_PER_IDLE_LIMIT = 4
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class BrokerServer:
     """`async with BrokerServer(folder) as broker: broker.bootstrap` serves on the caller's loop."""
 
-    def __init__(
-        self,
-        folder: Path | str,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        topics: Mapping[str, int] | None = None,
-        options: Options | None = None,
-        limits: ConnectionLimits | None = None,
-        groups: GroupConfig | None = None,
-        allow_remote: bool = False,
-        clock: Clock | None = None,
-        fresh_id: Callable[[], UUID] = uuid4,
-        answer: Handler = answered,
-    ) -> None:
-        """Port 0 picks a free one. `topics` are made with so many partitions if they are not there.
-
-        Ids of members and topics come from `fresh_id`. `answer` is asked for each request; a
-        simulation stands between.
-        """
-        self.host, self.port = host, port
-        self._folder = Path(folder)
-        self._topics = dict(topics or {})
-        self._options, self._limits = options or Options(), limits or ConnectionLimits()
-        self._group_config, self._allow_remote = groups or GroupConfig(), allow_remote
-        self._clock, self._fresh_id = clock or SystemClock(), fresh_id
-        self._answer = answer
-        self._traffic = Traffic()
-        self._failures: dict[tuple[Api, type[Exception]], int] = {}
-        self._closing = ExitStack()
-        self._service: Service
-        self._server: asyncio.Server
-        self._sweep_timer: asyncio.TimerHandle
+    folder: Path
+    _: KW_ONLY
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 picks a free one."""
+    topics: Mapping[str, int] = field(default_factory=dict)
+    """Made with so many partitions if they are not there."""
+    options: Options = field(default_factory=Options)
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    groups: GroupConfig = field(default_factory=GroupConfig)
+    allow_remote: bool = False
+    clock: Clock = field(default_factory=SystemClock)
+    fresh_id: Callable[[], UUID] = uuid4
+    """Where ids of members and topics come from."""
+    answer: Handler = answered
+    """Is asked for each request; a simulation stands between."""
+    service: Service = field(init=False)
+    """What requests are answered from, once it has started; for who looks on."""
+    _traffic: Traffic = field(init=False, default_factory=Traffic)
+    _failures: Counter[tuple[Api, type[Exception]]] = field(init=False, default_factory=Counter)
+    _closing: ExitStack = field(init=False, default_factory=ExitStack)
+    _server: asyncio.Server = field(init=False)
+    _sweep_timer: asyncio.TimerHandle = field(init=False)
 
     @property
     def bootstrap(self) -> str:
         """Where clients find it, once it has started."""
         return f"{self.host}:{self.port}"
-
-    @property
-    def service(self) -> Service:
-        """What requests are answered from, once it has started; for who looks on."""
-        return self._service
 
     async def start(self) -> None:
         """Loads what is in the directory and serves.
@@ -106,8 +94,8 @@ class BrokerServer:
             self.port = self._server.sockets[0].getsockname()[1]
             self._sweep()
             self._closing = undo.pop_all()
-        topics = len(self._service.topics.by_name)
-        logger.info("broker_started at=%s data=%s topics=%d", self.bootstrap, self._folder, topics)
+        topics = len(self.service.topics.by_name)
+        logger.info("broker_started at=%s data=%s topics=%d", self.bootstrap, self.folder, topics)
 
     async def close(self) -> None:
         """Hangs up, brings everything to the disk, lets go of the directory. Raises OSError."""
@@ -117,9 +105,9 @@ class BrokerServer:
             self._sweep_timer.cancel()
             for connection in tuple(self._traffic.connections):
                 connection.abort()
-            await self._service.flusher.close()
-            self._service.topics.flush()
-        mark_clean(self._folder)
+            await self.service.flusher.close()
+            self.service.topics.flush()
+        mark_clean(self.folder)
 
     def abandon(self) -> None:
         """Lets go of the directory as a kill does: nobody is told, nothing is flushed."""
@@ -146,7 +134,7 @@ class BrokerServer:
         if len(addresses) > 1:
             several = " and ".join(addresses)
             raise UsageError(f"host with several addresses: {self.host}: choose one: {several}")
-        if not ipaddress.ip_address(addresses[0]).is_loopback and not self._allow_remote:
+        if not ipaddress.ip_address(addresses[0]).is_loopback and not self.allow_remote:
             raise UsageError(
                 f"not an address of this machine alone: {self.host}: anybody who reaches it could"
                 " read and write everything: --allow-remote if that is meant"
@@ -154,30 +142,30 @@ class BrokerServer:
         return addresses[0]
 
     def _load(self, undo: ExitStack) -> None:
-        for name, partitions in self._topics.items():
-            if not NAME.fullmatch(name) or not 0 < partitions <= self._limits.partitions_max:
+        for name, partitions in self.topics.items():
+            if not NAME.fullmatch(name) or not 0 < partitions <= self.limits.partitions_max:
                 raise UsageError(
                     f"bad topic: {name}:{partitions}: a name of letters, digits, dots, _ and -,"
-                    f" and 1 to {self._limits.partitions_max} partitions are wanted"
+                    f" and 1 to {self.limits.partitions_max} partitions are wanted"
                 )
-        folder, sync = self._folder, self._options.sync
+        folder, sync = self.folder, self.options.sync
         undo.callback(os.close, lock(folder))
         meta = Meta(folder / "meta", sync=sync)
         undo.callback(meta.close)
         topics = TopicStore(folder / "logs", meta, clean=was_clean(folder), sync=sync)
         undo.callback(topics.close)
-        groups = Groups(self._group_config, meta, self._clock, topics.catalog, self._fresh_id)
+        groups = Groups(self.groups, meta, self.clock, topics.catalog, self.fresh_id)
         undo.callback(groups.close)
         topics.changed = groups.topics_changed
-        for name, partitions in self._topics.items():  # now that the groups miss what is gone
+        for name, partitions in self.topics.items():  # now that the groups miss what is gone
             if name not in topics.by_name:
-                topics.create(name, self._fresh_id().bytes, partitions, {})
-        self._service = Service(
-            self._options, self._limits, meta, topics, groups, Flusher(), self._fresh_id
+                topics.create(name, self.fresh_id().bytes, partitions, {})
+        self.service = Service(
+            self.options, self.limits, meta, topics, groups, Flusher(), self.fresh_id
         )
 
     def _connection(self) -> ClientConnection:
-        return ClientConnection(self._traffic, self._limits, self._serve, self._clock.now)
+        return ClientConnection(self._traffic, self.limits, self._serve, self.clock.now)
 
     def _serve(self, connection: ClientConnection, frame: bytearray) -> None:
         try:
@@ -187,7 +175,7 @@ class BrokerServer:
             return
         connection.call = call
         try:
-            body = self._answer(self._service, call)
+            body = self.answer(self.service, call)
         except Exception as error:
             self._failed(call, error)
             return
@@ -195,25 +183,27 @@ class BrokerServer:
             call.reply(body)
 
     def _decode(self, connection: ClientConnection, frame: bytearray) -> Call:
-        head = request_head(frame)
-        if (served := SERVED.get(head.api)) is None:
-            raise Malformed(f"request {head.api}: it is not served")
-        if not served.oldest <= head.version <= served.newest:
-            if head.api != Api.API_VERSIONS:
+        key, version, correlation_id = request_head(frame)
+        if (served := SERVED.get(key)) is None:
+            raise Malformed(f"request {key}: it is not served")
+        api = Api(key)
+        if not served.oldest <= version <= served.newest:
+            if api is not Api.API_VERSIONS:
                 known = f"served are {served.oldest} to {served.newest}"
-                raise Malformed(f"{Api(head.api).name} v{head.version}: {known}")
+                raise Malformed(f"{api.name} v{version}: {known}")
             # KIP-511: this one is answered, in the oldest form, so that the client learns.
-            return Call(connection, head._replace(version=0), "", None, self._respond)
+            return Call(connection, api, 0, correlation_id, "", None, self._respond)
         try:
-            told, body = request_decoder(head.api, head.version)(frame)
+            head, body = request_decoder(api, version)(frame)
         except Malformed as error:
-            raise Malformed(f"{Api(head.api).name} v{head.version}: {error}") from None
-        return Call(connection, head, told.client_id or "", body, self._respond)
+            raise Malformed(f"{api.name} v{version}: {error}") from None
+        client_id = head.client_id or ""
+        return Call(connection, api, version, correlation_id, client_id, body, self._respond)
 
     def _respond(self, call: Call, body: ReplyBody | None) -> None:
         try:
             encode = response_encoder(call.api, call.version)
-            frame = b"" if body is None else encode(call.head.correlation_id, body)
+            frame = b"" if body is None else encode(call.correlation_id, body)
         except Exception as error:
             self._failed(call, error)
             return
@@ -222,7 +212,7 @@ class BrokerServer:
     def _failed(self, call: Call, error: Exception) -> None:
         """Ours. Clients try again for ever: the whole story once, then only the count."""
         kind = (call.api, type(error))
-        self._failures[kind] = times = self._failures.get(kind, 0) + 1
+        self._failures[kind] = times = self._failures[kind] + 1
         if times == 1:
             logger.error("request_failed api=%s", call.api.name, exc_info=error)
         call.connection.close(
@@ -230,9 +220,9 @@ class BrokerServer:
         )
 
     def _sweep(self) -> None:
-        idle_s = self._limits.connections_max_idle_s
+        idle_s = self.limits.connections_max_idle_s
         for connection in tuple(self._traffic.connections):
-            if connection.call is None and self._clock.now() - connection.active_at > idle_s:
+            if connection.call is None and self.clock.now() - connection.active_at > idle_s:
                 connection.close(f"idle for {idle_s:g} s")
         loop = asyncio.get_running_loop()
         self._sweep_timer = loop.call_later(idle_s / SWEEPS_PER_IDLE_LIMIT, self._sweep)

@@ -48,7 +48,8 @@ class Groups:
         self._open: dict[int, tuple[e.ClientRequest, Call]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: Counter[tuple[str, type[Exception]]] = Counter()
-        self._machine: Coordinator | None = None
+        self.machine: Coordinator | None = None
+        """As it is in memory, None if it could not be loaded; for who looks on."""
         self._load()
 
     def ask(self, call: Call) -> None:
@@ -67,18 +68,13 @@ class Groups:
         """To be told of each change of the catalog."""
         self._tell(e.Topics(self._catalog()))
 
-    @property
-    def machine(self) -> Coordinator | None:
-        """As it is in memory, None if it could not be loaded; for who looks on."""
-        return self._machine
-
     def move(self) -> None:
         """The coordinator goes elsewhere: who waits is sent away; what is on disk is loaded there.
 
         Raises OSError and StoreCorrupt.
         """
-        if self._machine is not None:
-            self._start_over(self._machine, ErrorCode.NOT_COORDINATOR)
+        if self.machine is not None:
+            self._start_over(self.machine, ErrorCode.NOT_COORDINATOR)
 
     def close(self) -> None:
         """No timer rings any more."""
@@ -92,7 +88,7 @@ class Groups:
 
     def _tell(self, event: e.Event, group: str | None = None) -> None:
         """With the group that it is of, where it is of one alone."""
-        machine = self._machine or self._load()
+        machine = self.machine or self._load()
         try:
             try:
                 self._step(machine, event)
@@ -146,7 +142,7 @@ class Groups:
         except Exception:
             self._dismiss(machine)
             raise
-        self._machine = machine
+        self.machine = machine
         return machine
 
     def _start_group_over(self, machine: Coordinator, group: str, error: Exception) -> None:
@@ -163,7 +159,7 @@ class Groups:
         self._step(machine, e.Load(tuple(row for row in rows if row[0].group == group)))
 
     def _start_over(self, machine: Coordinator, code: ErrorCode = AGAIN) -> None:
-        self._machine = None
+        self.machine = None
         self.close()
         self._dismiss(machine, code=code)
         self._load()

@@ -44,11 +44,8 @@ async def look(cluster: Cluster, app: str) -> Look:
             f"not an app of streamsx: {app}: a group of type {told.protocol_type!r}, protocol "
             f"{told.protocol!r}: give the id of an app"
         )
-    if not stable:
-        return Look(told.state, describe([(m.member_id, b"", b"") for m in told.members]))
-    return Look(
-        told.state, describe([(m.member_id, m.metadata, m.assignment) for m in told.members])
-    )
+    blank = [(member_id, b"", b"") for member_id, _, _ in told.members]
+    return Look(told.state, describe(told.members if stable else blank))
 
 
 async def settled(

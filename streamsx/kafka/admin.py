@@ -57,25 +57,14 @@ class Bounds(NamedTuple):
     high_watermark: int
 
 
-class GroupMember(NamedTuple):
-    """A member as its coordinator tells it; what the bytes mean is for its protocol to say."""
-
-    member_id: str
-    instance_id: str | None
-    """None for a dynamic member."""
-    client_id: str
-    metadata: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class DescribedGroup(NamedTuple):
     """A group as its coordinator tells it; state `Dead` and no members if there is none."""
 
     state: str
     protocol_type: str
     protocol: str
-    members: tuple[GroupMember, ...]
+    members: tuple[tuple[str, bytes, bytes], ...]
+    """Member id, metadata and assignment of each; what the bytes mean its protocol says."""
 
 
 def _persistent(
@@ -239,12 +228,7 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     connection = await cluster.open(await cluster.coordinator(group), LANE)
     (told,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
     _check([(told.error_code, f"group {group}", "")])
-    members = sorted(
-        GroupMember(
-            m.member_id, m.group_instance_id, m.client_id, m.member_metadata, m.member_assignment
-        )
-        for m in told.members
-    )
+    members = sorted((m.member_id, m.member_metadata, m.member_assignment) for m in told.members)
     return DescribedGroup(told.group_state, told.protocol_type, told.protocol_data, tuple(members))
 
 

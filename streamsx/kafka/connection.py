@@ -131,21 +131,15 @@ async def connect(
     return Connection(opened, address, user_timeout_ms)
 
 
-class TakenOver(NamedTuple):
-    """What is left of aiokafka's connection. `versions`: lowest and highest that the broker speaks,
-    by API."""
-
-    protocol: asyncio.Protocol
-    transport: asyncio.Transport
-    versions: dict[int, tuple[int, int]]
-
-
-def taken_over(opened: Any) -> TakenOver:
-    """All private names of aiokafka that we use. It has had all its answers; its reader must not
+def taken_over(
+    opened: Any,
+) -> tuple[asyncio.Protocol, asyncio.Transport, dict[int, tuple[int, int]]]:
+    """All private names of aiokafka that we use: its protocol, its transport, and the lowest and
+    highest version that the broker speaks, by API. It has had all its answers; its reader must not
     get ours. Raises Bug for an aiokafka that has other names.
     """
     try:
-        found = TakenOver(opened._protocol, opened._writer.transport, opened._versions)
+        found = opened._protocol, opened._writer.transport, opened._versions
         opened._read_task.cancel()
     except AttributeError as error:
         raise Bug(

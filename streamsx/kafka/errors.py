@@ -16,13 +16,10 @@ class ErrorCode(IntEnum):
     """
 
     kind: type[errors.StreamsxError]
-    retriable: bool
-    """The same request may succeed later, perhaps at another broker."""
 
     def __new__(cls, number: int, kind: type[errors.StreamsxError] = errors.StreamsxError) -> Self:
         made = int.__new__(cls, number)
         made._value_, made.kind = number, kind
-        made.retriable = issubclass(kind, errors.WorldError) or kind is errors.CorruptRecord
         return made
 
     UNKNOWN_SERVER_ERROR = -1
@@ -86,7 +83,10 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103, errors.WorldError
 
 
-RETRIABLE = frozenset(code for code in ErrorCode if code.retriable)
+RETRIABLE = frozenset(
+    code for code in ErrorCode if issubclass(code.kind, errors.WorldError | errors.CorruptRecord)
+)
+"""The same request may succeed later, perhaps at another broker."""
 
 
 def name_of(code: int) -> str:

@@ -16,7 +16,7 @@ from enum import IntEnum, unique
 from functools import cache, partial
 from struct import Struct
 from types import ModuleType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from streamsx.kafka.compiler import Malformed, decode, decoder, encoder
 from streamsx.kafka.schema import Schema
@@ -73,19 +73,15 @@ class Api(IntEnum):
     DESCRIBE_CLUSTER = 60
 
 
-class Head(NamedTuple):
-    """What every request begins with, whatever its version."""
+def request_head(frame: Buffer) -> tuple[int, int, int]:
+    """Api, version and correlation id, with which every request begins, whatever its version.
 
-    api: int
-    version: int
-    correlation_id: int
-
-
-def request_head(frame: Buffer) -> Head:
-    """The first 8 bytes of a request. Raises Malformed if there are fewer."""
+    Raises Malformed if there are fewer bytes.
+    """
     if len(frame) < _head.size:
         raise Malformed(f"a request of {len(frame)} bytes")
-    return Head._make(_head.unpack_from(frame))
+    api, version, correlation_id = _head.unpack_from(frame)
+    return api, version, correlation_id
 
 
 @cache

@@ -36,7 +36,7 @@ class Broker:
         """`folder`: one that stays, with all that it is told; without, one that is made and
         deleted. `topics` are made, with so many partitions. `options` are `BrokerServer`'s.
         """
-        self._folder, self._options = folder, {"topics": topics, **options}
+        self._folder, self._options = folder, {"topics": topics or {}, **options}
         self._started: Future[BrokerServer] | None = None
         self._ended: Future[None]
         self._served: Future[None]
@@ -79,6 +79,6 @@ class Broker:
     async def _serve(self, started: Future[BrokerServer]) -> None:
         with ExitStack() as made:
             folder = self._folder or made.enter_context(TemporaryDirectory(prefix="streamsx-"))
-            async with BrokerServer(folder, **self._options) as server:
+            async with BrokerServer(Path(folder), **self._options) as server:
                 started.set_result(server)
                 await asyncio.shield(asyncio.wrap_future(self._ended))

@@ -154,7 +154,7 @@ def test_a_topic_that_is_made_again_behind_a_fetch_of_the_old_one_is_there(tmp_p
 
 def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
-        log = broker.server._service.topics.by_name["t"].logs[0]
+        log = broker.server.service.topics.by_name["t"].logs[0]
         with dial(broker) as sock, dial(broker) as other:
             sock.sendall(fetch(1, 10_000))
             converse(other, Api.API_VERSIONS, 3, VERSIONS)
@@ -179,10 +179,10 @@ def test_a_broker_that_ends_leaves_nothing_that_waits(tmp_path: Path) -> None:
             readers.append(reader)
             writers.append(writer)
         await readers[1].readexactly(4)
-        assert broker._service.groups._timers
+        assert broker.service.groups._timers
         await broker.close()
-        assert not broker._service.groups._timers
-        assert not broker._service.topics.by_name["t"].logs[0].waiters
+        assert not broker.service.groups._timers
+        assert not broker.service.topics.by_name["t"].logs[0].waiters
         for writer in writers:
             writer.close()
             with suppress(ConnectionError):

@@ -174,7 +174,7 @@ def test_a_batch_that_did_not_reach_the_disk_is_not_acknowledged_but_recognised_
 def test_an_append_is_flushed_within_the_interval(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = broker.server._service.topics.by_name["t"].logs[0]
+    log = broker.server.service.topics.by_name["t"].logs[0]
     with dial(broker) as sock:
         produce(sock, b"a")
         while log.flushed < 1:

@@ -10,9 +10,7 @@ import pytest
 from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
 from streamsx.broker.events import ReplyBody
 from streamsx.kafka.frames import LARGE_BYTES
-from streamsx.kafka.wire import Api, Head
-
-HEAD = Head(Api.FETCH, 11, 1)
+from streamsx.kafka.wire import Api
 
 
 class Wire(asyncio.Transport):
@@ -72,7 +70,7 @@ class Peers:
         return connection, wire
 
     def serve(self, connection: ClientConnection, frame: bytearray) -> None:
-        call = Call(connection, HEAD, "", bytes(frame), respond)
+        call = Call(connection, Api.FETCH, 11, 1, "", bytes(frame), respond)
         connection.call = call
         if frame.startswith(b"wait"):
             call.gone = lambda: self.gone.append(call)

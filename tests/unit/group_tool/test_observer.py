@@ -100,7 +100,7 @@ Story = Callable[[Cluster], Awaitable[None]]
 
 def embedded(story: Story, folder: Path, groups: GroupConfig | None = None) -> None:
     async def told() -> None:
-        broker = BrokerServer(folder, topics={"in": 2}, groups=groups)
+        broker = BrokerServer(folder, topics={"in": 2}, groups=groups or GroupConfig())
         async with asyncio.timeout(10), broker:
             cluster = Cluster(broker.bootstrap)
             await cluster.start()

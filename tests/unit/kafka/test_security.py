@@ -118,15 +118,15 @@ def test_aiokafka_has_the_private_names_that_a_connection_is_taken_over_by() -> 
         async with ScriptedBroker() as broker:
             opened = await create_conn("127.0.0.1", broker.port, client_id="canary")
             reads = opened._read_task
-            found = taken_over(opened)
-            assert isinstance(found.transport, asyncio.Transport), "_writer.transport"
-            assert isinstance(found.protocol, asyncio.Protocol), "_protocol"
-            low, high = found.versions[Api.METADATA]
+            protocol, transport, versions = taken_over(opened)
+            assert isinstance(transport, asyncio.Transport), "_writer.transport"
+            assert isinstance(protocol, asyncio.Protocol), "_protocol"
+            low, high = versions[Api.METADATA]
             assert 0 <= low < high, "_versions"
             await asyncio.wait([reads])
             assert reads.cancelled(), "_read_task"
             assert opened.connected(), "to end its reader ended the connection"
-            found.transport.abort()
+            transport.abort()
             opened.close()
 
     asyncio.run(story())
