@@ -13,6 +13,7 @@ marked (`marking`).
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 
 from streamsx.assignor.model import Mark
 from streamsx.assignor.observer import observing
@@ -80,7 +81,7 @@ class Visit:
 
     async def pay(self, cluster: Cluster, limit_s: float) -> None:
         """It has left by then, whatever has happened; also when who waits for it is cancelled: an
-        interrupt may come while a tool leaves the group, and not only before.
+        interrupt may come while a tool leaves the group, or one more, and not only before.
         """
         member = asyncio.create_task(self.session.run(cluster), name="observer")
         limit = asyncio.get_running_loop().call_later(limit_s, self._leave)
@@ -88,7 +89,9 @@ class Visit:
             await asyncio.shield(member)
         except asyncio.CancelledError:
             self._leave()
-            await member
+            while not member.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([member])
             raise
         except BaseExceptionGroup as group:
             raise first_of(group) from None

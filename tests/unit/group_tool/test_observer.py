@@ -189,6 +189,23 @@ def test_a_tool_that_is_interrupted_while_it_waits_leaves_the_group(tmp_path: Pa
     embedded(story, tmp_path)
 
 
+def test_a_tool_that_is_interrupted_twice_leaves_the_group(tmp_path: Path) -> None:
+    """Its members would wait for it until its session ends."""
+
+    async def story(cluster: Cluster) -> None:
+        await Worker(cluster, "a").round()
+        visit = tool(cluster)
+        await joined(cluster, 2)
+        for _ in range(2):
+            visit.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await visit
+        assert await members(cluster) == 1
+
+    embedded(story, tmp_path)
+
+
 def test_a_group_that_does_not_get_ready_is_left_alone(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await Worker(cluster, "a").round()
