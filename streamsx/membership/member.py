@@ -358,8 +358,9 @@ class Member:
         stable = current and self.state is STABLE
         what = verdict(flight.body, event.error, stayed=stable and flight.stable)
         if what is Verdict.GOOD:
-            self._calls.well()
             self.lease.contact(flight.at)
+            if not self._calls.flying(e.OffsetCommit):  # which may be refused all the while
+                self._calls.well()
         if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
             self._box.want("the group is rebalancing")
         if isinstance(flight.body, e.OffsetCommit):

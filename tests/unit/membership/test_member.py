@@ -253,6 +253,24 @@ def test_an_idle_join_connection_that_breaks_disturbs_nobody(play: Plays) -> Non
     assert e.Timer.FIND not in group.armed
 
 
+def test_a_commit_that_waits_for_its_coordinator_is_sent_once_a_second_in_the_end(
+    play: Plays,
+) -> None:
+    """The topic of offsets lacks a replica: commits hear 15, heartbeats that all is well; each of
+    them began the pauses anew, and 10 commits a second were sent, with JoinGroup if it waited."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    pauses = []
+    for _ in range(6):
+        group.answer(e.OffsetCommit, 15)
+        pauses.append(round(group.armed[e.Timer.FIND] - group.now, 3))
+        group.tick(e.Timer.FIND)
+        group.feed(e.Found(1))
+        group.answer(e.Heartbeat)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
 # Removing who overstays.
 
 EVICTION = {"slow": 35.0}
