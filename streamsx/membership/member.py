@@ -382,13 +382,15 @@ class Member:
             self._box.want("topics changed")
 
     def _evict(self) -> None:
-        """Whoever may still be there behind its deadline; one try."""
+        """Whoever may still be there behind its deadline; one try, while the group counts us in,
+        and for no longer than leaves time for a heartbeat."""
         now, ends = self._box.now, self._evictions
         late = tuple(sorted(member for member, at in ends.items() if at <= now))
-        if late and self._calls.known and not self._calls.flying(e.LeaveGroup):
+        may = self._calls.known and now < self.lease.until
+        if late and may and not self._calls.flying(e.LeaveGroup):
             self._evictions = {member: at for member, at in ends.items() if at > now}
             gone = e.LeaveGroup(late, "it did not leave by its deadline")
-            self._ask(e.LaneName.BEAT, LEAVE_S, gone)
+            self._ask(e.LaneName.BEAT, min(LEAVE_S, self._try_s), gone)
         self._box.first(e.Timer.EVICT, (at for at in ends.values() if at > now))
 
     # Out.

@@ -314,6 +314,44 @@ def test_who_overstays_is_removed_when_somebody_can_be_asked_to(play: Plays) -> 
     assert group.last(e.LeaveGroup).body.member_ids == ("slower",)
 
 
+def test_who_comes_back_to_a_group_that_went_on_removes_nobody_before_it_is_counted_in(
+    play: Plays,
+) -> None:
+    """Its session ended in an outage; others planned, and a tool took back what was asked of slow:
+    its LeaveGroup followed the heartbeat that was to tell it so."""
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.cut(e.LaneName.BEAT)
+    group.tick(e.Timer.EVICT)
+    group.now = 60.0
+    group.feed(e.Found(2))
+    assert [type(send.body) for send in group.sent] == [e.Heartbeat]
+    group.answer(e.Heartbeat, 25)
+    assert not group.member._evictions
+
+
+def test_who_overstays_is_removed_once_an_answer_has_renewed_the_session(play: Plays) -> None:
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.cut(e.LaneName.BEAT)
+    group.now = 60.0
+    group.feed(e.Found(2))
+    group.answer(e.Heartbeat)
+    assert group.last(e.LeaveGroup).body == OVERSTAYS
+
+
+def test_a_removal_that_is_not_answered_leaves_time_for_a_heartbeat(play: Plays) -> None:
+    """Both go over one connection, in order: 5 s for the one were the end of a session of 6 s."""
+    group = play(session_timeout_s=6.0, heartbeat_interval_s=2.0)
+    group.begin()
+    led(group, 1, {"slow": 1.0})
+    group.answer(e.Heartbeat)
+    group.tick(e.Timer.EVICT)
+    assert group.last(e.LeaveGroup).timeout_s == 2.0
+
+
 def test_a_deadline_that_a_newer_plan_does_not_know_removes_nobody(play: Plays) -> None:
     """Told to leave within 30 s, told to stay at 10 s, removed at 35 s."""
     group = play()
