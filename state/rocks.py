@@ -18,6 +18,7 @@ from pathlib import Path
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    DbClosedError,
     DBCompressionType,
     Options,
     Rdict,
@@ -98,14 +99,17 @@ class RocksRows(Rows):
         with told(self.path):
             self._db = Rdict(str(self.path), options(self._memory))
             self._large = False
-            self._check_layout()
+            try:
+                self._check_layout()
+            except Exception:
+                self._db.close()  # it may be opened again at once, anew
+                raise
 
     def _check_layout(self) -> None:
         found = self._db.get(FORMAT)
         if found is None:
             self._db.put(FORMAT, self._layout.encode())
         elif bytes(found) != self._layout.encode():
-            self.close()
             raise IncompatibleStore(
                 f"store written in another format: {self.path}: it says {bytes(found).decode()}, "
                 f"this app wants {self._layout}: remove the folder to restore it from its changelog"
@@ -201,6 +205,8 @@ def refused(path: Path, error: Exception) -> Exception:
         return corrupt(path, text)
     if text.startswith("IO error"):
         return disk.failed(path, text.rpartition(": ")[2])
+    if isinstance(error, DbClosedError):  # it could not be set aside
+        return disk.failed(path, "it was closed and not opened again")
     return error
 
 

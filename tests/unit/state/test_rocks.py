@@ -1,15 +1,17 @@
 """state/rocks.py: one database, its locks, its damages; and what a SIGKILL leaves."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from streamsx.errors import IncompatibleStore, StoreCorrupt, StoreLocked
+from streamsx.errors import DiskFailed, IncompatibleStore, StoreCorrupt, StoreLocked
 from streamsx.state.api import ROW
 from streamsx.state.rocks import RocksMemory, RocksRows
 
@@ -81,6 +83,38 @@ def test_a_row_that_can_no_longer_be_read_says_so_and_the_store_is_not_opened_ag
     rows.close()
     with pytest.raises(StoreCorrupt, match="something in it could not be read"):
         opened()
+
+
+def test_a_store_whose_layout_cannot_be_read_is_made_anew_at_once(
+    opened: Opener, tmp_path: Path
+) -> None:
+    """It stayed open, and so locked, for as long as anybody held the error."""
+    rows = opened()
+    rows.write({ROW + b"a": b"1"}, 7)
+    rows.close()
+    (file,) = (tmp_path / "store").glob("*.sst")
+    data = file.read_bytes()
+    file.write_bytes(b"!" * 20 + data[20:])
+    with pytest.raises(StoreCorrupt) as held:
+        opened()
+    (tmp_path / "store").rename(tmp_path / "trash")
+    again = opened()
+    assert (again.position(), held.type) == (None, StoreCorrupt)
+    again.close()
+
+
+def test_a_store_that_could_not_be_set_aside_is_of_a_failed_disk(
+    opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = opened()
+
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    for asked in (lambda: rows.set_aside(str(tmp_path / "kept" / "1")), rows.position, rows.close):
+        with pytest.raises(DiskFailed, match="disk full or broken"):
+            asked()
 
 
 def test_write_buffers_are_as_large_as_their_store_is_worth(tmp_path: Path) -> None:
