@@ -8,7 +8,8 @@ way.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -267,7 +268,8 @@ class Tasks:
                 self.committing.lose(task)
                 self._stop(task)
                 self._producer.drop(self._changelogs(task).values())
-                self._closing[task].task.aborted()
+                if task in self._closing:  # else a store of it failed before it could run
+                    self._closing[task].task.aborted()
 
     def _moved(self, moved: reconcile.TaskMoved) -> None:
         told: dict[str, object] = {
@@ -343,21 +345,26 @@ class Tasks:
         if (active := self._closing.pop(task, None)) is not None:
             for store in active.task.stores.values():
                 store.stop_scans()
-            await self._as_far(write_out(active.task))
+            with self._as_far():
+                await write_out(active.task)
+            self.committing.lose(task)  # what the disk refused is in its cycle still
             lag = 0
         rows = self._rows.pop(task, {})
-        if rows:
-            plan = self._plans[task.subtopology]
-            self.dormant.add(task, kept(plan, task.partition, rows), lag)
+        with self._as_far():
+            if rows:
+                plan = self._plans[task.subtopology]
+                self.dormant.add(task, kept(plan, task.partition, rows), lag)
         self._positions.pop(task, None)
         self._granted.pop(task, None)
-        await self._as_far(self._stores.close(task, rows))
+        with self._as_far():
+            await self._stores.close(task, rows)
         self.feed(Happened(task, life.Event.CLOSED))
 
-    async def _as_far(self, job: Coroutine[Any, Any, None]) -> None:
+    @contextmanager
+    def _as_far(self) -> Iterator[None]:
         """As the disk lets it: a full or damaged one ends the worker; no task stays half closed."""
         try:
-            await job
+            yield
         except STORE_FAULTS as error:
             self._given.owner.fail(error)
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from streamsx.errors import DiskFailed, PartitionCountChanged, StoreCorrupt
+from streamsx.membership import events as e
 from streamsx.model import TaskId, TopicPartition
-from streamsx.state.cache import CachedStore
-from tests.unit.engine.conftest import app_of, counting
+from tests.unit.engine.conftest import KeptRows, app_of, counting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from streamsx import App, Stream
     from tests.unit.engine.conftest import Bench, Station
 
@@ -123,20 +125,21 @@ def test_a_worker_whose_disk_is_full_leaves_and_what_was_committed_is_safe(bench
     assert bench.counted() == {"a": 3, "b": 3}
 
 
+@pytest.mark.parametrize("asked", ["CachedStore.preload_some", "holds_rows"])
 def test_a_worker_that_cannot_read_a_store_ahead_leaves(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
-    def damaged(store: CachedStore, limit: int) -> bool:
-        raise StoreCorrupt(f"store damaged: {store.name}")
+    def damaged(*_: object) -> NoReturn:
+        raise StoreCorrupt("store damaged: here")
 
     station = start(bench, counting())
-    monkeypatch.setattr(CachedStore, "preload_some", damaged)
+    monkeypatch.setattr(f"streamsx.state.cache.{asked}", damaged)
     bench.until(lambda: not station.process.alive, 20)
     assert isinstance(station.main.error, StoreCorrupt)
     assert (len(station.told("error")), len(station.told("left"))) == (1, 1)
 
 
-@pytest.mark.parametrize("asked", ["write", "close"])
+@pytest.mark.parametrize("asked", ["write", "close", "position"])
 def test_a_worker_whose_store_is_found_damaged_commits_the_others_leaves_and_ends_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
@@ -156,12 +159,52 @@ def test_a_worker_whose_store_is_found_damaged_commits_the_others_leaves_and_end
     for partition in range(3):
         bench.feed(partition, "b")
     bench.until(lambda: bench.counted()["b"] == 3)
-    if asked == "close":
+    if asked != "write":
         station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive, 20)
     assert isinstance(station.main.error, StoreCorrupt)
     assert (len(station.told("error")), len(station.told("left"))) == (1, 1)
     assert bench.scheduler.now - at < 10
+
+
+def test_what_a_disk_refused_of_a_closed_store_is_not_written_once_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0_0's commit is being written, 0_1's comes behind it and 0_1 is wanted back: its closing
+    finds the disk full. The cycle came to it when its rows were closed, which ended the worker.
+    """
+    station = bench.begun(counting())
+    station.hand.plan(TaskId(0, 0), TaskId(0, 1))
+    bench.until(lambda: len(station.stores) == 2)
+    station.hand.holds = True
+    for first in range(8):
+        bench.feed(0, *(f"{first}-{second}" for second in range(500)))
+    bench.feed(1, "a")
+    bench.until(lambda: [asked for asked in station.hand.posted if isinstance(asked, e.Commit)])
+    full, closed = station.stores["counts", 1], list[object]()
+    written = KeptRows.write
+
+    def write(rows: KeptRows, part: Mapping[bytes, bytes | None], position: int | None) -> None:
+        assert rows not in closed
+        if rows is full:
+            raise DiskFailed("disk full")
+        written(rows, part, position)
+
+    def close(rows: KeptRows) -> None:
+        closed.append(rows)
+
+    monkeypatch.setattr(KeptRows, "write", write)
+    monkeypatch.setattr(KeptRows, "close", close)
+    station.write_s = 0.05
+    (asked,) = (asked for asked in station.hand.posted if isinstance(asked, e.Commit))
+    station.hand.commit(asked)
+    bench.run(0.1)
+    station.hand.revoke(TaskId(0, 1))
+    bench.until(lambda: station.position(0))
+    bench.run(0.1)
+    assert station.process.alive
+    assert closed == [full]
+    assert [told["where"] for told in station.told("error")] == ["worker"]
 
 
 def test_a_worker_whose_disk_is_full_while_it_restores_leaves(bench: Bench) -> None:
