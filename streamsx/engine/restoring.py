@@ -8,6 +8,7 @@ less down time).
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -136,7 +137,17 @@ class Restorer:
     def out_of_range(self, tp: TopicPartition, bounds: Bounds) -> None:
         """The changelog was cut under a reader."""
         if store := self._by_changelog.get(tp):
-            self._step(store, restore.OutOfRange(bounds.start, bounds.high_watermark))
+            with self._tried(store.of.task):
+                self._step(store, restore.OutOfRange(bounds.start, bounds.high_watermark))
+
+    @contextmanager
+    def _tried(self, task: TaskId) -> Iterator[None]:
+        """What its disk refuses ends the task."""
+        try:
+            yield
+        except STORE_FAULTS as error:
+            self.remove(task)  # the next rows must not go in without these
+            self._failed(task, error)
 
     # -- slices
 
@@ -148,16 +159,12 @@ class Restorer:
         """Read and write until the time is over; whether anything was done."""
         worked = False
         for restoring in sorted(self._tasks.values(), key=Restoring.order):
-            try:
+            with self._tried(restoring.task):
                 for store in list(restoring.stores):
                     while self._clock.now() < until and self._advance(store):
                         worked = True
-            except STORE_FAULTS as error:
-                self.remove(restoring.task)  # the next rows must not go in without these
-                self._failed(restoring.task, error)
-                continue
-            if not restoring.done and self._clock.now() - restoring.told_at >= PROGRESS_EVERY_S:
-                self._tell(restoring)
+                if not restoring.done and self._clock.now() - restoring.told_at >= PROGRESS_EVERY_S:
+                    self._tell(restoring)
             if self._clock.now() >= until:
                 break
         return worked

@@ -9,6 +9,7 @@ Not here: what a store's position means, when a task wants its stores.
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from contextlib import closing
 from pathlib import Path
 
 from streamsx.engine.dormant import DormantPositions
@@ -90,7 +91,8 @@ class Stores:
             plan, node = self._nodes[name]
             path = self._directory.store(name, partition)
             try:
-                rows = self._open(path, node)
+                with closing(self._open(path, node)) as rows:
+                    position = rows.position()
             except StoreCorrupt as error:
                 self._directory.discard(path)
                 self._journal(
@@ -99,8 +101,7 @@ class Stores:
                 continue
             logs, task = plan.changelogs(partition), TaskId(plan.number, partition)
             positions = found.setdefault(task, dict.fromkeys(logs.values()))
-            positions[logs[name]] = rows.position()
-            rows.close()
+            positions[logs[name]] = position
         return found
 
     async def clean_up(self, held: Holdings, gone: Callable[[TaskId], None]) -> None:

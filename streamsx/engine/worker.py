@@ -27,7 +27,7 @@ from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.produce import Producer
 from streamsx.engine.topics import AppTopics
-from streamsx.errors import TaskFailed, first_of
+from streamsx.errors import StreamsxError, TaskFailed, first_of
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.kafka.security import security_of
 from streamsx.lifecycle.reconcile import Ended
@@ -321,4 +321,7 @@ class Worker:
         """Stores that no task here has had for a while."""
         while True:
             await asyncio.sleep(CLEANUP_EVERY_S)
-            await made.stores.clean_up(made.tasks.holdings, made.tasks.dormant.remove)
+            try:
+                await made.stores.clean_up(made.tasks.holdings, made.tasks.dormant.remove)
+            except StreamsxError as error:
+                self.fail(error)

@@ -130,6 +130,23 @@ class FullDisk(MemoryRows):
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         raise DiskFailed("disk full")
 
+    def set_aside(self, to: str) -> bool:
+        raise DiskFailed("disk full")
+
+
+def test_a_changelog_that_is_cut_while_the_disk_is_full_ends_its_task(
+    directory: StateDirectory,
+) -> None:
+    """It ended the worker at once, before the other tasks had committed."""
+    reading, told = Reading(), Told()
+    restorer = restorer_of(reading, told, directory)
+    ends(restorer, Role.LEARNER, FullDisk(), 1000)
+
+    restorer.out_of_range(CHANGELOG, Bounds(500, 1000))
+
+    assert [type(error) for error in told.errors] == [DiskFailed]
+    assert (len(restorer), reading.reads) == (0, {})
+
 
 def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more(
     directory: StateDirectory,

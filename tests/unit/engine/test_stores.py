@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from streamsx.assignor.model import CopyRole
-from streamsx.errors import StoreCorrupt, StoreLocked
+from streamsx.errors import DiskFailed, StoreCorrupt, StoreLocked
+from streamsx.membership import events as e
 from streamsx.model import TaskId
+from streamsx.state.directory import StateDirectory
+from streamsx.state.memory import MemoryRows
 from tests.unit.engine.conftest import ROWS_PER_BATCH, changelog, counting, words
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.unit.engine.conftest import Bench, Station
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
@@ -96,6 +101,39 @@ def test_what_an_earlier_process_left_damaged_is_moved_away(bench: Bench) -> Non
         {"what": "store damaged: here: moved away", "where": "store counts-0"}
     ]
     assert second.made.session.seat.report.copies == {}
+
+
+def test_what_was_left_is_moved_away_too_if_its_position_cannot_be_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker did not start."""
+
+    def damaged(_: MemoryRows) -> NoReturn:
+        raise StoreCorrupt("store damaged: here")
+
+    first = counted_once(bench)
+    first.process.kill()
+    monkeypatch.setattr(MemoryRows, "position", damaged)
+    second = bench.station(counting(), "w1", stores=first.stores)
+    bench.until(lambda: second.hand.alive)
+    assert [told["where"] for told in second.told("error")] == ["store counts-0"]
+    assert not (bench.folder / "w1" / "t" / "stores" / "counts" / "0").exists()
+
+
+def test_a_disk_that_takes_no_rubbish_ends_the_worker_in_order(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended at once, and left the group without a commit."""
+
+    def full(*_: object) -> NoReturn:
+        raise DiskFailed("disk full")
+
+    station = counted_once(bench)
+    closed(bench, station, T0)
+    monkeypatch.setattr(StateDirectory, "discard", full)
+    bench.until(lambda: any(isinstance(said, e.Stop) for said in station.hand.posted), 700)
+    assert [told["where"] for told in station.told("error")] == ["worker"]
+    assert station.process.alive
 
 
 def test_a_table_in_memory_is_restored_each_time(bench: Bench) -> None:
