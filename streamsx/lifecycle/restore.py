@@ -148,7 +148,10 @@ class Restore:
             case EndMoved(end) if self.state in READS:
                 self.end = max(self.end, end) if self.follows else self.end
             case OutOfRange(start, end) if self.state in READS:
-                return self._restart(Empty(cut(self.position, start, end), keep=True), start, end)
+                why = cut(self.position, start, end) or f"the changelog has lost {self.position}"
+                return self._restart(Empty(why, keep=True), start, end)
+            case OutOfRange() if self.state is RestoreState.DONE:
+                pass  # asked behind its end: it has all that was there
             case Promoted(end) if self.state in READS:
                 self.follows, self.end = False, end
                 self.state = RestoreState.READING

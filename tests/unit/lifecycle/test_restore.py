@@ -102,6 +102,21 @@ def test_a_changelog_that_is_cut_while_it_is_read_starts_the_store_anew() -> Non
     assert machine.state is RestoreState.DONE
 
 
+def test_a_cut_that_the_log_has_grown_over_says_what_it_lacked() -> None:
+    """The reason was empty: the log had grown beyond the position before its end was asked for."""
+    machine = learner(end=100, limit=200)
+    machine.step(1.0, fetched(to=100))
+    machine.step(2.0, Written())
+    assert machine.step(3.0, OutOfRange(0, 110)) == [
+        Empty("the changelog has lost 100", keep=True), Read(0),
+    ]  # fmt: skip
+
+
+def test_a_store_at_its_end_has_all_that_was_there_when_its_changelog_is_cut() -> None:
+    """Of two tables: the other one was still being restored, and the worker ended by a bug."""
+    assert after(active(10, end=10), OutOfRange(0, 5)) is RestoreState.DONE
+
+
 def test_a_learner_is_ready_when_it_is_near_and_flickers_only_beyond_twice_the_limit() -> None:
     machine = learner(end=8, limit=5)
     machine.step(1.0, fetched(to=3))
