@@ -264,6 +264,11 @@ def test_batches_are_taken_or_refused_and_read_again(talk: Talk) -> None:
     check("produce two batches", talk.produce(name, good + good)[0], E.INVALID_RECORD)
     check("produce magic 1", talk.produce(name, old)[0], E.INVALID_RECORD)
     check("produce with acks 2", talk.produce(name, good, acks=2)[0], E.INVALID_REQUIRED_ACKS)
+    check(
+        "produce with acks 2 to nowhere",
+        talk.produce(f"{name}-no", good, acks=2)[0],
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+    )
     check("produce to nowhere", talk.produce(f"{name}-no", good)[0], E.UNKNOWN_TOPIC_OR_PARTITION)
     check(
         "produce to partition 9",

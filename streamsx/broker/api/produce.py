@@ -37,10 +37,10 @@ def answer(service: Service, call: Call) -> ReplyBody | None:
 
 def append(service: Service, acks: int, name: str | None, topic_id: bytes, asked: Any) -> ReplyBody:
     """Appends one batch to one partition. Raises Refused, CorruptRecord."""
-    if acks not in (-1, 0, 1):
-        raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
     topic = service.topics.find(name, topic_id)
     log = topic.log(asked.index)
+    if acks not in (-1, 0, 1):
+        raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
     try:
         offset = log.append(asked.records, int(topic.config("max.message.bytes")))
     except OSError:

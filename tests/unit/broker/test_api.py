@@ -190,6 +190,8 @@ def test_nothing_is_appended_for_what_is_wrong_with_a_produce(run: Run) -> None:
             (produced(b"x", acks=2), E.INVALID_REQUIRED_ACKS),
             (produced(b"x", acks=-2), E.INVALID_REQUIRED_ACKS),
             (produced(b"x", topic="no"), E.UNKNOWN_TOPIC_OR_PARTITION),
+            (produced(b"x", topic="no", acks=2), E.UNKNOWN_TOPIC_OR_PARTITION),
+            (produced(b"x", partition=2, acks=2), E.UNKNOWN_TOPIC_OR_PARTITION),
             (produced(b"x", partition=2), E.UNKNOWN_TOPIC_OR_PARTITION),
             (produced(b"x" * 1_048_588), E.MESSAGE_TOO_LARGE),
         ]
