@@ -163,6 +163,7 @@ class Coordinator:
             lost = [key for key in rows(group.id, group.committed) if not stays(key.topic)]
             for _, topic, partition in lost:
                 del group.committed[topic, partition]
+            self._drop_if_void(group)
             keys += lost
         return [e.Persist(deletes=tuple(keys))] if keys else []
 

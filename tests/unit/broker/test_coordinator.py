@@ -367,6 +367,15 @@ def test_the_offsets_of_a_topic_vanish_with_it(desk: Desk) -> None:
     assert desk.committed() == {("u", 0): 2}
 
 
+def test_a_group_of_nothing_but_offsets_of_a_topic_vanishes_with_them(desk: Desk) -> None:
+    desk.commit("", -1, {("t", 0): 1}, group="g1")
+    desk.commit("", -1, {("t", 0): 1, ("u", 0): 2}, group="g2")
+    desk.set_topics(u=1)
+    before = set(desk.machine.groups)
+    desk.crash()
+    assert before == set(desk.machine.groups) == {"g2"}
+
+
 def test_the_offsets_of_a_topic_do_not_pass_to_its_namesake(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 1})
     desk.step(Topics({"t": (b"another id.....!", 4)}))
