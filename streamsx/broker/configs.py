@@ -81,6 +81,11 @@ def told(
     ]
 
 
+def listed(value: str) -> list[str]:
+    """The parts of a list, which may have blanks around them."""
+    return [part.strip() for part in value.split(",")]
+
+
 def wrong(name: str, value: str | None) -> str | None:
     """What is wrong with a configuration, if anything is."""
     config = CONFIGS.get(name)
@@ -89,7 +94,9 @@ def wrong(name: str, value: str | None) -> str | None:
     if value is None:
         return f"{name}: a value is needed"
     if config.choices:
-        given = value.split(",") if config.kind is ConfigType.LIST else [value]
+        given = listed(value) if config.kind is ConfigType.LIST else [value]
+        if config.kind is ConfigType.BOOLEAN:
+            given = [value.strip().lower()]
         return None if set(given) <= set(config.choices) else f"{name}: not one of {config.choices}"
     try:
         number = float(value) if config.kind is ConfigType.DOUBLE else int(value)

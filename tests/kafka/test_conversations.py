@@ -6,7 +6,7 @@ purpose: sessions may be as short as 1 ms, and a SyncGroup whose member was remo
 
 import socket
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import pytest
@@ -221,14 +221,23 @@ def test_topics_are_made_changed_and_deleted(talk: Talk) -> None:
     check("alter an unknown key", alter(name, 0, "no.such", "1"), E.INVALID_CONFIG)
     check("alter to a bad value", alter(name, 0, "retention.ms", "soon"), E.INVALID_CONFIG)
     check("append to what is no list", alter(name, 2, "retention.ms", "1"), E.INVALID_CONFIG)
+    check("alter by no operation", alter(name, 9, "retention.ms", "1") != E.NONE, True)
+    check("a list with blanks", alter(name, 0, "cleanup.policy", " compact, delete"), E.NONE)
+    check("no such policy", alter(name, 0, "cleanup.policy", "compact, burn"), E.INVALID_CONFIG)
+    check("delete a list", alter(name, 1, "cleanup.policy", None), E.NONE)
+    check("a large boolean", alter(name, 0, "preallocate", " TRUE"), E.NONE)
     check("alter", alter(name, 0, "max.message.bytes", "10000"), E.NONE)
     check("append", alter(name, 2, "cleanup.policy", "compact"), E.NONE)
     check("delete a setting", alter(name, 1, "retention.ms", None), E.NONE)
 
-    def described(topic: str) -> Any:
-        keys = ["cleanup.policy", "max.message.bytes", "retention.ms"]
-        asked = [{"resource_type": 2, "resource_name": topic, "configuration_keys": keys}]
+    three = ("cleanup.policy", "max.message.bytes", "retention.ms")
+
+    def described(topic: str, keys: Iterable[str] = three) -> Any:
+        asked = [{"resource_type": 2, "resource_name": topic, "configuration_keys": [*keys]}]
         return talk.ask(Api.DESCRIBE_CONFIGS, 4, resources=asked).results[0]
+
+    told = {c.name for c in described(name, ()).configs}
+    check("describe by no keys", told >= set(three), True)
 
     check("describe what is not there", described(other).error_code, E.UNKNOWN_TOPIC_OR_PARTITION)
     check(

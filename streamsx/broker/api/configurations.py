@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, told, wrong
+from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, listed, told, wrong
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.refusal import Refused, each
@@ -40,7 +40,7 @@ def find(service: Service, asked: Any) -> ReplyBody:
         }
     else:
         raise Refused(ErrorCode.INVALID_REQUEST)
-    if (wanted := asked.configuration_keys) is not None:
+    if wanted := asked.configuration_keys:  # none at all are all, as null is
         known = {name: config for name, config in known.items() if name in wanted}
     return {"configs": told(known, given, read_only=asked.resource_type == BROKER)}
 
@@ -64,14 +64,16 @@ def apply(configs: dict[str, str], change: Any) -> str | None:
     name, value, operation = change.name, change.value, change.config_operation
     if name not in CONFIGS:
         return wrong(name, value)
+    if not SET <= operation <= SUBTRACT:
+        return f"{name}: there is no operation {operation}"
     if operation == DELETE:
         configs.pop(name, None)
         return None
     if operation in (APPEND, SUBTRACT):
         if CONFIGS[name].kind is not ConfigType.LIST:
             return f"{name}: it is no list"
-        had = [part for part in configs.get(name, CONFIGS[name].default).split(",") if part]
-        given = (value or "").split(",")
+        had = [part for part in listed(configs.get(name, CONFIGS[name].default)) if part]
+        given = listed(value or "")
         rest = [part for part in had if part not in given]
         value = ",".join([*rest, *given] if operation == APPEND else rest)
     if why := wrong(name, value):

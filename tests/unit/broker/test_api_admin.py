@@ -13,7 +13,7 @@ from tests.unit.broker.conftest import Client, Run
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
-POLICY, SEGMENT = "cleanup.policy", "segment.bytes"
+POLICY, SEGMENT, PREALLOCATE = "cleanup.policy", "segment.bytes", "preallocate"
 
 Change = tuple[str, int, str | None]
 
@@ -54,6 +54,11 @@ async def described(client: Client, kind: int, name: str, keys: Iterable[str] | 
         ((SEGMENT, SUBTRACT, "500"), E.INVALID_CONFIG, {POLICY: "compact"}),
         ((SEGMENT, SET, None), E.INVALID_CONFIG, {POLICY: "compact"}),
         (("no.such", SET, "1"), E.INVALID_CONFIG, {POLICY: "compact"}),
+        ((POLICY, 9, "delete"), E.INVALID_CONFIG, {POLICY: "compact"}),
+        ((POLICY, -1, "delete"), E.INVALID_CONFIG, {POLICY: "compact"}),
+        ((POLICY, SET, "compact, delete"), E.NONE, {POLICY: "compact, delete"}),
+        ((POLICY, APPEND, " delete "), E.NONE, {POLICY: "compact,delete"}),
+        ((PREALLOCATE, SET, " True"), E.NONE, {POLICY: "compact", PREALLOCATE: " True"}),
         (("no.such", DELETE, None), E.INVALID_CONFIG, {POLICY: "compact"}),
     ],
 )
@@ -129,6 +134,8 @@ def test_a_topic_says_what_was_set_and_what_is_so_by_default(run: Run) -> None:
         told = await described(client, TOPIC, "t", [SEGMENT, POLICY])
         found = {c.name: (c.value, c.config_source, c.read_only) for c in told.configs}
         assert found == {POLICY: ("delete", 5, False), SEGMENT: ("500", 1, False)}
+        of_no_keys = await described(client, TOPIC, "t", [])
+        assert len(of_no_keys.configs) == len((await described(client, TOPIC, "t")).configs) > 2
         for kind, name, code in (
             (TOPIC, "no", E.UNKNOWN_TOPIC_OR_PARTITION), (BROKER_LOGGER, "t", E.INVALID_REQUEST),
         ):  # fmt: skip
