@@ -105,10 +105,10 @@ def whole(least: int) -> Callable[[object], int]:
     """A whole number that is not below `least`."""
 
     def parse(value: object) -> int:
-        found = int(str(value))
-        if isinstance(value, bool) or found < least:
-            raise ValueError(f"not a whole number from {least} on: {value!r}")
-        return found
+        with suppress(ValueError):
+            if not isinstance(value, bool) and (found := int(str(value))) >= least:
+                return found
+        raise ValueError(f"not a whole number from {least} on: {value!r}")
 
     return parse
 

@@ -93,6 +93,7 @@ def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
         ({"fetch_max_bytes": "1KiB"}, "fetch_max_bytes 1024 is below consumer_max_fetch_size"),
         ({"commit_interval": 1, "broker_commit_interval": 1}, "set twice: commit_interval and"),
         ({"topic_partitions": 0}, "not a whole number from 1 on"),
+        ({"topic_partitions": "x"}, "not a whole number from 1 on: 'x'"),
         ({"topic_allow_declare": "perhaps"}, "not yes or no"),
         ({"id": "my shop"}, r"bad setting: id \(app my shop\): 'my shop': use letters, digits"),
         ({"id": ".."}, "bad setting: id"),
