@@ -8,7 +8,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from streamsx.errors import StreamsxError, UsageError
@@ -43,20 +44,42 @@ class Command(argparse.ArgumentParser):
         """
         options = self.parse_args()
         options.people = sys.stderr if vars(options).get("json") else sys.stdout
-        try:
-            code = work(options) or 0
-            print(end="", flush=True)
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        except BrokenPipeError:  # as `| head` does it, which has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the rest
-            code = UNREAD
-        except Exception as error:
-            if options.debug:
+        with ending():
+            try:
+                code = work(options) or 0
+                print(end="", flush=True)
+            except BrokenPipeError:
                 raise
-            print(f"error: {line_of(error)}", file=sys.stderr)
-            code = error.exit_code if isinstance(error, StreamsxError) else 1
+            except Exception as error:
+                if options.debug:
+                    raise
+                print(f"error: {line_of(error)}", file=sys.stderr)
+                code = error.exit_code if isinstance(error, StreamsxError) else 1
         sys.exit(code)
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """Ends the process, quietly, for who interrupts what is inside or reads its output no more."""
+    try:
+        try:
+            yield
+        finally:
+            _flush()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # as `| head` does it, which has seen enough
+        sys.exit(UNREAD)
+
+
+def _flush() -> None:
+    """What cannot be written is thrown away: else Python tries again at its end, and complains."""
+    try:
+        print(end="", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
 
 
 def tell(options: argparse.Namespace, result: object) -> None:

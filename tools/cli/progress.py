@@ -17,11 +17,18 @@ FILE_COLUMNS = 10_000
 """A row or note in a file, or in a pipe, is one line: for who searches it."""
 
 
+class Sheet(Console):
+    """To rich, output that nobody reads on is an end with 1; here commands say which it is."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # noqa: PLE0704  # it is called where the error is handled
+
+
 def console_on(stream: TextIO, *, markup: bool = False) -> Console:
     """`is_terminal`: it can be drawn on. On a dumb one nothing can, as in a file."""
     draws = stream.isatty() and os.environ.get("TERM") != "dumb"
     width = None if draws else FILE_COLUMNS
-    return Console(file=stream, force_terminal=draws, markup=markup, highlight=False, width=width)
+    return Sheet(file=stream, force_terminal=draws, markup=markup, highlight=False, width=width)
 
 
 @asynccontextmanager
