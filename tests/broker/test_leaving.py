@@ -185,10 +185,16 @@ def test_the_leader_leaves_like_everybody_else(play: Play) -> None:
 
 
 def test_when_all_leave_nobody_waits_for_a_taker(play: Play) -> None:
+    """ "b reads the plan and leaves at once; a's SyncGroup is answered 27 for it, so a has no mark,
+    and as the only one left takes b's tasks until it is told again": then b's have moved.
+    """
+
     async def story(cluster: Cluster, group: Group) -> None:
         found = await ask(cluster, "ab")
 
-        assert brief(found) == {"a": ("left", 0, 3), "b": ("left", 0, 3)}
+        left, moved = ("left", 0, 3), ("left", 3, 0)
+        assert sorted(brief(found).values()) in ([left, left], [left, moved])
+        assert max(departure.ms for departure in found.values()) < 10_000
         assert (await look(cluster, APP)).state == "Empty"
 
     play("ab", story)
