@@ -23,8 +23,9 @@ class Handed:
         self.default = default
         self.missed: tuple[WatchedStore, Any] | None = None
         """Whose default is made next."""
-        self._out: dict[int, tuple[WatchedStore, Any, Any, bytes]] = {}
-        """By id of the value: whose it is, its key, itself, and what it was written as."""
+        self._out: dict[tuple[int, Any, int], tuple[WatchedStore, Any, Any, bytes]] = {}
+        """By id of the store, key and id of the value, which several keys may have: those three,
+        and what it was written as."""
 
     def __call__(self) -> Any:
         assert self.default is not None, "a default for a table without one"
@@ -37,7 +38,7 @@ class Handed:
 
     def note(self, store: "WatchedStore", key: Any, value: Any, row: bytes | None) -> None:
         if row is not None and type(value) not in UNCHANGEABLE:
-            self._out[id(value)] = store, key, value, row
+            self._out[id(store), key, id(value)] = store, key, value, row
 
     def forget(self) -> None:
         """Its stores are gone."""

@@ -388,6 +388,20 @@ def test_a_default_that_is_changed_and_not_put_is_found(drive: Drive) -> None:
     assert driver.table("seen") == {}
 
 
+def test_a_default_that_keys_share_is_found_where_it_was_not_put(drive: Drive) -> None:
+    shared: list[str] = []
+
+    def change(table: Any, word: str) -> None:
+        ours, other = table["a"], table["b"]
+        ours.append(word)
+        table["b"] = other
+
+    app = listing(change)
+    app.tables["seen"].default = lambda: shared
+    with pytest.raises(UsageError, match="not put back: table seen, key 'a', partition 0: "):
+        drive(app).pipe("words", ["axe"])
+
+
 def test_a_value_that_is_changed_and_not_put_is_found_each_time(drive: Drive) -> None:
     def change(table: Any, word: str) -> None:
         if "a" not in table:
