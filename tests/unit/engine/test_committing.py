@@ -12,7 +12,7 @@ import pytest
 from streamsx import App, Stream
 from streamsx.broker.api.served import answered
 from streamsx.engine.committing import DIRTY_ROWS_MAX
-from streamsx.errors import DiskFailed
+from streamsx.errors import DiskFailed, TaskFailed
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
@@ -433,6 +433,24 @@ def test_who_gets_a_task_back_while_it_closes_knows_nothing_of_why_it_was_undone
     feed(bench, "a")
     bench.until(lambda: committed(bench) == 2, 10)
     assert station.states(T0)[-1] == "running"
+
+
+def test_a_value_that_cannot_be_committed_ends_the_worker_where_its_policy_is_stop(
+    bench: Bench,
+) -> None:
+    """What the other tasks have done is committed all the same."""
+    station = begun(bench, app_of(setting(object), on_error="stop"), T0, T1)
+    feed(bench, "a", "bad")
+    feed(bench, "x", partition=1)
+    bench.until(lambda: station.told("error"), 10)
+    bench.until(lambda: committed(bench, P1) == 1, 10)
+    bench.until(lambda: station.states(T0)[-1] == "closed", 5)
+    assert (committed(bench), changelog(bench), store(station)) == (-1, {}, {})
+    station.deliver(e.Left())
+    bench.until(lambda: not station.process.alive, 5)
+    assert isinstance(station.main.error, TaskFailed)
+    assert "store kept, key 'bad', type " in str(station.main.error)
+    assert "(task 0_0, set since words-0 0-1): its policy is stop" in str(station.main.error)
 
 
 # -- records that fail

@@ -109,6 +109,17 @@ def test_a_task_that_is_wanted_back_goes_without_it(
     assert station.rows(0) == {}
 
 
+def test_of_a_task_that_was_lost_meanwhile_nothing_is_told(bench: Bench) -> None:
+    """Another worker has it, and is told itself."""
+    station = with_one_commit(bench, T0, T1)
+    station.hand.lose(T0)
+    bench.run(0.05)
+    deny(station, NOT_ALLOWED)
+    bench.run(0.5)
+    assert errors(station) == []
+    assert (station.states(T0)[-1], station.rows(1)) == ("closed", {"a": b"1"})
+
+
 def test_what_a_broker_does_not_know_yet_is_committed_with_the_next_cycle(bench: Bench) -> None:
     """Input had ended, and it was never tried again."""
     station = with_one_commit(bench, T0)

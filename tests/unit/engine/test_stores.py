@@ -103,6 +103,23 @@ def test_what_an_earlier_process_left_damaged_is_moved_away(bench: Bench) -> Non
     assert second.made.session.seat.report.copies == {}
 
 
+def test_behind_a_damaged_one_what_else_was_left_counts_as_a_copy(bench: Bench) -> None:
+    """Who is not known to have it restores it elsewhere, from the first record on."""
+    first = counted_once(bench)
+    bench.feed(1, "b")
+    first.hand.plan(T0, T1)
+    bench.until(lambda: words(1) in bench.committed)
+    bench.run(0.1)
+    first.process.kill()
+    second = bench.station(counting(), "w1", stores=first.stores)
+    second.refusals = [StoreCorrupt("store damaged: here")]
+    bench.until(lambda: second.hand.alive)
+    bench.run(0.1)
+    assert [told["where"] for told in second.told("error")] == ["store counts-0"]
+    (copy,) = second.made.session.seat.report.copies.items()
+    assert (copy[0], copy[1].role, copy[1].lag) == (T1, CopyRole.DORMANT, 0)
+
+
 def test_what_was_left_is_moved_away_too_if_its_position_cannot_be_read(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,16 @@ def test_a_record_is_read_where_the_log_begins_when_it_was_cut(bench: Bench) -> 
     assert bench.read(changelog(0)) == [(b'"c"', b"1")]
 
 
+def test_a_log_that_ends_before_the_position_is_read_from_where_it_begins(bench: Bench) -> None:
+    """A replica that lacks the last records leads it now: all that comes is below the position."""
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b")
+    bench.committed[words(0)] = (5, "")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 2, 10)
+    assert sorted(bench.read(changelog(0))) == [(b'"a"', b"1"), (b'"b"', b"1")]
+
+
 def test_where_a_log_begins_is_no_news_for_a_task_that_was_away_meanwhile(bench: Bench) -> None:
     """Another worker has gone on from there: nothing is read twice."""
 

@@ -136,6 +136,15 @@ def test_a_promoted_learner_reads_to_the_end_that_was_read_after_the_release() -
     assert after(machine, Written()) is RestoreState.DONE
 
 
+def test_a_changelog_that_ends_before_where_a_restore_began_had_nothing_to_restore() -> None:
+    """A learner's, which a replica that lacks the last records leads when it is made active."""
+    machine = Restore(follows=True, limit=5)
+    machine.step(0.0, Opened(10, True, 0, 12))
+    assert machine.total == 2
+    machine.step(1.0, Promoted(4))
+    assert machine.total == 0
+
+
 def test_a_promotion_waits_for_the_write_that_is_under_way() -> None:
     machine = learner(end=4)
     machine.step(1.0, fetched(to=4))

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from streamsx.errors import DecodeFailed
+from streamsx.model import TaskId
 from streamsx.serde.codec import Quick
 from streamsx.serde.record import BLESSED
 from streamsx.task.batch import Batch, Chunk
-from streamsx.task.stream import Inbox, Values
+from streamsx.task.stream import Inbox, Running, Values
 from streamsx.topology.nodes import Source
 from tests.support.codecs import coded
+from tests.unit.task.conftest import Sent
 
 PLAIN = coded(lambda raw: raw)
 SOURCE = Source("t", PLAIN, PLAIN)
@@ -220,3 +222,22 @@ def test_a_body_that_catches_one_failure_too_many_goes_on_behind_it(quick: Quick
             stream = aiter(values)
         assert len(seen) < 9, "for ever"
     assert seen == ["failed", b"a", "failed", b"a", "failed", b"a", None]
+
+
+class Known:
+    """As a table is: what its class says holds for whoever is not at work."""
+
+    store = "none"
+
+
+def test_what_a_body_has_found_is_there_again_when_it_is_next_at_work() -> None:
+    """Each wake looked all of it up again."""
+    known = Known()
+    running = Running(TaskId(0, 0), {}, Sent(), Inbox(0, refuse))
+    running.resumed()
+    running.bind(known, "store", "its task's")
+    seen = [known.store]
+    for step_of in (running.paused, running.resumed, running.paused, running.resumed):
+        step_of()
+        seen.append(known.store)
+    assert seen == ["its task's", "none", "its task's", "none", "its task's"]
