@@ -307,6 +307,21 @@ def test_a_request_says_what_is_wanted_of_whom_and_how_much() -> None:
     play(story, FetchLimits(wait_ms=100, reply_bytes=5000, partition_bytes=700))
 
 
+def test_an_answer_without_records_wakes_nobody() -> None:
+    """Each poll of an idle source is answered with nothing."""
+
+    async def story(lane: Lane) -> None:
+        lane.logs = {A: [], B: []}
+        lane.fetcher.add(A, 0)
+        for _ in range(3):
+            await lane.request()
+        assert not lane.arrived.is_set()
+        lane.logs[A].append(written(0))
+        await lane.arrived.wait()
+
+    play(story)
+
+
 class HandClock:
     def __init__(self) -> None:
         self.time = 50.0

@@ -78,6 +78,36 @@ def test_with_nothing_to_do_it_sleeps(bench: Bench) -> None:
     assert (bench.scheduler.turns - turns) / 60 < 30
 
 
+def test_a_worker_with_tasks_tells_what_it_has_processed_and_one_without_says_nothing(
+    bench: Bench,
+) -> None:
+    station = bench.begun(counting())
+    bench.run(70)
+    assert station.told("processed") == []
+    bench.feed(0, "a", "b", "c")
+    station.hand.plan(T0)
+    bench.run(40)
+    assert [(each["records"], each["lag"]) for each in station.told("processed")] == [(3, 0)]
+
+
+def test_of_what_is_fetched_one_batch_at_a_time_waits_with_its_task(bench: Bench) -> None:
+    """As columns they take twice the room."""
+    app = app_of()
+    seen: list[int] = []
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def take(stream: Stream[str]) -> None:
+        async for _ in stream:
+            seen.append(station.made.tasks.actives[T0].task.waiting("words"))
+
+    station = bench.begun(app)
+    for _ in range(5):
+        bench.feed(0, *["w"] * 2500)
+    station.hand.plan(T0)
+    bench.until(lambda: len(seen) == 12_500)
+    assert max(seen) == 1
+
+
 def test_a_long_restore_tells_how_far_it_is(bench: Bench) -> None:
     station = bench.begun(counting())
     station.write_s = 0.05

@@ -140,6 +140,21 @@ def test_a_created_topic_is_not_awaited_for_ever() -> None:
     run(story, {Api.CREATE_TOPICS: creates(codes())})
 
 
+def test_between_two_looks_for_a_created_topic_the_broker_has_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin, "KNOWN_TRIES", 5)
+    monkeypatch.setattr(admin, "RETRY_BACKOFF_S", 0.05)
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await admin.create_topics(cluster, [NewTopic("a", 2)])
+        assert loop.time() - began > 4 * 0.05
+
+    run(story, {Api.CREATE_TOPICS: creates(codes())})
+
+
 def deletes(code: Iterator[int]) -> Answer:
     def answer(asked: Asked) -> wire.Body:
         names = asked.body.topic_names

@@ -131,6 +131,22 @@ def test_a_cluster_that_is_not_there_is_told_after_the_given_time(
     assert caplog.messages == [f"waiting for {where}"], "at once, and once"
 
 
+def test_a_cluster_that_was_found_is_not_told_of_as_one_that_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streamsx.kafka.cluster.PATIENCE_S", 0.1)
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        another = Cluster(broker.bootstrap)  # what it takes to start is imported by now
+        await another.start()
+        caplog.clear()
+        await asyncio.sleep(0.15)
+        assert caplog.messages == []
+        await another.stop()
+
+    run(story)
+
+
 def test_a_cluster_that_comes_up_late_is_found() -> None:
     async def told() -> None:
         async with ScriptedBroker(topics={"a": 1}) as broker:

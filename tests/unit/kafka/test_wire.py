@@ -52,6 +52,15 @@ def test_what_an_old_version_lacks_is_there_with_its_default() -> None:
     assert read.partitions[0].current_leader.leader_epoch == -1
 
 
+def test_a_time_that_is_left_out_has_its_default_in_milliseconds() -> None:
+    frame = wire.request_encoder(Api.CREATE_TOPICS, 2)(1, {"topics": []})
+    assert wire.request_decoder(Api.CREATE_TOPICS, 2)(frame[4:])[1].timeout == 60_000
+
+    frame = wire.request_encoder(Api.JOIN_GROUP, 0)(1, {"group_id": "g", "session_timeout": 9})
+    joins = wire.request_decoder(Api.JOIN_GROUP, 0)(frame[4:])[1]
+    assert (joins.session_timeout, joins.rebalance_timeout) == (9, -1)
+
+
 def test_null_is_written_as_empty_where_a_version_knows_no_null() -> None:
     body = {"error_code": 0, "protocol_name": None, "members": None}
     frame = wire.response_encoder(Api.JOIN_GROUP, 5)(1, body)

@@ -206,3 +206,16 @@ def test_a_leader_hears_when_to_remove_whom_in_its_own_time() -> None:
         assert plan.evictions == {"m1": pytest.approx(25.0, abs=1.0)}
 
     run(story, a=1, b=1)
+
+
+def test_who_should_be_gone_long_since_is_given_a_few_seconds_from_now() -> None:
+    """Its deadline was 20 seconds before the leader's clock showed 0."""
+    marks = {"m": Mark(MarkState.LEAVING, 999_999_980_000, epoch_ms=3)}
+    told = Assignment((), write_assignment(AssignmentView(Memory(1, marks=marks)))).write()
+
+    async def story(group: Group) -> None:
+        group.seat.given(told, 1e9)
+        plan = await group.plan()
+        assert plan.evictions == {"m1": pytest.approx(6.0, abs=1.5)}
+
+    run(story, a=1, b=1)
