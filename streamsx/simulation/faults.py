@@ -208,6 +208,9 @@ class Faults:
     def heal(self) -> None:
         world = self.world
         world.scheduler.disk_s, world.dies_at = DISK_S, ""
+        for process in world.scheduler.processes:
+            for thread in process.threads:
+                thread.catch_up()
         world.network.heal()
         for home in world.homes:
             home.disk.full = False

@@ -10,7 +10,7 @@ import pytest
 
 from streamsx.simulation.network import Net
 from streamsx.simulation.process import Process
-from streamsx.simulation.scheduler import Killed, Scheduler, Violation
+from streamsx.simulation.scheduler import DISK_S, Killed, Scheduler, Violation
 from tests.unit.simulation.conftest import Run, for_ever
 
 
@@ -237,6 +237,25 @@ def test_an_executor_takes_time_and_hands_back_errors(scheduler: Scheduler, run:
 
     run(main)
     assert 0 < scheduler.now < 1
+
+
+def test_a_disk_that_is_slow_no_more_is_so_for_what_was_begun(
+    scheduler: Scheduler, process: Process, heard: Heard
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        heard(str(await loop.run_in_executor(None, divmod, 7, 2)))
+
+    scheduler.disk_s = 1e6
+    thread = process.start(main)
+    scheduler.run_until(100)
+    assert heard.words() == []
+    scheduler.disk_s = DISK_S
+    thread.catch_up()
+    scheduler.run_until(100 + 10 * DISK_S)
+    assert heard.words() == ["(3, 1)"]
+    scheduler.run_until(1e8)
+    assert heard.words() == ["(3, 1)"]
 
 
 def test_a_turn_that_blocks_lets_all_others_run(
