@@ -90,18 +90,19 @@ class OneRunner(Check):
 class NobodyOutlivesItsSession(Check):
     """S1. Who runs on after its session has ended writes rows behind the new owner's back.
 
-    Excused, `missed round`: the coordinator has removed it with a session that goes on, for it
-    heard of the round too late to join it. It runs until it hears of that, or its lease ends.
+    Excused, `removed`: the coordinator has put it out with a session that goes on, as one that has
+    missed a round, or that somebody else has sent away. It runs until it hears of that, at most
+    until its session ends.
     """
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.sessions: dict[str, float] = {}
-        self.expired: set[str] = set()
-        self.removed: set[str] = set()
+        self.removed: dict[str, float] = {}
+        """Who is no longer in the group, with the end of its session."""
 
     def told(self, host: str, call: Call, body: ReplyBody) -> None:
-        """What extends a session. Seed 51852: renewed, and removed before the next sample."""
+        """What extends a lease. Seed 51852: extended, and removed before the next sample."""
         if call.api in (Api.HEARTBEAT, Api.OFFSET_COMMIT, Api.JOIN_GROUP):
             self.sample()
 
@@ -109,19 +110,20 @@ class NobodyOutlivesItsSession(Check):
         if (group := self.world.group) is None:  # a coordinator that loads begins sessions anew
             self.sessions.clear()
             return
-        members, now = group.round.members, self.world.now
-        ended = {m for m, at in self.sessions.items() if at <= now and m not in members}
-        self.expired = (self.expired | ended) - members.keys()
-        self.removed = (self.removed | (self.sessions.keys() - ended)) - members.keys()
-        self.sessions = {m.id: m.session_at for m in members.values() if not m.parked}
+        members, known = group.round.members, self.removed | self.sessions
+        self.removed = {name: until for name, until in known.items() if name not in members}
+        self.sessions = {name: one.session_at for name, one in members.items()}
 
     def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
         if home.member is None or not home.works:
             return
-        if home.member.member_id in self.expired:
+        until = self.removed.get(home.member.member_id)
+        if until is None:
+            return
+        if until <= self.world.now:
             self.wrong(f"{home.name} processes {tp}, its session has ended")
-        elif home.member.member_id in self.removed:
-            self.world.excuse("missed round")
+        else:
+            self.world.excuse("removed")
 
 
 class OnlyItsRunnerCommits(Check):

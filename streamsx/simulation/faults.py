@@ -111,7 +111,7 @@ class Elsewhere(Kinds):
         self.add(rng)
 
     def disk_slow(self, rng: random.Random) -> None:
-        self.world.scheduler.disk_s = rng.choice((DISK_S, 0.5, 5.0))
+        self.world.scheduler.disk_takes(rng.choice((DISK_S, 0.5, 5.0)))
 
     def cut(self, rng: random.Random) -> None:
         """One way, the other, or both, of several at once."""
@@ -207,10 +207,8 @@ class Faults:
 
     def heal(self) -> None:
         world = self.world
-        world.scheduler.disk_s, world.dies_at = DISK_S, ""
-        for process in world.scheduler.processes:
-            for thread in process.threads:
-                thread.catch_up()
+        world.scheduler.disk_takes(DISK_S)
+        world.dies_at = ""
         world.network.heal()
         for home in world.homes:
             home.disk.full = False

@@ -143,7 +143,7 @@ class SimThread(BaseSelectorEventLoop):
         return asyncio.wrap_future(done, loop=self)
 
     def _execute(self, done: "Future[Any]") -> None:
-        if not self.process.alive or self._closed or done not in self._on_disk:
+        if self._closed or done not in self._on_disk:
             return
         if self.process.frozen:
             self.scheduler.at(self.process.frozen_until, self._execute, done)
@@ -206,7 +206,7 @@ class SimThread(BaseSelectorEventLoop):
         self._busy_until = max(self._busy_until, self.scheduler.now + seconds)
 
     def catch_up(self) -> None:
-        """The disk is no longer slow, also for what was begun while it was.
+        """The disk may have become faster: what it has begun takes no longer than that.
 
         Else (seed 62207) a worker that starts 4 s before all is healed, and is drawn 38 s for its
         first look at the disk, joins 34 s after that, too late to be at rest at the end.

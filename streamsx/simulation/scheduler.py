@@ -111,6 +111,13 @@ class Scheduler:
         if self.running is not None:
             self.running.call_soon(self.running.create_task, generator.aclose())
 
+    def disk_takes(self, mean_s: float) -> None:
+        """From now on, at the mean; a disk that is fast again serves what was begun before, too."""
+        self.disk_s = mean_s
+        for process in self.processes:
+            for thread in process.threads:
+                thread.catch_up()
+
     # -- time, as a thread sees it
 
     def look(self) -> float:

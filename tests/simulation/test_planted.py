@@ -24,6 +24,7 @@ from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import member, session
 from streamsx.membership.holding import Holding
+from streamsx.membership.lease import Lease
 from streamsx.membership.member import Member
 from streamsx.model import TaskId
 from streamsx.simulation.checks import Check
@@ -74,6 +75,13 @@ class JoinCountsWhenItIsAnswered(Member):
 
     def _joined(self, flight: e.SendRequest, joined: e.Joined) -> None:
         super()._joined(replace(flight, at=self._box.now), joined)
+
+
+class LeasesAreLongerThanSessions(Lease):
+    """Who is cut off goes on for as long again, and again."""
+
+    def contact(self, at: float) -> None:
+        super().contact(at + 3 * self._session_s)
 
 
 class FencedMembersKeepTheirClaims(Member):
@@ -147,6 +155,11 @@ def a_sync_is_lost(made: World) -> None:
 
 def a_commit_is_late(made: World) -> None:
     """It is on its way while its member is removed and the other one runs its tasks."""
+    one_is_put_out(made, 5.0)
+
+
+def one_is_put_out(made: World, cut_s: float = 25.0) -> None:
+    """And is cut off, so that it does not hear of it."""
     made.nodes.move_leader(1)  # of partitions: what a commit waits for is there all the time
     made.run_until(25.5)  # heartbeats come every 3 s, and were told just now
     leader, other = made.homes[:2]
@@ -154,7 +167,7 @@ def a_commit_is_late(made: World) -> None:
         leader, other = other, leader
     assert leader.parts is not None
     assert other.member is not None
-    made.network.cut(other.process.name, HOSTS[0], 5.0)
+    made.network.cut(other.process.name, HOSTS[0], cut_s)
     session = leader.parts.session
     session.member._evictions[other.member.member_id] = 0.0
     session.post(e.Tick(e.Timer.EVICT))
@@ -196,6 +209,7 @@ PLANTED: list[Planted] = [
     (ASSIGNOR, OldClaimsAreCut, a_sync_is_lost, "OneRunner"),
     (COORDINATOR, NoCommitIsFenced, a_commit_is_late, "OnlyItsRunnerCommits"),
     (MEMBER, JoinCountsWhenItIsAnswered, a_join_is_answered_late, "NobodyOutlivesItsSession"),
+    ((member, "Lease"), LeasesAreLongerThanSessions, one_is_put_out, "NobodyOutlivesItsSession"),
     (MEMBER, FencedMembersKeepTheirClaims, a_worker_stands_still, "OnlyItsRunnerCommits"),
     (HOLDING, NobodyJoinsAfterARelease, a_newcomer, "EverythingIsCommitted"),
     ((assigning, "withhold"), nothing_waits_to_be_let_go, a_newcomer, "LegalPlans"),

@@ -9,7 +9,7 @@ from streamsx.simulation.world import play
 
 SEEDS, CHUNK = 104, 8
 SLOW, SLOW_CHUNK = 3_104, 60
-FOUND = [7352, 32435, 51852, 62207]
+FOUND = [7352, 32435, 51852, 62207, 81461]
 """Each has broken an invariant once, and was mended."""
 
 
@@ -27,6 +27,11 @@ def test_a_group_survives_what_its_seed_draws(first: int) -> None:
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_a_seed_has_found_is_mended(seed: int) -> None:
     assert failures(range(seed, seed + 1)) == []
+
+
+@pytest.mark.timeout(120)
+def test_who_was_put_out_and_has_not_heard_of_it_is_excused() -> None:
+    assert play(51852, story=0).excused["removed"] > 0
 
 
 @pytest.mark.slow

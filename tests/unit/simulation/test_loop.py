@@ -244,18 +244,38 @@ def test_a_disk_that_is_slow_no_more_is_so_for_what_was_begun(
 ) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        heard(str(await loop.run_in_executor(None, divmod, 7, 2)))
+        begun = [loop.run_in_executor(None, divmod, n, 2) for n in (7, 9)]
+        for each in begun:
+            heard(str(await each))
+        await for_ever()
 
-    scheduler.disk_s = 1e6
-    thread = process.start(main)
+    scheduler.disk_takes(1e6)
+    process.start(main)
     scheduler.run_until(100)
-    assert heard.words() == []
-    scheduler.disk_s = DISK_S
-    thread.catch_up()
+    assert heard == []
+    scheduler.disk_takes(DISK_S)
     scheduler.run_until(100 + 10 * DISK_S)
-    assert heard.words() == ["(3, 1)"]
+    assert heard.words() == ["(3, 1)", "(4, 1)"]
     scheduler.run_until(1e8)
-    assert heard.words() == ["(3, 1)"]
+    assert heard.words() == ["(3, 1)", "(4, 1)"]
+
+
+@pytest.mark.parametrize(("strikes", "done"), [(lambda p: p.freeze(1e5), 1), (Process.kill, 0)])
+def test_what_a_disk_has_not_done_waits_for_who_is_frozen_and_ends_with_who_is_dead(
+    scheduler: Scheduler, process: Process, heard: Heard, strikes: Any, done: int
+) -> None:
+    async def main() -> None:
+        _ = asyncio.get_running_loop().run_in_executor(None, heard, "done")
+        await for_ever()
+
+    scheduler.disk_takes(1e3)
+    process.start(main)
+    scheduler.run_until(0.1)
+    strikes(process)
+    scheduler.run_until(9e4)
+    assert heard == []
+    scheduler.run_until(2e5)
+    assert heard.words() == ["done"] * done
 
 
 def test_a_turn_that_blocks_lets_all_others_run(
