@@ -58,10 +58,8 @@ class RocksMemory:
 
 def options(memory: RocksMemory) -> Options:
     """Of every store; raw mode must agree with the batches."""
-    table = BlockBasedOptions()
+    table = table_options()
     table.set_block_cache(memory.blocks)
-    table.set_block_size(BLOCK_BYTES)
-    table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     made = Options(raw_mode=True)
@@ -76,6 +74,14 @@ def options(memory: RocksMemory) -> Options:
     made.set_compression_type(DBCompressionType.none())
     made.set_block_based_table_factory(table)
     return made
+
+
+def table_options() -> BlockBasedOptions:
+    """Of every SST file, whoever writes it."""
+    table = BlockBasedOptions()
+    table.set_block_size(BLOCK_BYTES)
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
+    return table
 
 
 class RocksRows(Rows):

@@ -5,10 +5,10 @@ StreamsxError
     SettingError
     TopologyError
       PartitionMismatch TableNotInTask NameClash
-    NotSupported PartitionCountChanged ChangelogLost IncompatibleStore
+    NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
   NotFound     (exit 3)  app id, instance, store or topic
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
-    BrokerUnreachable StoreLocked DiskFailed TopicGone
+    BrokerUnreachable StoreLocked DiskFailed TopicGone SnapshotFailed StateConflict
   DataError              bytes that are not what they should be
     CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge ValueRefused
   GroupError   (exit 1)  what the coordinator says of us
@@ -67,7 +67,11 @@ class ChangelogLost(UsageError):
 
 
 class IncompatibleStore(UsageError):
-    """A store on disk was written in another format."""
+    """A store on disk, or in a snapshot, is not the one that this app wants."""
+
+
+class SnapshotNotPublished(UsageError):
+    """A snapshot that no changelog goes on from."""
 
 
 class NotFound(StreamsxError):
@@ -96,6 +100,14 @@ class DiskFailed(WorldError):
 
 class TopicGone(WorldError):
     """A topic vanished while it was in use."""
+
+
+class SnapshotFailed(WorldError):
+    """Where snapshots lie cannot be reached, read or written."""
+
+
+class StateConflict(WorldError):
+    """Somebody else writes snapshots to the same place."""
 
 
 class DataError(StreamsxError):

@@ -1,0 +1,359 @@
+"""Manifests, chains, what fits whom; and what a torn or foreign one does."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rocksdict import Rdict
+
+from streamsx.errors import (
+    IncompatibleStore,
+    SnapshotFailed,
+    SnapshotNotPublished,
+    StateConflict,
+    StoreCorrupt,
+)
+from streamsx.state.api import INDEX, ROW
+from streamsx.state.rocks import RocksMemory, RocksRows, options
+from streamsx.state.snapshot import (
+    Manifest,
+    Part,
+    Position,
+    Query,
+    SstFile,
+    SstWriter,
+    StoreSnapshot,
+    Wanted,
+    build,
+    checksum,
+    collect_garbage,
+    commit,
+    fetch,
+    ingest,
+    manifest_name,
+    newest,
+    part_for,
+    sst_name,
+)
+from streamsx.state.snapshot_files import LinkFiles, SnapshotFiles
+
+MEMORY = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=8 << 20)
+LAYOUT = '{"version":1,"store":"kv","key":"str","topic":"shop-totals-changelog","partitions":6}'
+FILE = SstFile("sst/totals/0/000000000041-" + "0" * 32 + ".sst", 3, 1000, 7, full=True)
+MANIFEST = Manifest(
+    app="shop",
+    topology="9f3c",
+    number=41,
+    run="a run",
+    made_by="run",
+    made_at_ms=1795255713000,
+    versions={"streamsx": "0.1.0"},
+    query=Query("token", 17),
+    partitions={"orders": 6},
+    positions={"orders": {0: Position(251140, 1700000400000, 1700000399000), 3: Position(7)}},
+    stores={"totals": StoreSnapshot(LAYOUT, {0: Part((FILE,), 51812), 1: Part((), None)})},
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> SnapshotFiles:
+    return LinkFiles(tmp_path / "root", "file:root")
+
+
+Row = tuple[bytes, bytes | None]
+
+
+def write(
+    files: SnapshotFiles, tmp_path: Path, rows: Iterable[Row], *, full: bool = True, number: int = 0
+) -> SstFile:
+    """One file of the chain of totals-0, published."""
+    writer = SstWriter(local := tmp_path / "local.sst")
+    for key, value in rows:
+        writer.put(key, value)
+    made = writer.finish()
+    assert made is not None
+    name = sst_name("totals", 0, number)
+    files.publish(local, name)
+    local.unlink()
+    return SstFile(name, *made, full)
+
+
+def held(path: Path, layout: str = LAYOUT) -> tuple[dict[bytes, bytes], int | None]:
+    """What a worker finds in that folder."""
+    rows = RocksRows(path, MEMORY, layout)
+    try:
+        return dict(rows.scan(ROW, INDEX)), rows.position()
+    finally:
+        rows.close()
+
+
+# -- manifests
+
+
+def test_a_manifest_is_read_as_it_was_written() -> None:
+    assert Manifest.from_json(MANIFEST.to_json(), "here") == MANIFEST
+    bare = Manifest("shop", "", 0, "", "compact", 0)
+    assert Manifest.from_json(bare.to_json(), "here") == bare
+    document = json.loads(MANIFEST.to_json())
+    assert document["format"] == 1
+    assert document["stores"]["totals"]["format"] == json.loads(LAYOUT)
+    assert document["positions"]["orders"]["3"] == {"next": 7, "stream_time": -1, "high": -1}
+
+
+def test_fields_of_a_later_version_are_kept() -> None:
+    document = json.loads(MANIFEST.to_json())
+    document["later"] = {"than": "this"}
+    document["positions"]["orders"]["0"]["later"] = 1
+    document["stores"]["totals"]["partitions"]["0"]["chain"][0]["later"] = 1
+    found = Manifest.from_json(json.dumps(document).encode(), "here")
+    assert found == replace(MANIFEST, others={"later": {"than": "this"}})
+    again = replace(found, number=42).to_json()
+    assert json.loads(again)["later"] == {"than": "this"}
+
+
+def changed(**fields: object) -> bytes:
+    return json.dumps({**json.loads(MANIFEST.to_json()), **fields}).encode()
+
+
+def chain(*names: object, full: object = True) -> dict[str, object]:
+    each = [{"file": name, "rows": 1, "bytes": 1, "crc32c": 1, "full": full} for name in names]
+    part = {"chain": each, "changelog_next": 1}
+    return {"totals": {"format": {}, "partitions": {"0": part}}}
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b"[" * 100_000,
+        MANIFEST.to_json()[:-20],
+        changed(partitions=[1]),
+        changed(partitions={"orders": "6"}),
+        changed(number="41"),
+        changed(query="token"),
+        changed(positions={"orders": {"0": {"next": None}}}),
+        changed(positions={"orders": {"zero": {"next": 1}}}),
+        changed(stores={"totals": {}}),
+        changed(stores={"totals": {"format": {}, "partitions": {"0": {"chain": []}}}}),
+        changed(stores=chain("sst/../../etc/passwd")),
+        changed(stores=chain("/etc/passwd")),
+        changed(stores=chain(7)),
+        changed(stores=chain(FILE.file, full=False)),
+    ],
+)
+def test_what_is_no_manifest_is_refused_with_its_place(rubbish: bytes) -> None:
+    with pytest.raises(IncompatibleStore, match=r"^not a manifest: here: ") as told:
+        Manifest.from_json(rubbish, "here")
+    assert "\n" not in str(told.value)
+
+
+def test_a_later_format_is_refused_with_both() -> None:
+    with pytest.raises(IncompatibleStore, match="here: expected 1, found 2"):
+        Manifest.from_json(changed(format=2), "here")
+
+
+def test_the_newest_is_the_one_with_the_highest_number(files: SnapshotFiles) -> None:
+    assert newest(files) is None
+    for number, before in ((9, None), (10, 9), (100, 10)):
+        commit(files, replace(MANIFEST, number=number), before=before)
+    files.create("manifests/note.txt", b"")
+    assert newest(files) == replace(MANIFEST, number=100)
+
+
+def test_of_two_writers_the_second_is_told_of_the_first(files: SnapshotFiles) -> None:
+    commit(files, MANIFEST, before=None)
+    second = replace(MANIFEST, run="second")
+    for before, told in ((None, "no snapshot"), (40, "snapshot 40")):
+        with pytest.raises(
+            StateConflict, match=f"{told} to be the newest, found snapshot 41, .*a r"
+        ):
+            commit(files, second, before=before)
+    commit(files, replace(second, number=42), before=41)
+    assert newest(files) == replace(second, number=42)
+
+
+def test_of_two_writers_at_once_one_commits(
+    files: SnapshotFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have looked; both create."""
+    commit(files, MANIFEST, before=None)
+    looked = files.names("manifests")
+    commit(files, replace(MANIFEST, number=42), before=41)
+    monkeypatch.setattr(files, "names", lambda _: looked)
+    with pytest.raises(StateConflict, match="found snapshot 42"):
+        commit(files, replace(MANIFEST, number=42, run="second"), before=41)
+
+
+def test_garbage_is_what_no_kept_manifest_names_and_nobody_is_about_to(
+    files: SnapshotFiles, tmp_path: Path
+) -> None:
+    made = [write(files, tmp_path, [(ROW + b"a", b"%d" % n)], number=n) for n in range(6)]
+    orphan = [write(files, tmp_path, [(ROW + b"a", b"x")], number=n) for n in (1, 4, 5, 6, 7)]
+    for n, file in enumerate(made):
+        old = (made[0], file) if n else (file,)
+        stores = {"totals": StoreSnapshot(LAYOUT, {0: Part(old, 1)})}
+        commit(files, replace(MANIFEST, number=n, stores=stores), before=n - 1 if n else None)
+    collect_garbage(files, keep=2)
+    assert files.names("manifests") == ["000000000004.json", "000000000005.json"]
+    left = {f"sst/totals/0/{name}" for name in files.names("sst/totals/0")}
+    assert left == {file.file for file in (made[0], made[4], made[5], *orphan[1:])}
+    collect_garbage(files, keep=2)
+    assert len(files.names("sst/totals/0")) == len(left)
+
+
+# -- chains
+
+
+def test_a_chain_is_the_rows_that_were_put_the_later_wins(
+    files: SnapshotFiles, tmp_path: Path
+) -> None:
+    first = write(files, tmp_path, [(ROW + bytes([n]), b"old") for n in range(5)])
+    delta = [(ROW + b"\x00", None), (ROW + b"\x01", b"new"), (ROW + b"\x09", b""), (INDEX, b"i")]
+    second = write(files, tmp_path, delta, full=False)
+    assert (first.rows, second.rows) == (5, 4)
+    paths = [tmp_path / name for name in ("a", "b")]
+    for sst, path in zip((first, second), paths, strict=True):
+        fetch(files, sst, path)
+    db = Rdict(str(tmp_path / "db"), options(MEMORY))
+    ingest(db, paths)
+    found = dict(db.items())
+    db.close()
+    old = {ROW + bytes([n]): b"old" for n in (2, 3, 4)}
+    assert found == {**old, ROW + b"\x01": b"new", ROW + b"\x09": b"", INDEX: b"i"}
+    assert not any(path.exists() for path in paths)
+    again = [checksum(tmp_path / "root" / sst.file) for sst in (first, second)]
+    assert again == [first.crc32c, second.crc32c], "who ingests does not write to what is shared"
+
+
+def test_no_row_is_no_file(tmp_path: Path) -> None:
+    assert SstWriter(tmp_path / "a").finish() is None
+    assert not (tmp_path / "a").exists()
+
+
+def test_rows_out_of_order_are_refused(tmp_path: Path) -> None:
+    writer = SstWriter(tmp_path / "a")
+    writer.put(ROW + b"b", b"")
+    with pytest.raises(Exception, match="ascending"):
+        writer.put(ROW + b"a", b"")
+
+
+@pytest.mark.parametrize("torn", ["short", "long", "flipped", "empty"])
+def test_a_torn_file_is_told_and_not_kept(files: SnapshotFiles, tmp_path: Path, torn: str) -> None:
+    sst = write(files, tmp_path, [(ROW + b"%d" % n, os.urandom(20)) for n in range(10)])
+    path = tmp_path / "root" / sst.file
+    whole = path.read_bytes()
+    flipped = bytes([*whole[:100], whole[100] ^ 1, *whole[101:]])
+    path.write_bytes({"short": whole[:-1], "long": whole + b"x", "flipped": flipped}.get(torn, b""))
+    with pytest.raises(StoreCorrupt, match=f"file:root/{sst.file}: expected {sst.bytes} bytes"):
+        fetch(files, sst, tmp_path / "came")
+    assert not (tmp_path / "came").exists()
+
+
+# -- whole stores
+
+
+def test_a_store_is_built_whole_with_its_position(files: SnapshotFiles, tmp_path: Path) -> None:
+    first = write(files, tmp_path, [(ROW + b"a", b"1"), (ROW + b"b", b"2")])
+    second = write(files, tmp_path, [(ROW + b"a", None)], full=False)
+    build(files, Part((first, second)), 77, tmp_path / "trash" / "new", LAYOUT)
+    assert held(tmp_path / "trash" / "new") == ({ROW + b"b": b"2"}, 77)
+    assert [path.name for path in (tmp_path / "trash").iterdir()] == ["new"]
+    with pytest.raises(IncompatibleStore):
+        held(tmp_path / "trash" / "new", "another")
+
+
+def test_a_store_that_never_had_a_row_is_built_of_no_file(
+    files: SnapshotFiles, tmp_path: Path
+) -> None:
+    build(files, Part(), 3, tmp_path / "new", LAYOUT)
+    assert held(tmp_path / "new") == ({}, 3)
+
+
+def test_what_a_file_says_of_position_and_format_does_not_count(
+    files: SnapshotFiles, tmp_path: Path
+) -> None:
+    meta = [(b"\x00format", b"x"), (b"\x00offset", (9).to_bytes(8, "big")), (ROW + b"a", b"1")]
+    build(files, Part((write(files, tmp_path, meta),)), 3, tmp_path / "new", LAYOUT)
+    assert held(tmp_path / "new") == ({ROW + b"a": b"1"}, 3)
+
+
+@pytest.mark.parametrize("what", ["torn", "gone", "ended", "no database"])
+def test_of_a_store_that_cannot_be_built_nothing_is_left(
+    files: SnapshotFiles, tmp_path: Path, what: str
+) -> None:
+    whole = write(files, tmp_path, [(ROW + b"a", b"1")])
+    broken = write(files, tmp_path, [(ROW + b"b", b"1")], full=False)
+    path = tmp_path / "root" / broken.file
+    left = iter(range(3))
+    expected: type[BaseException] = StoreCorrupt
+    match what:
+        case "torn":
+            path.write_bytes(b"torn")
+        case "gone":
+            path.unlink()
+            expected = SnapshotFailed
+        case "ended":
+            expected = StopIteration
+        case _:  # whole, by its checksum, and yet no file of rows
+            path.write_bytes(b"x" * 50)
+            broken = broken._replace(bytes=50, crc32c=checksum(path))
+    step = (lambda: next(left)) if what == "ended" else bool
+    with pytest.raises(expected):
+        build(files, Part((whole, broken)), 1, tmp_path / "trash" / "new", LAYOUT, step)
+    assert list((tmp_path / "trash").iterdir()) == []
+
+
+# -- what fits whom
+
+WANTED = Wanted("shop", "totals", 0, LAYOUT, {"orders": 6}, 100, 51812)
+HERE = "file:root: snapshot 41: expected"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (WANTED._replace(app="stop"), f"of another app: {HERE} stop, found shop"),
+        (WANTED._replace(store="counts"), rf"of another store: {HERE} counts, found \['totals'\]"),
+        (WANTED._replace(layout="{}"), f"of another layout: {HERE} {{}}, found {{"),
+        (
+            WANTED._replace(partitions={"orders": 7}),
+            f"another partition counts: {HERE} {{'orders': 7}}, found {{'orders': 6}}",
+        ),
+        (WANTED._replace(partition=2), rf"{HERE} totals-2, found \[0, 1\]"),
+        (WANTED._replace(start=51813, end=60000), f"{HERE} .*51813 to 60000, found 51812"),
+        (WANTED._replace(end=51811), f"{HERE} .* within 100 to 51811, found 51812"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_was_expected(wanted: Wanted, told: str) -> None:
+    with pytest.raises(IncompatibleStore, match=told):
+        part_for(MANIFEST, wanted, "file:root")
+
+
+def test_what_no_changelog_goes_on_from_is_not_published() -> None:
+    with pytest.raises(SnapshotNotPublished, match=r"totals is in no changelog: .*handover"):
+        part_for(MANIFEST, WANTED._replace(partition=1), "file:root")
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        WANTED,
+        WANTED._replace(start=51812),
+        WANTED._replace(partitions={"orders": 6, "a topic more": 6}),
+    ],
+)
+def test_what_fits_is_taken_whatever_the_topology(wanted: Wanted) -> None:
+    anew = replace(MANIFEST, topology="another")
+    assert part_for(anew, wanted, "file:root") == (Part((FILE,), 51812), 51812)
+
+
+def test_names_are_as_the_format_says() -> None:
+    assert manifest_name(41) == "manifests/000000000041.json"
+    assert sst_name("totals", 3, 32).startswith("sst/totals/3/000000000032-")
+    assert sst_name("totals", 3, 32) != sst_name("totals", 3, 32)

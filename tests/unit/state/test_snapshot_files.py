@@ -1,0 +1,254 @@
+"""Each call on links, and on a file system of pyarrow's and of fsspec's."""
+
+import builtins
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.errors import SettingError, SnapshotFailed
+from streamsx.state.snapshot_files import ArrowFiles, LinkFiles, SnapshotFiles, masked, open_files
+
+
+@pytest.fixture(params=["links", "arrow", "memory"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotFiles:
+    if request.param == "links":
+        return open_files(f"file://{tmp_path}/new%20place/here")
+    if request.param == "arrow":
+        return ArrowFiles(f"file://{tmp_path}/there")
+    pytest.importorskip("fsspec")
+    return open_files(f"memory://{uuid.uuid4().hex}/here")
+
+
+def refuse_links(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def link(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", link)
+
+
+SIZE = 9_000_000  # several chunks; one request on S3, whose double fails at uploads in parts
+
+
+def test_what_is_published_is_listed_read_fetched_and_deleted(
+    files: SnapshotFiles, tmp_path: Path
+) -> None:
+    (local := tmp_path / "local").write_bytes(content := os.urandom(SIZE))
+    assert files.names("sst/totals/0") == []
+    for name in ("b", "a"):
+        files.publish(local, f"sst/totals/0/{name}")
+    files.create("sst/totals/1/c", b"")
+    assert files.names("sst/totals/0") == ["a", "b"]
+    assert (files.read("sst/totals/0/b"), files.read("sst/totals/1/c")) == (content, b"")
+    for _ in range(2):  # what has come already is fetched
+        files.fetch("sst/totals/0/a", tmp_path / "came")
+    assert (tmp_path / "came").read_bytes() == content
+    files.delete("sst/totals/0/a")
+    assert files.names("sst/totals/0") == ["b"]
+    assert (tmp_path / "came").read_bytes() == content
+
+
+def test_a_name_is_created_once(files: SnapshotFiles) -> None:
+    files.create("manifests/1.json", b"first")
+    with pytest.raises(FileExistsError):
+        files.create("manifests/1.json", b"second")
+    assert (files.names("manifests"), files.read("manifests/1.json")) == (["1.json"], b"first")
+
+
+def test_what_is_not_there_is_an_error_that_names_it(files: SnapshotFiles, tmp_path: Path) -> None:
+    for ask in (
+        lambda: files.read("sst/none"),
+        lambda: files.fetch("sst/none", tmp_path / "new"),
+        lambda: files.delete("sst/none"),
+        lambda: files.publish(tmp_path / "none", "sst/none"),
+    ):
+        with pytest.raises(SnapshotFailed, match="sst/none") as told:
+            ask()
+        assert str(told.value).count("\n") == 0
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_fetch_that_is_ended_leaves_nothing(
+    files: SnapshotFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (local := tmp_path / "local").write_bytes(b"x" * SIZE)
+    files.publish(local, "a")
+    refuse_links(monkeypatch, errno.EXDEV)
+    chunks = iter((1, 2))
+    with pytest.raises(StopIteration):
+        files.fetch("a", tmp_path / "came", lambda: next(chunks))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["local"]
+
+
+# -- links
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP])
+def test_where_no_link_can_be_made_there_is_a_copy(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = LinkFiles(tmp_path / "root", "file:root")
+    (local := tmp_path / "local").write_bytes(b"content")
+    refuse_links(monkeypatch, code)
+    files.publish(local, "sst/a")
+    files.fetch("sst/a", tmp_path / "came")
+    assert (tmp_path / "came").read_bytes() == b"content"
+    assert (tmp_path / "came").stat().st_nlink == 1
+    assert files.names("sst") == ["a"]
+
+
+def test_what_the_disk_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = LinkFiles(tmp_path / "root", "file:root")
+    (local := tmp_path / "local").write_bytes(b"content")
+    refuse_links(monkeypatch, errno.ENOSPC)
+    with pytest.raises(SnapshotFailed, match="No space left"):
+        files.publish(local, "sst/a")
+    with pytest.raises(SnapshotFailed, match="No space left"):
+        files.create("sst/b", b"")
+    assert list((tmp_path / "root/sst").iterdir()) == []
+
+
+class Crash(BaseException):
+    """As SIGKILL: nothing that the code does afterwards counts."""
+
+
+def test_a_crash_between_draft_and_link_leaves_the_name_free_and_no_name_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = LinkFiles(tmp_path, "file:root")
+
+    def crash(*_: object, **_more: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(os, "link", crash)
+        crashing.setattr(Path, "unlink", crash)
+        with pytest.raises(Crash):
+            files.create("manifests/1.json", b"torn")
+    assert [path.suffix for path in (tmp_path / "manifests").iterdir()] == [".tmp"]
+    assert files.names("manifests") == []
+    files.create("manifests/1.json", b"whole")
+    assert files.read("manifests/1.json") == b"whole"
+
+
+def test_the_folder_of_a_manifest_is_on_the_disk_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    link, fsync = os.link, os.fsync
+
+    def linked(source: Path, target: Path) -> None:
+        done.append(f"link {target.name}")
+        link(source, target)
+
+    def synced(handle: int) -> None:
+        done.append("sync " + Path(f"/proc/self/fd/{handle}").readlink().name.partition(".")[0])
+        fsync(handle)
+
+    monkeypatch.setattr(os, "link", linked)
+    monkeypatch.setattr(os, "fsync", synced)
+    LinkFiles(tmp_path / "root", "file:root").create("manifests/1.json", b"")
+    made = ["sync root", f"sync {tmp_path.name}"]
+    assert done == [*made, "sync 1", "link 1.json", "sync manifests"]
+
+
+# -- what a URI may say
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Packages that are not installed."""
+    real = builtins.__import__
+
+    def hide(package: str) -> None:
+        def find(name: str, *args: Any, **kwargs: Any) -> Any:
+            if name.split(".")[0] == package:
+                raise ImportError(name)
+            return real(name, *args, **kwargs)
+
+        monkeypatch.setattr(builtins, "__import__", find)
+
+    return hide
+
+
+def test_a_plain_path_is_a_folder(tmp_path: Path) -> None:
+    files = open_files(str(tmp_path / "100%20"))
+    files.create("a", b"")
+    assert (tmp_path / "100%20" / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("uri", "missing", "told"),
+    [
+        ("s3://bucket/place", "pyarrow", r"not installed: s3://bucket/place: .*\[snapshots\]"),
+        ("memory://place", "fsspec", "cannot reach memory: memory://place: .*install fsspec"),
+        ("foo://u:p@place", "fsspec", r"cannot reach foo: foo://\*\*\*@place: "),
+        ("foo://u:p@place", "none", r"cannot reach foo: foo://\*\*\*@place: "),
+        ("file://host/place", "none", "on another host: file://host/place: write file:///"),
+    ],
+)
+def test_what_cannot_be_reached_is_one_line_that_says_what_to_do(
+    uri: str, missing: str, told: str, without: Callable[[str], None]
+) -> None:
+    without(missing)
+    with pytest.raises(SettingError, match=told) as error:
+        open_files(uri)
+    assert "\n" not in str(error.value)
+    assert "p@" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3://key:secret@b/p?region=eu&scheme=http", "s3://***@b/p?region=eu&scheme=http"),
+        ("abfs://c@account/p?sas=secret", "abfs://***@account/p?sas=***"),
+        ("s3://b/p?endpoint_override=127.0.0.1:1", "s3://b/p?endpoint_override=127.0.0.1:1"),
+        ("memory://b/p", "memory://b/p"),
+        ("/data/snapshots", "/data/snapshots"),
+    ],
+)
+def test_credentials_are_not_shown(uri: str, shown: str) -> None:
+    assert masked(uri) == shown
+
+
+@pytest.mark.slow
+def test_a_store_that_cannot_be_reached_is_told_without_its_credentials() -> None:
+    endpoint = "endpoint_override=127.0.0.1:1&scheme=http&region=eu"
+    files = open_files(f"s3://key:geheim@bucket/place?{endpoint}")
+    with pytest.raises(SnapshotFailed, match=r"s3://\*\*\*@bucket/place") as told:
+        files.read("manifests/1.json")
+    assert "geheim" not in str(told.value)
+
+
+# -- S3, when there is a double of it
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = pytest.importorskip("moto.server")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    s3 = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    s3.start()
+    host, port = s3.get_host_and_port()
+    yield (
+        f"s3://bucket/place?endpoint_override={host}:{port}&scheme=http&region=us-east-1"
+        "&allow_bucket_creation=true"
+    )
+    s3.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_on_s3_too(bucket: str, tmp_path: Path) -> None:
+    from pyarrow import fs
+
+    store, path = fs.FileSystem.from_uri(bucket)
+    store.create_dir(path.split("/")[0])
+    test_what_is_published_is_listed_read_fetched_and_deleted(open_files(bucket), tmp_path)
+    test_a_name_is_created_once(open_files(bucket))
+    test_what_is_not_there_is_an_error_that_names_it(open_files(bucket), tmp_path)
