@@ -3,7 +3,7 @@
 Bytes below the cache begin with a tag: META (the store's own: format, position), ROW, INDEX. The
 tag is part of every key of `Rows`, so that worker, snapshots and other drivers see the same
 bytes. Whoever keeps rows inherits from `Rows`, and `tests/unit/state/test_rows.py` holds all of
-them to it; a checkpoint and an ingest are methods of it too, once somebody calls them.
+them to it; a checkpoint is a method of it too, once somebody calls it.
 
 Not here: implementations (`memory`, `rocks`, `cache`), what the bytes behind a tag are (`layout`).
 """
@@ -42,6 +42,12 @@ class Rows(Protocol):
         """As `wipe`; but what was there lies in the folder `to` afterwards. False: it is on no
         disk, and was wiped.
         """
+
+    def take(self, folder: str, old: str) -> bool:
+        """The store in `folder`, of the same layout, instead of what was here, which lies in `old`
+        afterwards. False: these rows are in no folder, and nothing was done.
+        """
+        return False
 
     def close(self) -> None:
         """Everything written is on its way to the disk; may take long."""

@@ -6,7 +6,7 @@
                       stores/{store}/{partition}/
                       stores/{store}/changelog.json   which topic they are made from
                       kept/            stores that their changelog does not fit any more
-                      trash/           renamed before it is deleted
+                      trash/           renamed before it is deleted; stores that are being built
 
 Who holds LOCK knows that whoever wrote member.json is dead, and may end its membership.
 
@@ -115,12 +115,16 @@ class StateDirectory:
         digits = self._fresh_id().hex[:KEPT_DIGITS]
         return str(self.path / "kept" / f"{name}-{partition}-{digits}")
 
+    def aside(self) -> Path:
+        """A new folder, for what is rubbish until it is whole and put in its place."""
+        return self.path / "trash" / self._fresh_id().hex
+
     def discard(self, path: Path) -> Path:
         """Out of the way at once; `empty_trash` deletes it."""
-        trash = self.path / "trash"
-        with told(trash):
-            trash.mkdir(exist_ok=True)
-            return path.rename(trash / self._fresh_id().hex)
+        aside = self.aside()
+        with told(aside):
+            aside.parent.mkdir(exist_ok=True)
+            return path.rename(aside)
 
     def delete(self, discarded: Path) -> None:
         with told(discarded):

@@ -230,6 +230,7 @@ class Config:
     max_learners_per_member: int | None = setting(2, or_none(whole(0)))
 
     state_dir: str | None = setting(None, or_none(text), "datadir", env="APP_DATADIR")
+    snapshot: str | None = setting(None, or_none(text))
     store: str = setting("rocksdb://", one_of("rocksdb://", "memory://"), env="APP_STORE")
     memory_budget_bytes: int = setting(512 << 20, positive(size_bytes))
     state_cleanup_delay_s: float = setting(600.0, seconds)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamsx.config import Config
     from streamsx.state.directory import StateDirectory
 
-SETTINGS = ("bootstrap", "state_dir", "instance_id", "events_file", "log_level")
+SETTINGS = ("bootstrap", "state_dir", "instance_id", "events_file", "log_level", "snapshot")
 """Options that are settings of the app."""
 NAME_DIGITS = 4
 GC_THRESHOLDS = (100_000, 50, 100)
@@ -37,6 +37,7 @@ def main() -> None:
     )  # fmt: skip
     add("--instance-id", metavar="ID", help="its name for leave, status and events (kept there)")
     add("--events", dest="events_file", metavar="FILE", help="write what happens as JSON Lines")
+    add("--snapshot", metavar="URI", help="begin empty stores with the newest snapshot there")
     add("-l", "--loglevel", dest="log_level", metavar="LEVEL", help="debug to critical (info)")
     add("--web", choices=["off"], default="off", help="no HOST:PORT in this version")
     add(

@@ -3,16 +3,17 @@
 `NAME` is a point below, `nth` counts how often it is reached, from 1. Tests only: without the
 variable a point does nothing, and none of them is passed per record.
 
-| point          | what is done, and what is not                                               |
-|----------------|-----------------------------------------------------------------------------|
-| processing     | records were handed to a task, nothing of them is committed                  |
-| after_seal     | changelog rows are being sent, none need be there                            |
-| after_flush    | changelog and outputs are acknowledged, offsets are old                      |
-| before_adopt   | Kafka is complete, the stores are one commit old                             |
-| during_write   | some rows of a commit are in a store, its position is old                    |
-| after_write    | everything                                                                   |
-| during_restore | some rows of a changelog are in a store                                      |
-| during_wipe    | a store is empty, and knows no position                                      |
+| point           | what is done, and what is not                                               |
+|-----------------|-----------------------------------------------------------------------------|
+| processing      | records were handed to a task, nothing of them is committed                  |
+| after_seal      | changelog rows are being sent, none need be there                            |
+| after_flush     | changelog and outputs are acknowledged, offsets are old                      |
+| before_adopt    | Kafka is complete, the stores are one commit old                             |
+| during_write    | some rows of a commit are in a store, its position is old                    |
+| after_write     | everything                                                                   |
+| during_restore  | some rows of a changelog are in a store                                      |
+| during_snapshot | a store is being built from a snapshot, beside the empty one                 |
+| during_wipe     | a store is empty, and knows no position                                      |
 """
 
 import os

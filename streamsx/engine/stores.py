@@ -15,6 +15,7 @@ from pathlib import Path
 from streamsx.engine.dormant import DormantPositions
 from streamsx.engine.given import Given
 from streamsx.engine.journal import LOG
+from streamsx.engine.snapshots import Snapshots
 from streamsx.errors import STORE_FAULTS, StoreCorrupt, StoreLocked, StreamsxError
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
@@ -37,6 +38,7 @@ class Stores:
         plans = given.topology.subtopologies
         self._nodes = {node.name: (plan, node) for plan in plans for node in plan.stores}
         self._partitions = partitions
+        self.snapshots = Snapshots(given, partitions)
         self._unwanted: dict[tuple[str, int], float] = {}
         """Stores of tasks that are not held here, and since when."""
 

@@ -277,6 +277,7 @@ class Worker:
             if self._control is not None:
                 await asyncio.wait([self._control], timeout=CONTROL_END_S)
             made.executor.shutdown()
+            made.stores.snapshots.close()
 
     async def _in_group(self) -> None:
         """On the control thread."""

@@ -5,9 +5,10 @@ the group says comes from there, what it is told stands there.
 """
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,10 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.network import Net
 from streamsx.simulation.process import Process, ProcessMain
 from streamsx.simulation.scheduler import Scheduler, SimClock
-from streamsx.state.api import ROW, Rows
+from streamsx.state.api import END, ROW, Rows
 from streamsx.state.directory import StateDirectory
 from streamsx.state.memory import MemoryRows
+from streamsx.state.rocks import RocksMemory, RocksRows
 from tests.support.scripted_broker import ScriptedBroker
 
 Clusters = Callable[[ScriptedBroker], AbstractAsyncContextManager[Cluster]]
@@ -241,9 +243,19 @@ def counting(*, tables: int = 0, **settings: Any) -> App:
 class KeptRows(MemoryRows):
     """As on a disk: closed, they stay, and each write takes its time."""
 
-    def __init__(self, station: "Station") -> None:
+    def __init__(self, station: "Station", layout: str = "") -> None:
         super().__init__()
-        self._station = station
+        self._station, self._layout = station, layout
+
+    def take(self, folder: str, old: str) -> bool:
+        """What a database in that folder has."""
+        Path(old).mkdir()
+        memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=1 << 20)
+        with closing(RocksRows(Path(folder), memory, self._layout)) as built:
+            self.wipe()
+            super().write(dict(built.scan(ROW, END)), built.position())
+        shutil.rmtree(folder)
+        return True
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         self._station.writes += 1
@@ -310,11 +322,11 @@ class Station:
     def _hand(self, _: str, __: ProcessMain) -> "asyncio.Future[None]":
         return self.hand.start()
 
-    def _rows(self, path: Path, _: str) -> Rows:
+    def _rows(self, path: Path, layout: str) -> Rows:
         if self.refusals:
             raise self.refusals.pop(0)
         path.mkdir(parents=True, exist_ok=True)
-        return self.stores.setdefault((path.parent.name, int(path.name)), KeptRows(self))
+        return self.stores.setdefault((path.parent.name, int(path.name)), KeptRows(self, layout))
 
     @property
     def begun(self) -> bool:

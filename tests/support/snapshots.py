@@ -1,0 +1,66 @@
+"""Snapshots made from rows, without Spark: by the writer that Spark uses.
+
+Not here: where the rows come from.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from streamsx.state.api import ROW
+from streamsx.state.snapshot import (
+    Manifest,
+    Part,
+    Position,
+    SstFile,
+    SstWriter,
+    StoreSnapshot,
+    commit,
+    newest,
+    sst_name,
+)
+from streamsx.state.snapshot_files import open_files
+
+Rows = Mapping[bytes, bytes | None]
+"""By their keys in the changelog."""
+Log = Iterable[tuple[bytes | None, bytes | None]]
+
+
+def chain_of(log: Log, cuts: int = 2) -> list[dict[bytes, bytes | None]]:
+    """The newest row of each key, of so many pieces of a changelog."""
+    records = [(key, value) for key, value in log if key is not None]
+    size = -(-len(records) // cuts) or 1
+    return [dict(records[at : at + size]) for at in range(0, len(records), size)]
+
+
+def make(
+    uri: str, folder: Path, app: str, store: str, layout: str,
+    parts: Mapping[int, tuple[Sequence[Rows], int | None]],
+    partitions: Mapping[str, int], positions: Mapping[str, Mapping[int, Position]] | None = None,
+) -> Manifest:  # fmt: skip
+    """The next one under `uri`. `parts`: by partition, the rows of each file of the chain, and the
+    offset of the changelog behind them.
+    """
+    files = open_files(uri)
+    last = newest(files)
+    number = last.number + 1 if last else 0
+    made = {}
+    for partition, (chain, after) in parts.items():
+        written = list[SstFile]()
+        for rows in chain:
+            writer = SstWriter(local := folder / "local.sst")
+            full = not written
+            for key in sorted(key for key in rows if rows[key] is not None or not full):
+                writer.put(ROW + key, rows[key])
+            if (found := writer.finish()) is None:
+                continue
+            files.publish(local, name := sst_name(store, partition, number))
+            local.unlink()
+            written.append(SstFile(name, *found, full))
+        made[partition] = Part(tuple(written), after)
+    stores = {store: StoreSnapshot(layout, made)}
+    manifest = Manifest(
+        app=app, topology="", number=number, run="a test", made_by="compact", made_at_ms=0,
+        partitions=partitions, positions=positions or {}, stores=stores,
+    )  # fmt: skip
+    commit(files, manifest, before=last.number if last else None)
+    return manifest
