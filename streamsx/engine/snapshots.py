@@ -19,6 +19,7 @@ from streamsx.engine import faults
 from streamsx.engine.bounds import LogBounds
 from streamsx.engine.given import Given
 from streamsx.errors import DataError, NotFound, StreamsxError, UsageError, WorldError
+from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
 from streamsx.state.layout import StoreNode
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
     from streamsx.state.snapshot_files import SnapshotFiles
 
 T = TypeVar("T")
+Wish = Callable[[], bool]
 
 THREADS: Final = 2
 """Beside those that close stores, which cannot wait for a download."""
 LOOK_EVERY_S: Final = 10.0
 """Tasks that open together look for the newest snapshot once."""
+WANTED_EVERY_S: Final = 0.5
 LOOK_MAX_S: Final = 30.0
 REFUSALS: Final = (DataError, NotFound, UsageError, WorldError)
 
@@ -53,13 +56,23 @@ class Snapshots:
         self._newest: tuple[SnapshotFiles, Manifest] | StreamsxError | None = None
         self._told: set[str] = set()
 
-    async def fill(self, task: TaskId, node: StoreNode, rows: Rows, bounds: LogBounds) -> None:
-        """A store that has no position. Raises what the disk says when it is put in its place."""
+    async def fill(
+        self, task: TaskId, node: StoreNode, rows: Rows, bounds: LogBounds, held: Holdings
+    ) -> None:
+        """A store that has no position, while its task is wanted. Raises what the disk says when it
+        is put in its place.
+        """
+
+        def wanted() -> bool:
+            return not held.of(task).state.ends
+
         if self._uri is None or not node.persistent or rows.position() is not None:
             return
         began, folder, old = self._clock.now(), self._directory.aside(), self._directory.aside()
         try:
-            manifest, part, position = await self._build(task, node, bounds, folder)
+            manifest, part, position = await self._build(task, node, bounds, folder, wanted)
+        except Abandoned:
+            return
         except REFUSALS as error:
             where = f"store {node.name} of task {task}"
             self._tell(f"{error}: replaying the changelog", where)
@@ -76,7 +89,7 @@ class Snapshots:
             position=position,
             ms=round((self._clock.now() - began) * 1000, 1),
         )
-        await self._beside(lambda _: self._directory.delete(old))
+        await self._beside(lambda _: self._directory.delete(old), wanted)
         await self._count_twice(task, manifest, bounds)
 
     def close(self) -> None:
@@ -85,27 +98,27 @@ class Snapshots:
             self._executor.shutdown(cancel_futures=True)
 
     async def _build(
-        self, task: TaskId, node: StoreNode, bounds: LogBounds, folder: Path
+        self, task: TaskId, node: StoreNode, bounds: LogBounds, folder: Path, wanted: Wish
     ) -> "tuple[Manifest, Part, int]":
         """The store in that folder, of which part, and its position."""
         from streamsx.state.snapshot import Wanted, build, part_for
 
-        files, manifest = await self._look()
+        files, manifest = await self._look(wanted)
         plan, log = self._plans[task.subtopology], TopicPartition(node.changelog, task.partition)
         start, end = (await bounds.of([log]))[log]
         layout = node.layout(self._partitions[node.changelog])
         counts = {topic: self._partitions[topic] for topic in plan.topics}
-        wanted = Wanted(self._app, node.name, task.partition, layout, counts, start, end)
-        part, position = part_for(manifest, wanted, files.uri)
-        await self._beside(partial(build, files, part, position, folder, layout))
+        mine = Wanted(self._app, node.name, task.partition, layout, counts, start, end)
+        part, position = part_for(manifest, mine, files.uri)
+        await self._beside(partial(build, files, part, position, folder, layout), wanted)
         return manifest, part, position
 
-    async def _look(self) -> "tuple[SnapshotFiles, Manifest]":
+    async def _look(self, wanted: Wish) -> "tuple[SnapshotFiles, Manifest]":
         async with self._looking:
             if self._newest is None or self._clock.now() - self._looked_at > LOOK_EVERY_S:
                 try:
                     async with asyncio.timeout(LOOK_MAX_S):
-                        self._newest = await self._beside(lambda _: self._find())
+                        self._newest = await self._beside(lambda _: self._find(), wanted)
                 except TimeoutError:
                     what = f"no answer in {LOOK_MAX_S:.0f} s: give --snapshot a place that answers"
                     self._newest = NotFound(f"snapshot not read: {what}")
@@ -128,8 +141,10 @@ class Snapshots:
             )
         return files, manifest
 
-    async def _beside(self, job: Callable[[Callable[[], None]], T]) -> T:
-        """In a thread. It is handed what to call now and then, which ends it when it is in vain."""
+    async def _beside(self, job: Callable[[Callable[[], None]], T], wanted: Wish) -> T:
+        """In a thread. It is handed what to call now and then, which ends it when it is in vain.
+        Raises Abandoned.
+        """
         over = threading.Event()
 
         def step() -> None:
@@ -137,10 +152,15 @@ class Snapshots:
             if over.is_set():
                 raise Abandoned
 
+        work = asyncio.get_running_loop().run_in_executor(self._executor, job, step)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, job, step)
+            while not (await asyncio.wait([work], timeout=WANTED_EVERY_S))[0]:
+                if not wanted():
+                    raise Abandoned
+            return work.result()
         finally:
             over.set()
+            work.cancel()  # nobody will ask what became of it
 
     async def _count_twice(self, task: TaskId, manifest: "Manifest", bounds: LogBounds) -> None:
         """The group goes on from what it has committed; the state may be ahead of that."""

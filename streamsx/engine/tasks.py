@@ -284,7 +284,9 @@ class Tasks:
         self.dormant.remove(task)
         for node in self._plans[task.subtopology].stores:
             rows[node.name] = await self._stores.open(task, node)
-            await self._stores.snapshots.fill(task, node, rows[node.name], self.bounds)
+            await self._stores.snapshots.fill(
+                task, node, rows[node.name], self.bounds, self.holdings
+            )
         self.feed(Happened(task, life.Event.STORES_OPEN))
 
     async def _read_ends(self, task: TaskId, role: Role) -> None:

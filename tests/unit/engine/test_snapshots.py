@@ -234,7 +234,7 @@ def test_who_loses_the_task_meanwhile_lets_go_at_once(logs: Bench, uri: str) -> 
     logs.scheduler.disk_s = 0.001
     station.hand.revoke(T0)
     logs.until(station.hand.released, 1)
-    logs.until(lambda: station.states(T0)[-1] == "closed", 100)
+    logs.until(lambda: station.states(T0)[-1] == "closed", 5)
     logs.run(100)
     assert station.told("error") == station.told("snapshot_fetched") == []
 
