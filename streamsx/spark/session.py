@@ -1,0 +1,172 @@
+"""The Spark session: what must be there, how it is set, and whether executors are as the driver is.
+
+One session per process. What the user sets counts more than what is set here; what a running
+session cannot take any more is refused, and not passed over as Spark does it.
+
+Importing this module costs nothing: pyspark, pandas and pyarrow come with the first call.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from streamsx.errors import NotSupported, SettingError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGES: Final = {"pyspark": (4, 2), "pandas": (2, 2), "pyarrow": (18, 0)}
+"""The oldest of each: Python sources that are told how much to read came with pyspark 4.2."""
+JAVA_MIN: Final = 17
+JAVA_TIMEOUT_S: Final = 30.0
+INSTALL: Final = "pip install -e '.[spark]'"
+JDK: Final = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"
+MASTER: Final = "local[*,4]"
+"""Four tries of each task: with `local[*]` the first that fails ends the query."""
+
+SAYS_NO_MORE: Final = re.compile(r"\s|Error: (A fatal|Could not create the Java)|WARNING|Using ")
+"""A line of a JVM that dies."""
+
+ALWAYS: Final = {
+    # Both would break what a task is: one partition, run once at a time.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.speculation": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.session.timeZone": "UTC",
+}
+LOCALLY: Final = {
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+# -- what must be there
+
+
+def require() -> None:
+    """Raises UsageError, with the command that mends it, for what is missing or too old."""
+    for name, least in PACKAGES.items():
+        wanted = ".".join(map(str, least))
+        try:
+            version: str = import_module(name).__version__
+        except ImportError as error:
+            gone = isinstance(error, ModuleNotFoundError) and error.name == name
+            what = "is not installed" if gone else f"cannot be imported ({error})"
+            raise UsageError(f"spark: {name} {what}: {INSTALL}") from error
+        if tuple(map(int, re.findall(r"\d+", version)[:2])) < least:
+            raise UsageError(f"spark: {name} {version} is too old, {wanted} is needed: {INSTALL}")
+    _require_java()
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")  # as Spark's own scripts look for it
+    java = shutil.which(Path(home) / "bin" / "java" if home else "java")
+    if java is None:
+        where = f" in JAVA_HOME={home}" if home else ""
+        raise UsageError(f"spark: no Java found{where}: {JDK} or set JAVA_HOME")
+    try:
+        said = subprocess.run(  # noqa: S603  # what Spark is going to start
+            [java, "-version"], check=False, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"spark: Java at {java} does not run: {error}: {JDK}") from error
+    found = re.search(r'version "(?:1\.)?(\d+)', said)  # "1.8.0_292", "17.0.15", "25"
+    if found is None:
+        raise UsageError(f"spark: Java at {java} does not say its version: {said[:80]!r}: {JDK}")
+    if int(found[1]) < JAVA_MIN:
+        raise UsageError(
+            f"spark: Java {found[1]} at {java} is too old: {JAVA_MIN} or newer is needed: {JDK}"
+        )
+
+
+# -- the session
+
+
+def session(settings: Mapping[str, str], *, debug: bool = False) -> "SparkSession":
+    """The one of this process, with these of Spark's own settings (`spark.master` and so on); made,
+    if there is none. `debug`: the JVM's words go to stderr, else they are shown if it dies.
+
+    Raises UsageError for what is missing, for a JVM that does not start and for settings that a
+    running session cannot take any more.
+    """
+    require()
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    # An active session is a thread's own; the context is the process's.
+    if SparkContext._active_spark_context is None:  # noqa: SLF001  # no public name tells
+        return _begin(settings, debug=debug)
+    running = SparkSession.builder.getOrCreate()
+    accept(running)
+    fixed = running.sparkContext.getConf()
+    for name, value in settings.items():
+        if running.conf.isModifiable(name):
+            running.conf.set(name, value)
+        elif (found := fixed.get(name)) != value:
+            raise SettingError(
+                f"spark: {name} is {found} in the session that runs, not {value}: a second one "
+                "cannot be had: stop it, or leave the setting out"
+            )
+    return running
+
+
+def accept(spark: "SparkSession") -> None:
+    """Whether tasks can run in a session that a user made. Raises UsageError."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise NotSupported("spark: a Spark Connect session: jobs run in a classic one only")
+    for name in ("spark.sql.adaptive.enabled", "spark.speculation"):
+        if spark.conf.get(name, "false") != "false":
+            what = "it may merge tasks, or run one twice at once"
+            raise SettingError(f"spark: {name} is on in this session: {what}: set it to false")
+
+
+def is_local(master: str) -> bool:
+    """Executors are this machine's, also those of `local-cluster[…]`."""
+    return re.match(r"local\b", master) is not None
+
+
+def _begin(settings: Mapping[str, str], *, debug: bool) -> "SparkSession":
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has set a master
+    wanted = ALWAYS | ({} if submitted else {"spark.master": MASTER}) | dict(settings)
+    if is_local(wanted.get("spark.master", "")):
+        wanted = LOCALLY | wanted
+        # Else executors take python3 of PATH, and the first job says that it has no pyarrow.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    conf = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
+    conf.setIfMissing("spark.app.name", "streamsx")
+    with tempfile.TemporaryFile("w+") as said:
+        try:
+            # What Spark would do by itself, but with its warnings out of the user's sight.
+            words = {} if debug else {"stdout": said, "stderr": said}
+            gateway = launch_gateway(conf, words)  # type: ignore[no-untyped-call]  # has no types
+            context = SparkContext(conf=conf, gateway=gateway)
+        except PySparkRuntimeError as error:
+            raise UsageError(f"spark: the JVM did not start: {_last(said, error)}") from error
+        except Exception as error:  # Java's, of any kind
+            what = str(error).partition("\n\tat ")[0].strip().splitlines()[-1]
+            raise UsageError(f"spark: no session: {what}: see --debug") from error
+    if not debug:
+        context.setLogLevel("ERROR")
+    return SparkSession(context)
+
+
+def _last(said: IO[str], error: Exception) -> str:
+    """Of the JVM's words, which a program that ends says last."""
+    said.seek(0)
+    lines = [line for line in said.read().splitlines() if line and not SAYS_NO_MORE.match(line)]
+    return f"{lines[-1] if lines else error}: see --debug"

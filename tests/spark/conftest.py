@@ -1,0 +1,25 @@
+"""The one Spark session of all tests: it takes ten seconds to start, more on a busy machine.
+
+Whoever asks for it is marked `spark` and stands in the group "spark", so that no second worker of
+pytest starts another.
+"""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streamsx.spark.session import session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """`local[2,4]`: two cores, four tries of each task."""
+    pytest.importorskip("pyspark", reason="needs the extra: pip install -e '.[spark]'")
+    made = session({"spark.master": "local[2,4]", "spark.driver.memory": "1g"})
+    yield made
+    made.stop()

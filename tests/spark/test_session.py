@@ -1,0 +1,43 @@
+"""The session of this process: as it should be set, and what it does not take any more."""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+import pytest
+
+from streamsx.errors import SettingError
+from streamsx.spark.session import accept, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+
+
+def test_tasks_run_in_this_python_with_chunks_of_ten_thousand(spark: "SparkSession") -> None:
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sizes = [batch.num_rows for batch in batches]
+        yield pa.RecordBatch.from_pydict({"python": [sys.executable], "most": [max(sizes)]})
+
+    (row,) = spark.range(0, 25_000, 1, 1).mapInArrow(told, "python string, most long").collect()
+    assert tuple(row) == (sys.executable, 10_000)
+
+
+def test_a_second_session_is_the_first_one_with_what_it_can_still_take(
+    spark: "SparkSession",
+) -> None:
+    again = session({"spark.master": "local[2,4]", "spark.sql.shuffle.partitions": "7"})
+    assert again.sparkContext is spark.sparkContext
+    assert again.conf.get("spark.sql.shuffle.partitions") == "7"
+    with pytest.raises(SettingError, match=r"spark\.driver\.memory is 1g .*, not 3g"):
+        session({"spark.driver.memory": "3g"})
+
+
+def test_a_session_that_may_merge_tasks_is_refused(spark: "SparkSession") -> None:
+    theirs = spark.newSession()
+    accept(theirs)
+    theirs.conf.set("spark.sql.adaptive.enabled", "true")
+    with pytest.raises(SettingError, match=r"adaptive\.enabled is on"):
+        accept(theirs)
