@@ -39,8 +39,8 @@ def main() -> None:
 
 async def send(options: argparse.Namespace, clock: Clock) -> None:
     """Raises NotFound, UsageError, BrokerUnreachable and others."""
+    from streamsx.engine.records import writing
     from streamsx.kafka.partitioner import check_place, partition_of
-    from streamsx.tools.cli.records import writing
 
     topic, room, sent = options.topic, asyncio.Event(), Counter[int]()
     async with connected(options) as cluster, progress(sys.stderr, f"writing to {topic}") as say:

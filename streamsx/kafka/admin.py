@@ -35,7 +35,7 @@ OFFSETS_LANE = "offsets"
 BROKER_DEFAULT = -1
 EARLIEST, LATEST = -2, -1
 NO_REPLICA = -1
-READ_UNCOMMITTED = 0
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 TOPIC_RESOURCE = 2
 
@@ -162,20 +162,23 @@ async def topic_configs(
 
 
 @_persistent
-async def bounds(cluster: Cluster, tps: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
+async def bounds(
+    cluster: Cluster, tps: Collection[TopicPartition], *, committed: bool = False
+) -> dict[TopicPartition, Bounds]:
     """First offset and high watermark of each partition: what is written, committed or not.
+    `committed`: up to where nothing is open in a transaction, so that all of it can be read.
 
     Two requests per leader, whatever the number of partitions. Follows the topics. Raises
     TopicGone, or another WorldError.
     """
-    found, why = await bounds_now(cluster, tps)
+    found, why = await bounds_now(cluster, tps, READ_COMMITTED if committed else READ_UNCOMMITTED)
     if why is not None:
         raise why
     return found
 
 
 async def bounds_now(
-    cluster: Cluster, tps: Iterable[TopicPartition]
+    cluster: Cluster, tps: Iterable[TopicPartition], isolation: int = READ_UNCOMMITTED
 ) -> tuple[dict[TopicPartition, Bounds], StreamsxError | None]:
     """The same in one attempt: of those that can be told, and why not of the others."""
     wanted = sorted(set(tps))
@@ -186,7 +189,7 @@ async def bounds_now(
         connection = await cluster.open(node, OFFSETS_LANE)
         await _together(
             _list_offsets(connection, some, EARLIEST, starts, cluster.timeout_s),
-            _list_offsets(connection, some, LATEST, ends, cluster.timeout_s),
+            _list_offsets(connection, some, LATEST, ends, cluster.timeout_s, isolation),
         )
 
     why: StreamsxError | None = None
@@ -317,9 +320,10 @@ async def _list_offsets(
     timestamp: int,
     found: dict[TopicPartition, int],
     timeout_s: float,
+    isolation: int = READ_UNCOMMITTED,
 ) -> None:
     topics = by_topic((tp, {"partition_index": tp.partition, "timestamp": timestamp}) for tp in tps)
-    body = {"replica_id": NO_REPLICA, "isolation_level": READ_UNCOMMITTED, "topics": topics}
+    body = {"replica_id": NO_REPLICA, "isolation_level": isolation, "topics": topics}
     _note(await connection.ask(Api.LIST_OFFSETS, body, timeout_s), "offset", found)
 
 

@@ -11,8 +11,9 @@ from itertools import cycle, islice
 from math import inf
 
 from streamsx.clock import Clock
+from streamsx.engine.records import writing
 from streamsx.kafka.cluster import Cluster
-from streamsx.tools.cli.records import newest, writing
+from streamsx.tools.cli.records import newest
 
 PACE_MAX = 5_000.0
 """Lines per second. At full speed two workers drain the default before anything can be shown."""

@@ -10,12 +10,12 @@ from itertools import count, cycle
 from typing import NamedTuple
 
 from streamsx.clock import Clock
+from streamsx.engine.records import writing
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.batch import NO_TIMESTAMP
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.partitioner import partition_of
-from streamsx.tools.cli.records import writing
 from streamsx.tools.demonstration.traffic import lines
 
 ORDER_KEYS = 50_000

@@ -1,0 +1,148 @@
+"""Records for whoever is no worker: ranges of partitions, each read to its end; and a producer.
+
+Read committed, as workers read. Not here: what becomes of a record.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from streamsx.clock import Clock
+from streamsx.engine.fetch import Fetcher
+from streamsx.engine.produce import Producer
+from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
+from streamsx.kafka.cluster import Cluster
+from streamsx.lifecycle.fetch import FetchLimits
+from streamsx.model import TopicPartition
+from streamsx.task.batch import Batch
+
+STALL_S = 60.0
+"""So long nothing may come."""
+BUFFER_BYTES = 16 << 20
+
+
+class Range(NamedTuple):
+    """Offsets from `start` up to, but not including, `end`."""
+
+    start: int
+    end: int
+
+
+class RangeReader:
+    """Each range is read by itself, and all of them are fetched meanwhile.
+
+    `start`, then `next`, on one loop, and `stop` at the end; between calls the loop may stand
+    still. `end`s must be there to be read: what a transaction holds open is waited for.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        ranges: Mapping[TopicPartition, Range],
+        limits: FetchLimits | None = None,
+    ) -> None:
+        self._ends = {tp: each.end for tp, each in ranges.items() if each.start < each.end}
+        self._cluster, self._ranges, self._arrived = cluster, ranges, asyncio.Event()
+        limits = limits or FetchLimits()
+        self._fetcher = Fetcher(
+            cluster, clock, "ranges", limits, self._arrived.set, _gone, _unreadable
+        )
+        self._running: asyncio.Task[None]
+
+    async def start(self) -> None:
+        """Raises BrokerUnreachable."""
+        await self._cluster.follow({tp.topic for tp in self._ends})
+        for tp in self._ends:
+            self._fetcher.add(tp, self._ranges[tp].start)
+        self._running = asyncio.create_task(self._fetcher.run(), name="read ranges")
+        self._running.add_done_callback(lambda _: self._arrived.set())
+
+    async def next(self, tp: TopicPartition) -> Batch | None:
+        """Some thousand records, at least one; None behind the last.
+
+        Raises TopicGone for an offset that was deleted, CorruptRecord, or WorldError when nothing
+        has come for long.
+        """
+        while tp in self._ends:
+            if (batch := self._fetcher.take(tp)) is None:
+                await self._more(tp)
+                continue
+            if batch.next_offset >= self._ends[tp]:
+                batch = _below(batch, self._ends.pop(tp))
+                self._fetcher.remove(tp)
+            if batch.offsets:
+                return batch
+        return None
+
+    async def stop(self) -> None:
+        """Nothing is fetched any more."""
+        self._running.cancel()
+        await asyncio.wait([self._running])
+
+    async def _more(self, tp: TopicPartition) -> None:
+        if self._running.done():
+            try:
+                self._running.result()
+            except BaseExceptionGroup as group:
+                raise first_of(group) from None
+        self._arrived.clear()
+        try:
+            async with asyncio.timeout(STALL_S):
+                await self._arrived.wait()
+        except TimeoutError:
+            why = f"nothing has come for {STALL_S:g} s"
+            raise WorldError(f"the topic cannot be read: {tp}: {why}: try again") from None
+
+
+def _gone(tp: TopicPartition, offset: int) -> None:
+    raise TopicGone(f"the topic was cut: {tp}: no offset {offset}: start again")
+
+
+def _unreadable(tp: TopicPartition, offset: int, why: str) -> None:
+    raise CorruptRecord(f"the topic is damaged: {tp} at offset {offset}: {why}")
+
+
+def _below(batch: Batch, end: int) -> Batch:
+    """What lies before an offset."""
+    if not batch.offsets or batch.offsets[-1] < end:
+        return batch
+    stop = bisect_left(batch.offsets, end)
+    return batch._replace(
+        keys=batch.keys[:stop],
+        values=batch.values[:stop],
+        timestamps=batch.timestamps[:stop],
+        offsets=batch.offsets[:stop],
+        headers=batch.headers and batch.headers[:stop],
+        next_offset=end,
+    )
+
+
+@asynccontextmanager
+async def writing(
+    cluster: Cluster, clock: Clock, room: Callable[[], None] = lambda: None
+) -> AsyncIterator[Producer]:
+    """A producer, which is closed at the end of this. What the broker refuses for good ends it, and
+    is raised.
+    """
+
+    async def end(error: Exception) -> None:
+        raise error
+
+    def failed(error: Exception) -> None:
+        tasks.create_task(end(error))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            producer = Producer(
+                cluster, clock, tasks.create_task, failed,
+                linger_s=0.0, buffer_bytes=BUFFER_BYTES, room=room,
+            )  # fmt: skip
+            try:
+                yield producer
+            finally:
+                producer.close()  # its last words would be tasks of a group that has ended
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
