@@ -1,0 +1,182 @@
+"""Ranges of one task's partitions as Arrow rows, in the order in which the task takes them.
+
+Where a task reads several topics, `task.merge` takes the one whose running maximum of timestamps is
+smallest, by name where two are equal. Whole columns are merged here, to the same order: a stable
+sort by (running maximum, topic, offset). It begins with the highest timestamps that were taken
+before, so it is the same wherever batches are cut.
+
+Each reader has an event loop of its own, that runs when more is wanted. Not here: what is planned.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+
+from streamsx.clock import SystemClock
+from streamsx.engine.records import Range, RangeReader
+from streamsx.errors import TopicGone
+from streamsx.kafka import admin
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.security import Security
+from streamsx.lifecycle.fetch import FetchLimits
+from streamsx.loops import guarded
+from streamsx.model import TopicPartition
+from streamsx.task.batch import Batch
+
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RECORDS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+    ]
+)
+"""What a record of Kafka is on Spark; its timestamp in ms, -1 for none."""
+RECORDS_DDL: Final = (
+    "topic string, partition int, offset long, timestamp long, key binary, value binary, "
+    "headers array<struct<key string, value binary>>"
+)
+LIMITS: Final = FetchLimits(partition_bytes=4 << 20, held_bytes=8 << 20, held_bytes_all=32 << 20)
+TIMEOUT_S: Final = 20.0
+"""The loop stands still while Spark works; what is under way must not be over by then."""
+NEVER: Final = -1
+
+
+class Brokers(NamedTuple):
+    """Where they are, and who we are to them."""
+
+    bootstrap: str
+    security: Security
+
+    def cluster(self, timeout_s: float = TIMEOUT_S) -> Cluster:
+        return Cluster(self.bootstrap, self.security, timeout_s=timeout_s)
+
+
+class Stretch(NamedTuple):
+    """What is read of one topic. `high`: the highest timestamp that was taken of it before."""
+
+    topic: str
+    start: int
+    end: int
+    high: int = NEVER
+
+
+def rows(brokers: Brokers, partition: int, stretches: list[Stretch]) -> Iterator[pa.RecordBatch]:
+    """Of one partition number of several topics. Raises WorldError, CorruptRecord."""
+    ranges = {TopicPartition(each.topic, partition): Range(*each[1:3]) for each in stretches}
+    with asyncio.Runner() as runner:
+        cluster = brokers.cluster()
+        reader = RangeReader(cluster, SystemClock(), ranges, LIMITS)
+
+        def wait(coroutine: Any) -> Any:
+            return runner.run(guarded(coroutine))
+
+        def of(topic: str) -> Iterator[pa.RecordBatch]:
+            tp = TopicPartition(topic, partition)
+            while batch := wait(reader.next(tp)):
+                yield columns(batch)
+
+        try:
+            wait(cluster.start())
+            check(wait(admin.bounds(cluster, ranges)), ranges)
+            wait(reader.start())
+            yield from merged([(of(each.topic), each.high) for each in sorted(stretches)])
+        finally:
+            wait(cluster.stop())
+
+
+def check(
+    there: Mapping[TopicPartition, admin.Bounds], ranges: Mapping[TopicPartition, Range]
+) -> None:
+    """Raises TopicGone for what is not there any more."""
+    for tp, (start, end) in ranges.items():
+        if start < there[tp].start or end > there[tp].high_watermark:
+            raise TopicGone(
+                f"records are gone: {tp}: offsets {start} to {end} are to be read, the topic holds "
+                f"{there[tp].start} to {there[tp].high_watermark}: it was cut, or made anew: begin "
+                "with a new checkpoint, or with a snapshot that is younger"
+            )
+
+
+def columns(batch: Batch) -> pa.RecordBatch:
+    count = len(batch.offsets)
+    offsets, headers = batch.offsets, batch.headers
+    if isinstance(offsets, range):
+        offsets = np.arange(offsets.start, offsets.stop)  # type: ignore[assignment]  # as good
+    arrays = [
+        pa.repeat(batch.topic, count),
+        pa.repeat(pa.scalar(batch.partition, pa.int32()), count),
+        pa.array(offsets, pa.int64()),
+        pa.array(batch.timestamps, pa.int64()),
+        pa.array(batch.keys, pa.binary()),
+        pa.array(batch.values, pa.binary()),
+        pa.nulls(count, HEADERS) if headers is None else pa.array(headers, HEADERS),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
+
+
+# -- the order of a task
+
+
+class Waiting:
+    """Rows of one topic that were not handed on yet, each with the running maximum that it is
+    ordered by.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], high: int) -> None:
+        self._batches, self._high = batches, high
+        self.rows: Any = None
+        self.order = np.empty(0, np.int64)
+        self.ended = False
+
+    def fill(self) -> None:
+        """So that something is there, if there is more."""
+        if self.rows is not None or self.ended:
+            return
+        self.rows = next(self._batches, None)
+        self.ended = self.rows is None
+        if self.rows is not None:
+            times = self.rows.column("timestamp").to_numpy()
+            self.order = np.maximum.accumulate(np.maximum(times, self._high))
+            self._high = int(self.order[-1])
+
+    def take(self, count: int) -> pa.RecordBatch:
+        head, rest = self.rows.slice(0, count), self.rows.slice(count)
+        self.rows = rest if rest.num_rows else None
+        self.order = self.order[count:]
+        return head
+
+
+def merged(inputs: list[tuple[Iterator[pa.RecordBatch], int]]) -> Iterator[pa.RecordBatch]:
+    """Batches of one topic, in the order of offsets, with its `high`; inputs by name of topic."""
+    if len(inputs) == 1:
+        yield from inputs[0][0]
+        return
+    queues = [Waiting(*each) for each in inputs]
+    while True:
+        for queue in queues:
+            queue.fill()
+        live = [(index, queue) for index, queue in enumerate(queues) if queue.rows is not None]
+        if not live:
+            return
+        # What comes later of a topic is not below its last row; all before the least of these is
+        # known, and whoever that is hands on all it has.
+        limit, owner = min((int(queue.order[-1]), index) for index, queue in live)
+        counts = [
+            int(np.searchsorted(queue.order, limit, "right" if index <= owner else "left"))
+            for index, queue in live
+        ]
+        order = np.concatenate([q.order[:n] for (_, q), n in zip(live, counts, strict=True)])
+        parts = [queue.take(n) for (_, queue), n in zip(live, counts, strict=True) if n]
+        if len(parts) == 1:
+            yield parts[0]
+            continue
+        taken = pa.Table.from_batches(parts).take(np.argsort(order, kind="stable"))
+        yield from taken.combine_chunks().to_batches()

@@ -1,0 +1,300 @@
+"""Kafka as a data source of Spark, through our own codec: `streamsx-kafka`.
+
+    spark.dataSource.register(KafkaSource)
+    spark.readStream.format("streamsx-kafka").option("subscribe", "orders,clicks")
+
+| option | |
+|---|---|
+| `app` | MODULE[:ATTR]: its brokers, and its credentials, which cannot be written as text |
+| `kafka.bootstrap.servers` | HOST:PORT[,HOST:PORT]: counts more than the app's |
+| `subscribe` | topics, with commas between them |
+| `tasks` | JSON: `[["orders", "clicks"]]`, topics that one task reads; others are read alone |
+| `startingOffsets`, `endingOffsets` | `earliest`, `latest` or JSON, as offsets in checkpoints are |
+| `maxOffsetsPerTrigger` | at most so many in all, in proportion to what is left of each partition |
+
+Each task is one Spark partition, in the order in which it takes its records: no shuffle, no sort.
+Only what is committed is read. WrittenRows is at least once: a row that Spark writes again is there
+twice. Columns: `reading.RECORDS`. Spark hands options over in lower case, and calls by keyword.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from streamsx.app.lookup import app_named
+from streamsx.errors import NotFound, SettingError
+from streamsx.kafka import admin
+from streamsx.kafka.cluster import TIMEOUT_S
+from streamsx.kafka.security import PLAINTEXT, security_of
+from streamsx.loops import run
+from streamsx.model import TopicPartition
+from streamsx.spark.reading import NEVER, RECORDS_DDL, Brokers, Stretch, rows
+from streamsx.spark.writing import write
+
+NAME: Final = "streamsx-kafka"
+EARLIEST, LATEST = "earliest", "latest"
+AT: Final = {-2: EARLIEST, -1: LATEST}
+"""As Kafka's own connector writes them in JSON."""
+
+OffsetsJson = dict[str, dict[str, int]]
+"""By topic and partition, as Kafka's own connector writes them into checkpoints."""
+
+
+class KafkaSource(DataSource):
+    """What Spark makes of the options, on the driver and in each task."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return RECORDS_DDL
+
+    def reader(self, schema: object) -> "BatchReader":
+        return BatchReader(Asked(self.options))
+
+    def streamReader(self, schema: object) -> "StreamReader":  # noqa: N802  # Spark's
+        return StreamReader(Asked(self.options))
+
+    def writer(self, schema: object, overwrite: bool) -> "BatchSink":
+        return BatchSink(Asked(self.options))
+
+    def streamWriter(self, schema: object, overwrite: bool) -> "StreamSink":  # noqa: N802
+        return StreamSink(Asked(self.options))
+
+
+class Asked:
+    """The options, understood where they are used. Raises SettingError."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def get(self, name: str, default: str | None = None) -> str:
+        if (value := self._options.get(name.lower(), default)) is None:
+            raise SettingError(f"option {name} is missing: {NAME}: give it")
+        return value
+
+    @property
+    def brokers(self) -> Brokers:
+        if "app" not in self._options:
+            return Brokers(self.get("kafka.bootstrap.servers"), PLAINTEXT)
+        conf = app_named(self.get("app")).conf
+        where = self.get("kafka.bootstrap.servers", ",".join(conf.bootstrap))
+        return Brokers(where, security_of(conf.broker_credentials, conf.ssl_context))
+
+    @property
+    def topics(self) -> list[str]:
+        return [topic.strip() for topic in self.get("subscribe").split(",")]
+
+    @property
+    def tasks(self) -> list[list[str]]:
+        """The topics of each, every topic in one."""
+        together: list[list[str]] = self.json("tasks", "[]")
+        known = {topic for topics in together for topic in topics}
+        if sum(map(len, together)) > len(known) or not known <= set(self.topics):
+            raise SettingError(f"option tasks: {together}: name each topic once, subscribe to all")
+        return [*together, *([topic] for topic in self.topics if topic not in known)]
+
+    def json(self, name: str, default: str) -> Any:
+        text = self.get(name, default)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise SettingError(f"option {name}: {text!r}: not JSON: {error}") from None
+
+    def place(self, name: str, default: str, there: "There") -> OffsetsJson:
+        """Where to begin or to end; what JSON leaves out is at the default."""
+        text = self.get(name, default)
+        if text in AT.values():
+            return there.at(text)
+        found = there.at(default)
+        for topic, numbers in self.json(name, default).items():
+            for number, offset in numbers.items():
+                if number not in found.get(topic, {}):
+                    raise SettingError(f"option {name}: no such partition: {topic}-{number}")
+                word = AT.get(offset)
+                found[topic][number] = there.at(word)[topic][number] if word else offset
+        return found
+
+
+@dataclass(frozen=True)
+class There:
+    """What the topics hold: first offset, and the end of what is committed."""
+
+    bounds: Mapping[TopicPartition, admin.Bounds]
+
+    def at(self, word: str) -> OffsetsJson:
+        found: OffsetsJson = {}
+        for (topic, number), (start, end) in sorted(self.bounds.items()):
+            found.setdefault(topic, {})[str(number)] = start if word == EARLIEST else end
+        return found
+
+
+def there(asked: Asked) -> There:
+    """As of now. Raises NotFound for a topic that is not there, WorldError."""
+
+    async def look() -> There:
+        cluster = asked.brokers.cluster(TIMEOUT_S)
+        try:
+            await cluster.start()
+            counts = await admin.partition_counts(cluster, asked.topics)
+            if missing := sorted(set(asked.topics) - counts.keys()):
+                raise NotFound(f"no such topic: {', '.join(missing)}: create it, or mend subscribe")
+            tps = [TopicPartition(t, number) for t in counts for number in range(counts[t])]
+            return There(await admin.bounds(cluster, tps, committed=True))
+        finally:
+            await cluster.stop()
+
+    return run(look())
+
+
+# -- reading
+
+
+class TaskRange(InputPartition):
+    """One task's stretches of its topics."""
+
+    def __init__(self, number: int, stretches: list[Stretch]) -> None:
+        self.number, self.stretches = number, stretches
+
+
+def planned(
+    tasks: Sequence[Sequence[str]],
+    start: OffsetsJson,
+    end: OffsetsJson,
+    highs: Mapping[str, Mapping[int, int]],
+) -> list[TaskRange]:
+    """One range per task that has something to read."""
+    found: dict[tuple[int, int], list[Stretch]] = {}
+    for index, topics in enumerate(tasks):
+        for topic in topics:
+            for number, stop in end.get(topic, {}).items():
+                begin = start[topic][number]
+                high = highs.get(topic, {}).get(int(number), NEVER)
+                if begin < stop:
+                    stretches = found.setdefault((index, int(number)), [])
+                    stretches.append(Stretch(topic, begin, stop, high))
+    return [TaskRange(number, found[index, number]) for index, number in sorted(found)]
+
+
+class TaskReader:
+    """What reads in a task; without a plan Spark makes one partition of its own, which is none."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, TaskRange):
+            return iter(())
+        return rows(self._asked.brokers, partition.number, partition.stretches)
+
+
+class BatchReader(TaskReader, DataSourceReader):
+    """All that is there when it is planned."""
+
+    def partitions(self) -> list[InputPartition]:
+        asked, now = self._asked, there(self._asked)
+        start = asked.place("startingOffsets", EARLIEST, now)
+        end = asked.place("endingOffsets", LATEST, now)
+        return [*planned(asked.tasks, start, end, {})]
+
+
+class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Batch after batch; Spark remembers the offsets."""
+
+    _goal: There | None = None
+    """Where a query ends that takes what is there when it begins."""
+
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802  # Spark's
+        return self._asked.place("startingOffsets", EARLIEST, there(self._asked))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's
+        self._goal = there(self._asked)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's
+        most = int(self._asked.get("maxOffsetsPerTrigger", "0"))
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's
+        now = self._goal or there(self._asked)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = now.at(LATEST)
+        return advanced(begun(start, end, self._asked), end, most)
+
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
+        begin = begun(start, end, self._asked)
+        return [*planned(self._asked.tasks, begin, end, {})]
+
+
+def begun(start: OffsetsJson, end: OffsetsJson, asked: Asked) -> OffsetsJson:
+    """Partitions that are new since the last batch begin where they do."""
+    if all(start.get(topic, {}).keys() >= numbers.keys() for topic, numbers in end.items()):
+        return start
+    first = there(asked).at(EARLIEST)
+    return {topic: first.get(topic, {}) | start.get(topic, {}) for topic in end}
+
+
+def advanced(start: OffsetsJson, end: OffsetsJson, most: int | None) -> OffsetsJson:
+    """From `start` towards `end`, `most` offsets in all, in proportion to what is left of each."""
+    places = [(topic, number) for topic, numbers in end.items() for number in numbers]
+    left = {(t, n): max(0, end[t][n] - start[t][n]) for t, n in places}
+    total = sum(left.values())
+    shares = left
+    if most is not None and most < total:
+        shares = {at: left[at] * most // total for at in places}
+        rest = most - sum(shares.values())
+        for at in [at for at in places if shares[at] < left[at]][:rest]:
+            shares[at] += 1
+    return {t: {n: start[t][n] + shares[t, n] for n in numbers} for t, numbers in end.items()}
+
+
+# -- writing
+
+
+class WrittenRows(WriterCommitMessage):
+    """All rows of a task are acknowledged."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+class Writing:
+    """`topic`, and what there is of `partition`, `key`, `value`, `headers` and `timestamp`."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
+        return WrittenRows(run(write(self._asked.brokers.cluster(), iterator)))
+
+
+class BatchSink(Writing, DataSourceArrowWriter):
+    """Of a batch."""
+
+
+class StreamSink(Writing, DataSourceStreamArrowWriter):
+    """The same, batch after batch; what was written stays."""
+
+    def commit(self, messages: object, batchId: int) -> None:  # noqa: N803  # Spark's
+        pass
+
+    def abort(self, messages: object, batchId: int) -> None:  # noqa: N803  # Spark's
+        pass

@@ -1,0 +1,40 @@
+"""murmur2 over a column: of each key what `kafka.partitioner` says."""
+
+import random
+
+import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+import pytest
+
+from streamsx.kafka import partitioner
+from streamsx.spark.partitioner import murmur2, partitions_of
+
+RNG = random.Random(7)
+KEYS = [RNG.randbytes(RNG.randrange(40)) for _ in range(200_000)]
+
+
+def test_every_key_has_the_hash_of_the_scalar() -> None:
+    column = pa.array(KEYS, pa.binary())
+    wanted = [partitioner.murmur2(key) for key in KEYS]
+    assert murmur2(column).tolist() == wanted
+    assert murmur2(column[777:-3]).tolist() == wanted[777:-3]
+    assert murmur2(column[199_999:]).tolist() == wanted[199_999:]
+    assert partitions_of(column[:1000], 7).tolist() == [
+        partitioner.partition_of(key, 7) for key in KEYS[:1000]
+    ]
+
+
+@pytest.mark.parametrize("length", range(40))
+def test_any_length_also_alone_and_at_the_end_of_its_bytes(length: int) -> None:
+    keys = [RNG.randbytes(length) for _ in range(3)]
+    for column in (pa.array(keys, pa.binary()), pa.array([b"x", *keys], pa.binary())[1:]):
+        assert murmur2(column).tolist() == [partitioner.murmur2(key) for key in keys]
+
+
+@pytest.mark.parametrize("column", [pa.array([], pa.binary()), pa.array([b"a"], pa.binary())[1:]])
+def test_no_keys_have_no_hashes(column: pa.BinaryArray) -> None:
+    assert murmur2(column).tolist() == []
+
+
+def test_what_has_no_key_has_no_partition() -> None:
+    with pytest.raises(AssertionError, match="no key"):
+        murmur2(pa.array([b"a", None], pa.binary()))

@@ -1,0 +1,176 @@
+"""Rows from topics and into topics; the order of several is that of `task.merge`, in any cut."""
+
+import random
+from collections import deque
+from collections.abc import Iterator
+
+import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+import pytest
+
+from streamsx.errors import NotFound, SettingError, TopicGone, UsageError
+from streamsx.kafka.batch import Builder
+from streamsx.kafka.partitioner import partition_of
+from streamsx.kafka.security import PLAINTEXT
+from streamsx.loops import run
+from streamsx.model import TopicPartition
+from streamsx.spark.reading import RECORDS, Brokers, Stretch, columns, merged, rows
+from streamsx.spark.writing import write
+from streamsx.task.batch import Batch, Chunk
+from streamsx.task.merge import Merge
+from streamsx.testing import Broker
+from tests.support.client import Client
+
+Log = list[tuple[int, int]]
+"""Offsets and timestamps."""
+CUTS = range(60)
+
+
+def batch(topic: str, log: Log) -> Batch:
+    offsets, times = [at for at, _ in log], [time for _, time in log]
+    return Batch(topic, 3, [None] * len(log), [b"v"] * len(log), times, offsets, None, 1 << 20)
+
+
+def cut(rng: random.Random, topic: str, log: Log) -> Iterator[pa.RecordBatch]:
+    while log:
+        count = rng.randint(1, 9)
+        yield columns(batch(topic, log[:count]))
+        log = log[count:]
+
+
+def order_of(batches: Iterator[pa.RecordBatch]) -> list[tuple[str, int]]:
+    rows = [row for each in batches for row in each.to_pylist()]
+    return [(row["topic"], row["offset"]) for row in rows]
+
+
+@pytest.mark.parametrize("seed", CUTS)
+def test_the_order_is_the_one_in_which_a_task_takes_them(seed: int) -> None:
+    rng = random.Random(seed)
+    highs = {topic: rng.choice([-1, 0, 20]) for topic in "abc"[: rng.randint(1, 3)]}
+    logs: dict[str, Log] = {
+        topic: [(2 * n, rng.randint(n - 15, n + 15)) for n in range(rng.randint(0, 50))]
+        for topic in highs
+    }
+    task = Merge({t: deque([Chunk(batch(t, log), 0, len(log))]) for t, log in logs.items()})
+    task._high = dict(highs)
+    wanted: list[tuple[str, int]] = []
+    while chunk := task.next(1, list(logs)):
+        taken = chunk.batch.offsets[chunk.start : chunk.stop]
+        wanted += [(chunk.batch.topic, offset) for offset in taken]
+    inputs = [(cut(rng, topic, log), highs[topic]) for topic, log in sorted(logs.items())]
+    assert order_of(merged(inputs)) == wanted
+
+
+def test_a_record_keeps_what_it_has_and_what_it_has_not() -> None:
+    headers: list[list[tuple[str, bytes | None]]] = [[], [("a", b"1"), ("a", None)]]
+    found = columns(Batch("t", 3, [None, b"k"], [b"v", None], [-1, 7], [5, 9], headers, 10))
+    assert found.schema == RECORDS
+    assert found.to_pylist() == [
+        {
+            "topic": "t", "partition": 3, "offset": 5, "timestamp": -1,
+            "key": None, "value": b"v", "headers": [],
+        },
+        {
+            "topic": "t", "partition": 3, "offset": 9, "timestamp": 7,
+            "key": b"k", "value": None,
+            "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+        },
+    ]  # fmt: skip
+    assert columns(batch("t", [(1, 1)])).column("headers").null_count == 1
+
+
+# -- from a broker
+
+
+@pytest.fixture
+def brokers() -> Iterator[Brokers]:
+    """`a` and `b` have two partitions."""
+    with Broker(topics={"a": 2, "b": 2}) as broker:
+        yield Brokers(broker.bootstrap, PLAINTEXT)
+
+
+@pytest.fixture
+def client(brokers: Brokers) -> Iterator[Client]:
+    client = Client(brokers.bootstrap)
+    yield client
+    client.close()
+
+
+def written(client: Client, topic: str, log: Log) -> None:
+    builder = Builder(1 << 20)
+    for _, time in log:
+        builder.append(time, None, b"v", [("h", None)])
+    client.send_raw(TopicPartition(topic, 1), builder.close())
+
+
+def test_a_task_s_topics_are_read_in_its_order_from_where_it_was(
+    brokers: Brokers, client: Client
+) -> None:
+    written(client, "a", [(0, 10), (1, 5), (2, 30), (3, 40)])
+    written(client, "b", [(0, 20), (1, 30), (2, 35)])
+    stretches = [Stretch("b", 0, 3), Stretch("a", 1, 4, high=10)]
+    found = list(rows(brokers, 1, stretches))
+    assert order_of(iter(found)) == [("a", 1), ("b", 0), ("a", 2), ("b", 1), ("b", 2), ("a", 3)]
+    assert {row["partition"] for each in found for row in each.to_pylist()} == {1}
+
+
+def test_whoever_wants_no_more_leaves_nothing_open(brokers: Brokers, client: Client) -> None:
+    written(client, "a", [(n, n) for n in range(10_000)])
+    reading = rows(brokers, 1, [Stretch("a", 0, 10_000)])
+    assert next(reading).num_rows
+    reading.close()  # type: ignore[attr-defined]  # a generator; what stays open would warn
+
+
+@pytest.mark.parametrize(("start", "end"), [(1, 4), (2, 5)])
+def test_records_that_are_gone_are_missed_before_any_is_read(
+    brokers: Brokers, client: Client, start: int, end: int
+) -> None:
+    written(client, "a", [(n, n) for n in range(4)])
+    client.delete_records(TopicPartition("a", 1), 2)
+    with pytest.raises(TopicGone, match=f"a-1: offsets {start} to {end} .* holds 2 to 4"):
+        next(rows(brokers, 1, [Stretch("a", start, end)]))
+
+
+# -- to a broker
+
+
+def of_row(**values: object) -> dict[str, object]:
+    none = {"partition": None, "key": None, "value": None, "headers": None, "timestamp": None}
+    return {"topic": "a", **none, **values}
+
+
+def test_rows_arrive_with_all_they_have_and_by_key_where_no_partition_is_told(
+    brokers: Brokers, client: Client
+) -> None:
+    keys = [b"k%d" % n for n in range(40)]
+    given = [of_row(key=key, timestamp=n, value=b"v") for n, key in enumerate(keys)]
+    given.append(
+        of_row(partition=1, timestamp=99, value=b"", headers=[{"key": "h", "value": b"x"}])
+    )
+    schema = pa.schema([field for field in RECORDS if field.name != "offset"])
+    batches = pa.Table.from_pylist(given, schema).to_batches(max_chunksize=7)
+    assert run(write(brokers.cluster(), iter(batches))) == 41
+    parts = [
+        [row for each in rows(brokers, n, [Stretch("a", 0, end)]) for row in each.to_pylist()]
+        for (_, n), end in client.ends(TopicPartition("a", n) for n in (0, 1)).items()
+    ]
+    last = parts[1].pop()
+    assert (last["timestamp"], last["value"], last["headers"]) == (99, b"", given[-1]["headers"])
+    for number, part in enumerate(parts):
+        wanted = [(at, key) for at, key in enumerate(keys) if partition_of(key, 2) == number]
+        assert [(row["timestamp"], row["key"]) for row in part] == wanted
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "says"),
+    [
+        (of_row(topic="nowhere"), NotFound, "unknown topic: nowhere"),
+        (of_row(partition=2), UsageError, "no such partition: a-2"),
+        ({"value": b"v"}, SettingError, "column topic is missing"),
+    ],
+)
+def test_rows_that_cannot_be_written_are_refused(
+    brokers: Brokers, row: dict[str, object], kind: type[Exception], says: str
+) -> None:
+    batches = pa.Table.from_pylist([row]).to_batches()
+    with pytest.raises(kind, match=says):
+        run(write(brokers.cluster(), iter(batches)))

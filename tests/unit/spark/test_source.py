@@ -1,0 +1,99 @@
+"""What is read next, out of options and offsets; no Spark, no broker."""
+
+import pytest
+
+from streamsx.errors import SettingError
+from streamsx.kafka.admin import Bounds
+from streamsx.model import TopicPartition
+from streamsx.spark.reading import Stretch
+from streamsx.spark.source import Asked, OffsetsJson, There, advanced, planned
+
+THERE = There(
+    {
+        TopicPartition("a", 0): Bounds(5, 10),
+        TopicPartition("a", 1): Bounds(0, 0),
+        TopicPartition("b", 0): Bounds(0, 7),
+    }
+)
+
+
+def asked(**options: str) -> Asked:
+    return Asked({"Subscribe": "a, b", **options})
+
+
+def test_each_topic_is_a_task_s_alone_unless_it_is_told() -> None:
+    assert asked().tasks == [["a"], ["b"]]
+    assert asked(tasks='[["b", "a"]]').tasks == [["b", "a"]]
+    assert Asked({"subscribe": "a,b,c", "tasks": '[["c", "a"]]'}).tasks == [["c", "a"], ["b"]]
+
+
+@pytest.mark.parametrize("tasks", ['[["a", "b"], ["a"]]', '[["x"]]', "[["])
+def test_tasks_that_share_a_topic_or_miss_one_are_refused(tasks: str) -> None:
+    with pytest.raises(SettingError, match="option tasks"):
+        _ = asked(tasks=tasks).tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        ("earliest", {"a": {"0": 5, "1": 0}, "b": {"0": 0}}),
+        ("latest", {"a": {"0": 10, "1": 0}, "b": {"0": 7}}),
+        ('{"a": {"0": 8}}', {"a": {"0": 8, "1": 0}, "b": {"0": 0}}),
+        ('{"a": {"0": -1}, "b": {"0": -2}}', {"a": {"0": 10, "1": 0}, "b": {"0": 0}}),
+    ],
+)
+def test_offsets_are_told_as_kafka_s_own_connector_has_them(
+    text: str, offsets: OffsetsJson
+) -> None:
+    assert asked(startingOffsets=text).place("startingOffsets", "earliest", THERE) == offsets
+
+
+@pytest.mark.parametrize("text", ['{"a": {"7": 0}}', '{"c": {"0": 0}}', "soon"])
+def test_offsets_of_what_is_not_there_are_refused(text: str) -> None:
+    with pytest.raises(SettingError, match="option endingOffsets"):
+        asked(endingOffsets=text).place("endingOffsets", "latest", THERE)
+
+
+def test_topics_are_needed() -> None:
+    with pytest.raises(SettingError, match="option subscribe is missing"):
+        _ = Asked({}).topics
+
+
+def test_a_task_s_topics_are_one_range_and_what_is_empty_is_none() -> None:
+    end = {"a": {"0": 10, "1": 4}, "b": {"0": 7}, "c": {"0": 1}}
+    start = {"a": {"0": 5, "1": 4}, "b": {"0": 0}, "c": {"0": 0}}
+    found = planned([["a", "b"], ["c"]], start, end, {"a": {0: 99}})
+    assert [(each.number, each.stretches) for each in found] == [
+        (0, [Stretch("a", 5, 10, 99), Stretch("b", 0, 7, -1)]),
+        (0, [Stretch("c", 0, 1, -1)]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("most", "ends"),
+    [
+        (None, (100, 10, 3)),
+        (500, (100, 10, 3)),
+        (50, (45, 4, 1)),  # of 44.2, 4.4 and 1.3, and one more
+        (1, (1, 0, 0)),
+        (113, (100, 10, 3)),
+    ],
+)
+def test_a_limit_is_shared_by_what_is_left(most: int | None, ends: tuple[int, int, int]) -> None:
+    end = {"a": {"0": 100, "1": 10}, "b": {"0": 3}}
+    start = {"a": {"0": 0, "1": 0}, "b": {"0": 0}}
+    found = advanced(start, end, most)
+    assert (found["a"]["0"], found["a"]["1"], found["b"]["0"]) == ends
+
+
+def test_a_limit_is_kept_and_every_end_reached() -> None:
+    at, end = {"a": {"0": 0, "1": 9}}, {"a": {"0": 23, "1": 10}}
+    for _ in range(5):
+        at, before = advanced(at, end, 5), at
+        moved = [at["a"][n] - before["a"][n] for n in "01"]
+        assert 0 < sum(moved) <= 5
+    assert at == end
+
+
+def test_an_end_that_lies_before_the_start_moves_nothing_back() -> None:
+    assert advanced({"a": {"0": 8}}, {"a": {"0": 3}}, None) == {"a": {"0": 8}}
