@@ -11,8 +11,10 @@ from streamsx.engine.fetch import Fetcher
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.security import PLAINTEXT
 from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.model import TopicPartition
+from streamsx.spark.reading import Brokers, Stretch, rows
 from tests.support.apache_kafka import ApacheKafka
 
 pytestmark = [
@@ -79,3 +81,34 @@ def test_what_is_committed_behind_an_aborted_transaction_is_read_to_the_last_rec
         return await read(kafka, topic)
 
     assert asyncio.run(story()) == [b"kept %d" % number for number in range(COMMITTED)]
+
+
+def test_a_range_ends_before_what_is_open_and_leaves_out_what_was_aborted(
+    kafka: ApacheKafka,
+) -> None:
+    topic = f"t-{uuid.uuid4()}"
+    tp = TopicPartition(topic, 0)
+
+    async def bounds(*, committed: bool) -> admin.Bounds:
+        cluster = Cluster(kafka.bootstrap)
+        await cluster.start()
+        await admin.create_topics(cluster, [NewTopic(topic, 1)])
+        found = await admin.bounds(cluster, [tp], committed=committed)
+        await cluster.stop()
+        return found[tp]
+
+    asyncio.run(bounds(committed=False))
+    write(kafka, topic)
+    open_one = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-open"})
+    open_one.init_transactions(30)
+    open_one.begin_transaction()
+    open_one.produce(topic, b"open", partition=0)
+    open_one.flush()
+
+    _, end = asyncio.run(bounds(committed=True))
+    assert asyncio.run(bounds(committed=False)).high_watermark == end + 1
+    brokers = Brokers(kafka.bootstrap, PLAINTEXT)
+    found = [row for each in rows(brokers, 0, [Stretch(topic, 0, end)]) for row in each.to_pylist()]
+    open_one.abort_transaction(30)
+    assert [row["value"] for row in found] == [b"kept %d" % number for number in range(COMMITTED)]
+    assert [row["offset"] for row in found] == list(range(101, 101 + COMMITTED))

@@ -1,0 +1,122 @@
+"""What is missing is said in one line, with the command that mends it; no JVM is started for it."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from streamsx.spark.session import PACKAGES, is_local
+
+ROOT = Path(__file__).parents[3]
+ASK = (
+    "from streamsx.errors import UsageError\n"
+    "from streamsx.spark.session import require\n"
+    "try: require()\n"
+    "except UsageError as error: print('error:', error)\n"
+)
+INSTALL = "pip install -e '.[spark]'"
+JDK = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"
+
+
+def said(*, code: str = ASK, path: str = "", **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True,
+        env={"PATH": path, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def hidden(name: str, version: str | None = None) -> str:
+    """As where it is not installed, or is there in another version: nothing else of it is asked."""
+    if version is None:
+        made = f"import sys; sys.modules[{name!r}] = None"
+    else:
+        made = (
+            f"import sys, types; sys.modules[{name!r}] = made = types.ModuleType({name!r}); "
+            f"made.__version__ = {version!r}"
+        )
+    return f"{made}\n{ASK}"
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> Path:
+    """Says of itself what `SAYS` is."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "$SAYS" >&2\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_that_is_missing_is_named(name: str) -> None:
+    assert said(code=hidden(name)) == f"error: spark: {name} is not installed: {INSTALL}"
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "wanted"),
+    [("pyspark", "4.0.1", "4.2"), ("pandas", "1.5.3", "2.2"), ("pyarrow", "9.0.0", "18.0")],
+)
+def test_a_package_that_is_too_old_is_named(name: str, found: str, wanted: str) -> None:
+    line = f"error: spark: {name} {found} is too old, {wanted} is needed: {INSTALL}"
+    assert said(code=hidden(name, found)) == line
+
+
+def test_what_is_needed_is_what_the_extra_installs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extra = " ".join(project["optional-dependencies"]["spark"])
+    for name, (major, minor) in PACKAGES.items():
+        assert name in extra
+        assert f">={major}.{minor}".removesuffix(".0") in extra
+
+
+def test_without_java_it_is_said_where_to_get_one(tmp_path: Path) -> None:
+    assert said() == f"error: spark: no Java found: {JDK} or set JAVA_HOME"
+    assert said(JAVA_HOME=str(tmp_path)).startswith(
+        f"error: spark: no Java found in JAVA_HOME={tmp_path}: install"
+    )
+
+
+@pytest.mark.parametrize(
+    ("says", "version"), [('openjdk version "11.0.2" 2019', 11), ('java version "1.8.0_292"', 8)]
+)
+def test_a_java_that_is_too_old_is_named(java: Path, says: str, version: int) -> None:
+    line = f"error: spark: Java {version} at {java} is too old: 17 or newer is needed: {JDK}"
+    assert said(path=str(java.parent), SAYS=says) == line
+    assert said(JAVA_HOME=str(java.parents[1]), SAYS=says) == line
+
+
+@pytest.mark.parametrize("says", ['openjdk version "17.0.15" 2025-04-15', 'java version "25" 2025'])
+def test_a_java_that_is_new_enough_will_do(java: Path, says: str) -> None:
+    assert said(path=str(java.parent), SAYS=says) == ""
+
+
+def test_a_java_that_says_nothing_is_not_taken(java: Path) -> None:
+    assert "does not say its version: 'what?" in said(path=str(java.parent), SAYS="what?")
+
+
+@pytest.mark.parametrize("what", ["import streamsx", "import streamsx.tools.worker", "help"])
+def test_nothing_of_spark_is_imported_by_who_does_not_ask_for_it(what: str) -> None:
+    if what == "help":
+        what = (
+            "import sys; sys.argv = ['streamsx', '--help']\n"
+            "from streamsx.__main__ import main\n"
+            "try: main()\n"
+            "except SystemExit: pass"
+        )
+    heavy = "{'pyspark', 'pandas', 'numpy', 'pyarrow', 'py4j'}"
+    code = f"{what}\nimport sys; print(sorted({heavy} & sys.modules.keys()))"
+    assert said(code=code).splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("master", "local"),
+    [
+        ("local", True), ("local[*,4]", True), ("local-cluster[2,1,1024]", True),
+        ("spark://local:7077", False), ("yarn", False), ("localhost:7077", False), ("", False),
+    ],
+)  # fmt: skip
+def test_a_master_of_this_machine_is_told_from_others(master: str, local: bool) -> None:
+    assert is_local(master) is local
