@@ -4,10 +4,13 @@ Whoever asks for it is marked `spark` and stands in the group "spark", so that n
 pytest starts another.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
+from streamsx.spark.connector import JVM, settings
+from streamsx.spark.maven import JarsMissing
 from streamsx.spark.session import session
 
 if TYPE_CHECKING:
@@ -19,7 +22,10 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """`local[2,4]`: two cores, four tries of each task."""
+    jars: dict[str, str] = {}
     pytest.importorskip("pyspark", reason="needs the extra: pip install -e '.[spark]'")
-    made = session({"spark.master": "local[2,4]", "spark.driver.memory": "1g"})
+    with suppress(JarsMissing):  # who needs them skips
+        jars = settings(JVM)
+    made = session({"spark.master": "local[2,4]", "spark.driver.memory": "1g", **jars})
     yield made
     made.stop()

@@ -5,12 +5,13 @@ in which order, is looked at without Spark (`unit/spark/test_reading.py`).
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from streamsx.kafka.batch import Builder
 from streamsx.model import TopicPartition
+from streamsx.spark.connector import JVM, PYTHON, frame
 from streamsx.testing import Broker
 from tests.support.client import Client
 
@@ -51,8 +52,8 @@ def test_each_task_is_a_partition_of_spark_in_the_order_of_time(
 ) -> None:
     from pyspark.sql.functions import spark_partition_id
 
-    frame = spark.read.format("streamsx-kafka").options(**options(bootstrap)).load()
-    rows = frame.withColumn("task", spark_partition_id()).collect()
+    read = frame(spark, PYTHON, options(bootstrap))
+    rows = read.withColumn("task", spark_partition_id()).collect()
     for task in (0, 1):
         mine = [row for row in rows if row.task == task]
         assert {row.partition for row in mine} == {task}
@@ -76,13 +77,13 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
 ) -> None:
     batches: list[list[tuple[str, int, int]]] = []
 
-    def hear(frame: "DataFrame", _: int) -> None:
-        batches.append([(row.topic, row.partition, row.offset) for row in frame.collect()])
+    def hear(read: "DataFrame", _: int) -> None:
+        batches.append([(row.topic, row.partition, row.offset) for row in read.collect()])
 
     def run() -> None:
         stream = spark.readStream.format("streamsx-kafka")
-        frame = stream.options(**options(bootstrap, maxOffsetsPerTrigger="10")).load()
-        query = frame.writeStream.foreachBatch(hear).trigger(availableNow=True)
+        read = stream.options(**options(bootstrap, maxOffsetsPerTrigger="10")).load()
+        query = read.writeStream.foreachBatch(hear).trigger(availableNow=True)
         query.option("checkpointLocation", str(tmp_path)).start().awaitTermination()
 
     run()
@@ -104,13 +105,35 @@ def test_what_a_batch_and_a_stream_write_is_there(
 ) -> None:
     given = options(bootstrap, subscribe="orders", tasks="[]")
     to_clicks = "'empty' topic", "int(0) partition", "key", "value", "headers", "timestamp"
-    frame = spark.read.format("streamsx-kafka").options(**given).load().selectExpr(*to_clicks)
-    frame.write.format("streamsx-kafka").options(**given).mode("append").save()
+    read = spark.read.format("streamsx-kafka").options(**given).load().selectExpr(*to_clicks)
+    read.write.format("streamsx-kafka").options(**given).mode("append").save()
     stream = spark.readStream.format("streamsx-kafka").options(**given).load()
     query = stream.selectExpr(*to_clicks).writeStream.format("streamsx-kafka").options(**given)
     query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
     query.start().awaitTermination()
     back = spark.read.format("streamsx-kafka").options(**{**given, "subscribe": "empty"}).load()
     found = sorted((row.timestamp, row.key, row.headers) for row in back.collect())
-    twice = sorted((row.timestamp, row.key, row.headers) for row in frame.collect() * 2)
+    twice = sorted((row.timestamp, row.key, row.headers) for row in read.collect() * 2)
     assert found == twice
+
+
+@pytest.mark.kafka  # its jars come through Maven too
+def test_spark_s_own_connector_gives_the_same_rows(
+    spark: "SparkSession", bootstrap: str, tmp_path: Path
+) -> None:
+    if not spark.sparkContext.getConf().get("spark.jars"):
+        pytest.skip("Maven Central does not answer")
+
+    def rows(frame: "DataFrame") -> list[Any]:
+        return sorted(frame.collect(), key=lambda row: (row.topic, row.partition, row.offset))
+
+    theirs = frame(spark, JVM, options(bootstrap))
+    assert rows(theirs) == rows(frame(spark, PYTHON, options(bootstrap)))
+    heard: list[Any] = []
+    stream = frame(spark, JVM, options(bootstrap), stream=True).writeStream
+    query = stream.foreachBatch(lambda batch, _: heard.extend(batch.collect()))
+    query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    query.start().awaitTermination()
+    assert len(heard) == 24
+    last = (tmp_path / "offsets" / "0").read_text().splitlines()[-1]
+    assert json.loads(last)["orders"] == {"0": 6, "1": 6}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jars import JarsMissing, jars
+from streamsx.spark.maven import JarsMissing, jars
 
 COPIES = """#!/bin/sh
 echo called >> "$LOG"

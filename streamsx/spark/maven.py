@@ -1,7 +1,7 @@
 """Jars from Maven, copied once per machine.
 
-For programs that a test runs beside us and that pip cannot install. Which jars: a pom says it. What
-runs from them is not known here.
+For what pip cannot install: Spark's own connector, and programs that a test runs beside us. Which
+jars: a pom says it. What runs from them is not known here.
 """
 
 import fcntl
@@ -50,7 +50,7 @@ def _copy(pom: Path, folder: Path) -> None:
         "-DincludeScope=runtime", f"-DoutputDirectory={begun}",
     ]  # fmt: skip
     try:
-        done = subprocess.run(  # the command is written above
+        done = subprocess.run(  # noqa: S603  # the command is written above
             command, check=False, capture_output=True, text=True, timeout=COPY_TIMEOUT_S
         )
         if done.returncode or not any(begun.glob("*.jar")):
