@@ -22,7 +22,8 @@ TESTED: Final = ("4.2", "4.3")
 """What the jars of the pom were tried with; they are not to be had for each version of Spark."""
 FORMATS: Final = {PYTHON: "streamsx-kafka", JVM: "kafka"}
 SAME_COLUMNS: Final = (
-    "topic", "partition", "offset", "unix_millis(timestamp) timestamp", "key", "value", "headers",
+    "topic", "partition", "offset", "unix_millis(timestamp) timestamp", "key", "value",
+    "coalesce(headers, array()) headers",
 )  # fmt: skip
 INSTEAD: Final = "give --jars DIR or use the default --connector python"
 
