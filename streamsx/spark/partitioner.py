@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+import pyarrow as pa
 
 SEED: Final = np.uint32(0x9747B28C)
 M: Final = np.uint32(0x5BD1E995)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+import pyarrow as pa
 
 from streamsx.clock import SystemClock
 from streamsx.engine.records import Range, RangeReader

@@ -12,12 +12,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
+import streamsx
 from streamsx.errors import NotSupported, SettingError, UsageError
+from streamsx.state.snapshot_files import masked, open_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +134,54 @@ def accept(spark: "SparkSession") -> None:
 def is_local(master: str) -> bool:
     """Executors are this machine's, also those of `local-cluster[…]`."""
     return re.match(r"local\b", master) is not None
+
+
+def probe(spark: "SparkSession", app: str, uri: str) -> None:
+    """Whether every executor has this version and the app, and sees the files under the URI: where
+    executors are not the driver's own process, to be asked before the first batch.
+
+    Raises UsageError that names a host, and what `open_files` does.
+    """
+    name, driver, seen = f"probe-{uuid.uuid4().hex}", streamsx.__version__, masked(uri)
+
+    # Within, so that it travels as it is: an executor without streamsx could not find it.
+    def look(_: Iterator[Any]) -> Iterator[Any]:
+        import platform
+
+        import pyarrow
+
+        wrong = ""
+        try:
+            import streamsx
+            from streamsx.app.lookup import app_named
+            from streamsx.state.snapshot_files import open_files
+
+            if streamsx.__version__ != driver:
+                wrong = f": streamsx {streamsx.__version__}, driver {driver}: install the same"
+            app_named(app)
+        except Exception as error:  # whatever is wrong there is what is asked for
+            wrong = f" cannot import {app}: {error}"
+        else:
+            try:
+                open_files(uri).read(name)
+            except Exception as error:
+                what = f"{type(error).__name__}: use s3://, hdfs:// or a shared mount"
+                wrong = wrong or f" cannot see {seen}: {what}"
+        said = [f"spark: executor {platform.node()}{wrong}"] if wrong else []
+        yield pyarrow.RecordBatch.from_pydict({"said": pyarrow.array(said, pyarrow.string())})
+
+    files = open_files(uri)
+    files.create(name, b"seen")
+    try:
+        slots = spark.sparkContext.defaultParallelism
+        # All at once, one in each slot, so that none is passed over.
+        alone = spark.conf.get("spark.dynamicAllocation.enabled", "false") == "false"
+        asked = spark.range(0, slots, 1, slots).mapInArrow(look, "said string", barrier=alone)
+        answers = sorted({row.said for row in asked.collect()})
+    finally:
+        files.delete(name)
+    if answers:
+        raise UsageError("; ".join(answers))
 
 
 def _begin(settings: Mapping[str, str], *, debug: bool) -> "SparkSession":

@@ -9,6 +9,7 @@
 | `kafka.bootstrap.servers` | HOST:PORT[,HOST:PORT]: counts more than the app's |
 | `subscribe` | topics, with commas between them |
 | `tasks` | JSON: `[["orders", "clicks"]]`, topics that one task reads; others are read alone |
+| `state` | URI of a snapshot: how far in time the topics of a task were taken, for their order |
 | `startingOffsets`, `endingOffsets` | `earliest`, `latest` or JSON, as offsets in checkpoints are |
 | `maxOffsetsPerTrigger` | at most so many in all, in proportion to what is left of each partition |
 
@@ -22,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -48,6 +49,8 @@ from streamsx.loops import run
 from streamsx.model import TopicPartition
 from streamsx.spark.reading import NEVER, RECORDS_DDL, Brokers, Stretch, rows
 from streamsx.spark.writing import write
+from streamsx.state.snapshot import newest
+from streamsx.state.snapshot_files import open_files
 
 NAME: Final = "streamsx-kafka"
 EARLIEST, LATEST = "earliest", "latest"
@@ -134,6 +137,14 @@ class Asked:
                 found[topic][number] = there.at(word)[topic][number] if word else offset
         return found
 
+    def highs(self) -> Mapping[str, Mapping[int, int]]:
+        """Of the newest snapshot, by topic and partition."""
+        if "state" not in self._options:
+            return {}
+        manifest = newest(open_files(self.get("state")))
+        positions = manifest.positions if manifest else {}
+        return {t: {n: at.high for n, at in parts.items()} for t, parts in positions.items()}
+
 
 @dataclass(frozen=True)
 class There:
@@ -214,7 +225,7 @@ class BatchReader(TaskReader, DataSourceReader):
         asked, now = self._asked, there(self._asked)
         start = asked.place("startingOffsets", EARLIEST, now)
         end = asked.place("endingOffsets", LATEST, now)
-        return [*planned(asked.tasks, start, end, {})]
+        return [*planned(asked.tasks, start, end, asked.highs())]
 
 
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -241,7 +252,7 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
         begin = begun(start, end, self._asked)
-        return [*planned(self._asked.tasks, begin, end, {})]
+        return [*planned(self._asked.tasks, begin, end, self._asked.highs())]
 
 
 def begun(start: OffsetsJson, end: OffsetsJson, asked: Asked) -> OffsetsJson:

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Final
 
-import pyarrow as pa  # type: ignore[import-untyped]  # has no types
-import pyarrow.compute as pc  # type: ignore[import-untyped]  # has no types
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamsx.clock import SystemClock
 from streamsx.engine.produce import Producer

@@ -2,13 +2,15 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+import pyarrow as pa
 import pytest
 
-from streamsx.errors import SettingError
-from streamsx.spark.session import accept, session
+import streamsx
+from streamsx.errors import SettingError, UsageError
+from streamsx.spark.session import accept, probe, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,3 +43,21 @@ def test_a_session_that_may_merge_tasks_is_refused(spark: "SparkSession") -> Non
     theirs.conf.set("spark.sql.adaptive.enabled", "true")
     with pytest.raises(SettingError, match=r"adaptive\.enabled is on"):
         accept(theirs)
+
+
+WORDCOUNT = "streamsx.examples.wordcount"
+
+
+def test_executors_are_asked_for_version_app_and_files(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe(spark, WORDCOUNT, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match=r"executor .* cannot import nowhere: no such module"):
+        probe(spark, "nowhere", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # where executors are not
+    with pytest.raises(UsageError, match=r"executor .* cannot see here: .*: use s3://"):
+        probe(spark, WORDCOUNT, "here")
+    monkeypatch.setattr(streamsx, "__version__", "9.9")
+    with pytest.raises(UsageError, match=r"executor .*, driver 9\.9: install the same"):
+        probe(spark, WORDCOUNT, str(tmp_path))

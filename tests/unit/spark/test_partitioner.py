@@ -2,7 +2,7 @@
 
 import random
 
-import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+import pyarrow as pa
 import pytest
 
 from streamsx.kafka import partitioner

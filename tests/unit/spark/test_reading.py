@@ -4,7 +4,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 
-import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+import pyarrow as pa
 import pytest
 
 from streamsx.errors import NotFound, SettingError, TopicGone, UsageError

@@ -1,5 +1,7 @@
 """What is read next, out of options and offsets; no Spark, no broker."""
 
+from pathlib import Path
+
 import pytest
 
 from streamsx.errors import SettingError
@@ -7,6 +9,8 @@ from streamsx.kafka.admin import Bounds
 from streamsx.model import TopicPartition
 from streamsx.spark.reading import Stretch
 from streamsx.spark.source import Asked, OffsetsJson, There, advanced, planned
+from streamsx.state.snapshot import Manifest, Position, commit
+from streamsx.state.snapshot_files import open_files
 
 THERE = There(
     {
@@ -97,3 +101,14 @@ def test_a_limit_is_kept_and_every_end_reached() -> None:
 
 def test_an_end_that_lies_before_the_start_moves_nothing_back() -> None:
     assert advanced({"a": {"0": 8}}, {"a": {"0": 3}}, None) == {"a": {"0": 8}}
+
+
+def test_the_order_goes_on_from_the_newest_snapshot(tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    assert asked(state=uri).highs() == asked().highs() == {}
+    files = open_files(uri)
+    for number, high in enumerate((7, 9)):
+        at = {"a": {1: Position(5, 10, high)}}
+        made = Manifest("app", "t", number, "r", "run", 0, positions=at)
+        commit(files, made, before=number - 1 if number else None)
+    assert asked(state=uri).highs() == {"a": {1: 9}}
