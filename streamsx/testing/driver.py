@@ -40,6 +40,7 @@ from streamsx.app.app import App
 from streamsx.app.channel import Topic
 from streamsx.config import seconds
 from streamsx.engine.actor import GatedActor
+from streamsx.engine.driver_loop import INSTANT_S, DriverLoop
 from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
 from streamsx.kafka.batch import NO_HEADERS
 from streamsx.kafka.partitioner import check_place, partition_of
@@ -51,7 +52,6 @@ from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Policy, Word
 from streamsx.task.stream import Outbox, Send, SendRows
 from streamsx.task.task import Task, TaskMetadata
-from streamsx.testing.driver_loop import INSTANT_S, DriverLoop
 from streamsx.testing.watched import Handed, WatchedStore
 from streamsx.topology.partitions import partitioned
 

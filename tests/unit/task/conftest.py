@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from streamsx.engine.actor import GatedActor
+from streamsx.engine.driver_loop import DriverLoop
 from streamsx.model import Headers
 from streamsx.state.cache import CachedStore
 from streamsx.state.layout import StoreNode
@@ -17,7 +18,6 @@ from streamsx.task.batch import Batch
 from streamsx.task.policy import Policy
 from streamsx.task.stream import Actor, Outbox, Send, SendRows
 from streamsx.task.task import Task, TaskMetadata
-from streamsx.testing.driver_loop import DriverLoop
 from streamsx.topology.nodes import SubTopology
 from tests.support.codecs import coded
 

@@ -1,8 +1,8 @@
-"""The event loop of a test driver: its time is moved by the driver, and by nothing else.
+"""The event loop of a driver that calls it: its time is moved by the driver, and by nothing else.
 
 What is ready runs; then, if somebody waits for a socket or a thread, the loop really waits for
-that; then it stops, and says when its next timer is due. So bodies may await what they like, and a
-test that sleeps for an hour takes no time.
+that; then it stops, and says when its next timer is due. So bodies may await what they like, a test
+that sleeps for an hour takes no time, and a driver that moves no time sees who waits for it.
 
 Not here: whose bodies they are, who moves the time.
 """
