@@ -1,8 +1,9 @@
 """Which source of a task is next: always the one with the smallest running maximum of timestamps.
 
 The running maximum of a topic is the larger of its head's timestamp and the highest timestamp that
-was taken from it since its task was opened: a commit does not keep it. Heads alone would make the
-order depend on where batches are cut. Equal ones go by topic name. When a queue is empty and its
+was taken from it. Heads alone would make the order depend on where batches are cut. Equal ones go
+by topic name. A worker counts since its task was opened, its commits do not keep it; who makes a
+task anew for each batch hands it what the one before had. When a queue is empty and its
 topic is not caught up, nothing is guessed: the others wait for it.
 """
 
@@ -15,12 +16,13 @@ Queues = Mapping[str, deque[Chunk]]
 
 
 class Merge:
-    """Over the queues of one task."""
+    """Over the queues of one task. `high`: of each topic, the highest timestamp taken from it, in
+    ms. A single topic waits for nobody: of it nothing is counted.
+    """
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: Queues, high: Mapping[str, int]) -> None:
         self._queues = queues
-        self._high = dict.fromkeys(queues, -1)
-        """The highest timestamp taken from each topic, in ms."""
+        self.high = {topic: high.get(topic, -1) for topic in queues}
 
     def next(self, limit: int, caught_up: Collection[str]) -> Chunk | None:
         """Up to `limit` records of the topic whose turn it is; None when it cannot be told."""
@@ -34,12 +36,12 @@ class Merge:
         count = limit if len(waiting) == 1 else self._before(topic, waiting[1], limit)
         chunk = self._take(self._queues[topic], count)
         taken = chunk.batch.timestamps[chunk.start : chunk.stop]
-        self._high[topic] = max(self._high[topic], *taken) if taken else self._high[topic]
+        self.high[topic] = max(self.high[topic], *taken) if taken else self.high[topic]
         return chunk
 
     def _heads(self) -> list[tuple[int, str]]:
         return [
-            (max(self._high[topic], self._head(queue[0])), topic)
+            (max(self.high[topic], self._head(queue[0])), topic)
             for topic, queue in self._queues.items()
             if queue
         ]
@@ -54,7 +56,7 @@ class Merge:
         chunk = self._queues[topic][0]
         stop = min(chunk.stop, chunk.start + limit)
         for index in range(chunk.start, stop):
-            highest = max(self._high[topic], chunk.batch.timestamps[index])
+            highest = max(self.high[topic], chunk.batch.timestamps[index])
             if (highest, topic) > rival:
                 return index - chunk.start
         return stop - chunk.start

@@ -56,12 +56,17 @@ class AgentRun:
     """One agent of one task: its inbox and its actor."""
 
     def __init__(self, agent: AgentNode, source: Source, task: "Task") -> None:
-        self._agent, self._task = agent, task
+        self.agent, self.topic, self._task = agent.name, source.topic, task
         self._inbox = Inbox(task.taken[source.topic], partial(self._tell, decode=True))
         self._scope = Scope(agent.name, task)
         running = Running(task.id, task.stores, task.outbox, self._inbox)
         self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
         self.cut = self._inbox.cut
+
+    @property
+    def reached(self) -> int:
+        """Next offset that its body has not read, whatever failed before it."""
+        return self._inbox.position
 
     @property
     def place(self) -> Place:
@@ -79,7 +84,7 @@ class AgentRun:
 
     def _failed(self, error: Exception) -> bool:
         """The body is over: its record counts as failed, the rest goes to the next one, if any."""
-        where = f"agent {self._agent.name}"
+        where = f"agent {self.agent}"
         if (
             self._task.ended is not None
             or isinstance(error, TaskFailed)

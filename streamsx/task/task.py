@@ -9,6 +9,7 @@ Not here: fetching, when to commit, what a role means.
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from streamsx.errors import (
@@ -39,12 +40,14 @@ class TaskMetadata(NamedTuple):
     """Where a commit leaves a task, and another one begins.
 
     `positions`: next offset of each source topic; `stream_time`: not ahead of them, -1 before the
-    first record; `records`: how many were taken since the seal before.
+    first record; `records`: how many were taken since the seal before; `high`: of each topic, the
+    highest timestamp taken, where that was told; no worker does.
     """
 
     positions: Mapping[str, int]
     stream_time: int = -1
     records: int = 0
+    high: Mapping[str, int] = MappingProxyType({})
 
 
 class Task:
@@ -90,16 +93,16 @@ class Task:
         self._checked = checked or {}
         self._checking = False
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
-        self._merge = Merge(self._queues)
+        self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, Times] = {}
         """Of the chunk that was taken last, per topic."""
-        self._bodies: list[AgentRun] = []
+        self.bodies: list[AgentRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         for source in plan.sources:
             loops = [LoopRun(source, self)] if source.branches else []
             bodies = [AgentRun(agent, source, self) for agent in source.agents]
             self._readers[source.topic] = [*loops, *bodies]
-            self._bodies += bodies
+            self.bodies += bodies
         self._changelogs = {
             node.name: outbox.rows(node.changelog, partition) for node in plan.stores
         }
@@ -147,7 +150,7 @@ class Task:
         """An agent has not used up its input: it is given no more."""
         if self._closed or self.ended is not None:
             return False  # nobody is at work any more
-        return not all(body.actor.idle for body in self._bodies)
+        return not all(body.actor.idle for body in self.bodies)
 
     @property
     def positions(self) -> dict[str, int]:
@@ -160,6 +163,12 @@ class Task:
         }
 
     @property
+    def high(self) -> dict[str, int]:
+        """Topic -> highest timestamp taken from it."""
+        only = len(self._queues) == 1
+        return dict.fromkeys(self._queues, self.stream_time) if only else dict(self._merge.high)
+
+    @property
     def dirty(self) -> bool:
         """It has something to commit."""
         stores = self.stores.values()
@@ -167,7 +176,7 @@ class Task:
 
     def cut(self) -> None:
         """No body gets to see more than the record that it has at hand."""
-        for body in self._bodies:
+        for body in self.bodies:
             body.cut()
 
     def _run(self, chunk: Chunk) -> None:
@@ -327,7 +336,7 @@ class Task:
     def close(self) -> None:
         """Ends the agents' bodies; the stores stay their owner's."""
         self._closed = True
-        for body in self._bodies:
+        for body in self.bodies:
             body.actor.close()
 
 

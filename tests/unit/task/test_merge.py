@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from itertools import pairwise
 
 import pytest
 
@@ -27,19 +28,19 @@ def drained(merge: Merge, caught_up: set[str], limit: int = 100) -> list[tuple[s
 
 def test_the_smallest_timestamp_is_next_and_equal_ones_go_by_name() -> None:
     queues = {"a": deque([chunk("a", [1, 5])]), "b": deque([chunk("b", [1, 3])])}
-    order = drained(Merge(queues), {"a", "b"})
+    order = drained(Merge(queues, {}), {"a", "b"})
     assert order == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
 
 
 def test_an_empty_topic_that_is_not_caught_up_holds_the_others() -> None:
     queues = {"a": deque([chunk("a", [1])]), "b": deque[Chunk]()}
-    merge = Merge(queues)
+    merge = Merge(queues, {})
     assert merge.next(10, {"a"}) is None
     assert drained(merge, {"a", "b"}) == [("a", 0)]
 
 
 def test_one_source_waits_for_nobody() -> None:
-    assert drained(Merge({"a": deque([chunk("a", [9, 1])])}), set()) == [("a", 0), ("a", 1)]
+    assert drained(Merge({"a": deque([chunk("a", [9, 1])])}, {}), set()) == [("a", 0), ("a", 1)]
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -64,4 +65,25 @@ def test_cuts_do_not_change_the_order(seed: int) -> None:
             size = draw.randrange(1, 10)
             queues[topic].append(chunk(topic, times[at : at + size], at))
             at += size
-    assert drained(Merge(queues), set(topics), draw.randrange(1, 8)) == heads()
+    assert drained(Merge(queues, {}), set(topics), draw.randrange(1, 8)) == heads()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_order_goes_on_in_another_merge_that_is_handed_what_was_taken(seed: int) -> None:
+    """As when each batch of the input has a task of its own: what is behind it is unknown to it."""
+    draw = random.Random(seed)
+    records = {t: [draw.randrange(50) for _ in range(40)] for t in "ab"}
+    whole = {t: deque([chunk(t, times)]) for t, times in records.items()}
+    order = drained(Merge(whole, {}), set(records))
+    high: dict[str, int] = {}
+    again: list[tuple[str, int]] = []
+    cuts = [0, *sorted(draw.sample(range(1, len(order)), 5)), len(order)]
+    for start, stop in pairwise(cuts):
+        queues: dict[str, deque[Chunk]] = {t: deque() for t in records}
+        for topic, offset in order[start:stop]:
+            queues[topic].append(chunk(topic, [records[topic][offset]], offset))
+        merge = Merge(queues, high)
+        again += drained(merge, set(records))
+        high = merge.high
+    assert again == order
+    assert high == {t: max(times) for t, times in records.items()}

@@ -525,3 +525,21 @@ def test_nobody_is_at_work_in_a_task_that_has_ended_or_was_closed(bench: Benches
     ended.end(ValueError("no"), "here")
     assert [closed.busy, ended.busy] == [False, False]
     ended.close()
+
+
+def test_a_task_tells_the_highest_timestamp_of_each_topic_and_goes_on_from_it(
+    bench: Benches,
+) -> None:
+    """ "b is ahead at 9, and a record of 1 comes late": it still follows what a has up to 9."""
+    lines = Source("lines", TEXT, TEXT, agents=(AgentNode("lines", count),))
+    made = bench(COUNT, lines)
+    made.task.offer(batch("words", ["a"], timestamps=[9]))
+    made.task.run(10, made.task.plan.topics)
+    assert made.task.high == {"lines": -1, "words": 9}
+    made.metadata = made.commit()._replace(high=made.task.high)
+    made.again()
+    made.task.offer(batch("words", ["late"], first=1, timestamps=[1]))
+    made.task.offer(batch("lines", ["x", "y"], timestamps=[5, 9]))
+    made.task.run(2, made.task.plan.topics)
+    assert made.task.taken == {"lines": 2, "words": 1}
+    assert bench(COUNT).task.high == {"words": -1}
