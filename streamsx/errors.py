@@ -4,7 +4,7 @@ StreamsxError
   UsageError   (exit 2)  the user's: bad option, app, setting or topology
     SettingError
     TopologyError
-      PartitionMismatch TableNotInTask NameClash
+      PartitionMismatch TableNotInTask NameClash NotOnSpark
     NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
   NotFound     (exit 3)  app id, instance, store or topic
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
@@ -52,6 +52,10 @@ class TableNotInTask(TopologyError):
 
 class NameClash(TopologyError):
     """Two things of an app have one name."""
+
+
+class NotOnSpark(TopologyError):
+    """An app that runs in a worker, and not on Spark."""
 
 
 class NotSupported(UsageError):
