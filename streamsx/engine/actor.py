@@ -16,7 +16,8 @@ What a chunk is, and which one is next, is decided in `streamsx.task`.
 import asyncio
 import contextvars
 from asyncio.tasks import _enter_task, _leave_task
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from inspect import iscoroutine
 from typing import Any, Final, NoReturn
 
 from streamsx.errors import TaskFailed, UsageError
@@ -129,6 +130,13 @@ class GatedActor:
         finally:
             self._running.paused()
             self._waking = False
+
+    def lines(self) -> Iterator[tuple[str, int]]:
+        """Where it waits: file and line of each coroutine, the body's own first."""
+        coroutine: Any = self._task.get_coro()
+        while iscoroutine(coroutine) and coroutine.cr_frame is not None:
+            yield coroutine.cr_code.co_filename, coroutine.cr_frame.f_lineno
+            coroutine = coroutine.cr_await
 
     def close(self) -> None:
         self._closing = True

@@ -272,9 +272,8 @@ class Tasks:
                     self._closing[task].task.aborted()
 
     def _moved(self, moved: reconcile.TaskMoved) -> None:
-        told: dict[str, object] = {
-            "role": moved.role.value, "from": moved.old.word, "to": moved.new.word,
-        }  # fmt: skip
+        old, new = moved.old.word, moved.new.word
+        told: dict[str, object] = {"role": moved.role.value, "from": old, "to": new}
         if moved.new is TaskState.SUSPENDED:
             told["last_record"] = self.actives[moved.task].gap.last
         self._given.journal("task", task=str(moved.task), **told)
@@ -283,10 +282,8 @@ class Tasks:
         rows = self._rows[task] = dict[str, Rows]()
         self.dormant.remove(task)
         for node in self._plans[task.subtopology].stores:
-            rows[node.name] = await self._stores.open(task, node)
-            await self._stores.snapshots.fill(
-                task, node, rows[node.name], self.bounds, self.holdings
-            )
+            opened = rows[node.name] = await self._stores.open(task, node)
+            await self._stores.snapshots.fill(task, node, opened, self.bounds, self.holdings)
         self.feed(Happened(task, life.Event.STORES_OPEN))
 
     async def _read_ends(self, task: TaskId, role: Role) -> None:

@@ -6,15 +6,32 @@ from pathlib import Path
 import pytest
 
 from streamsx.simulation.disk import Disk
+from streamsx.spark.checkout import SnapshotRows, discard_all, scratch_folder
 from streamsx.state.api import END, INDEX, META, POSITION, ROW, Rows, holds_rows
 from streamsx.state.memory import MemoryRows
 from streamsx.state.rocks import RocksMemory, RocksRows
+from streamsx.state.snapshot_files import open_files
 
 MEMORY = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=8 << 20)
+
+
+def snapshot(path: Path) -> SnapshotRows:
+    """Over a file that holds nothing but a row which was deleted again."""
+    place = open_files(str(path)), scratch_folder(str(path)), "store", 0
+    first = SnapshotRows(*place, (), 0)
+    first.write({ROW + b"below": b"1", ROW + b"a": b"old"}, None)
+    first.spill(last=False)
+    second = SnapshotRows(*place, first.chain, 1)
+    second.write({ROW + b"below": None, ROW + b"a": None}, None)
+    second.spill(last=False)
+    return SnapshotRows(*place, second.chain, 2)
+
+
 MAKERS: dict[str, Callable[[Path], Rows]] = {
     "rocks": lambda path: RocksRows(path, MEMORY, "layout"),
     "memory": lambda _: MemoryRows(),
     "disk": lambda path: Disk().open(path, "layout"),
+    "snapshot": snapshot,
 }
 LASTING = ["rocks", "disk"]
 
@@ -24,6 +41,7 @@ def rows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rows]:
     made = MAKERS[request.param](tmp_path / "store")
     yield made
     made.close()
+    discard_all()
 
 
 def keys(rows: Rows, start: bytes = ROW, stop: bytes | None = None) -> list[bytes]:

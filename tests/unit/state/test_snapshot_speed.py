@@ -32,7 +32,7 @@ def taken(job: Callable[[], object]) -> float:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_store_is_ready_many_times_sooner(tmp_path: Path) -> None:
-    batches = list[bytes]()
+    batches = list[bytearray]()
     for start in range(0, RECORDS, PER_BATCH):
         builder = Builder(8 << 20)
         for n in range(start, start + PER_BATCH):

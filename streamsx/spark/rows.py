@@ -1,0 +1,115 @@
+"""Rows between tasks on Spark: what records look like there, and the outbox that writes them.
+
+`kind`: OUT for whoever reads the topic, INNER for a later stage, LOG for a changelog, META for what
+a task says of itself, as JSON in `meta`. `offset`, of what a task sends: the order of writers.
+
+Not here: who sorts them, where they go.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any, Final
+
+import pyarrow as pa
+
+from streamsx.kafka.batch import NO_HEADERS
+from streamsx.kafka.partitioner import check_place, partition_of
+from streamsx.lifecycle.produce import OutPartition
+from streamsx.model import RECORD_BYTES_MAX, Headers, TopicPartition
+from streamsx.spark.plan import META, Stage
+from streamsx.task.stream import Outbox, Send, SendRows
+
+ROWS: Final = pa.schema(
+    {
+        "kind": pa.string(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(),
+        "timestamp": pa.int64(), "key": pa.binary(), "value": pa.binary(),
+        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+        "meta": pa.string(),
+    }
+)  # fmt: skip
+DDL: Final = (
+    "kind string, topic string, partition int, offset long, timestamp long, key binary, "
+    "value binary, headers array<struct<key: string, value: binary>>, meta string"
+)
+"""ROWS as Spark has it; timestamps in ms since 1970."""
+STAGE_SHIFT: Final = 56
+PARTITION_SHIFT: Final = 40
+PIECE_ROWS: Final = 2000
+"""An Arrow column of bytes ends at 2 GiB; so many of the largest records fit."""
+
+_Lane = list[tuple[int, int, bytes | None, bytes | None, Headers | None]]
+
+
+class ArrowOutbox(Outbox):
+    """Of one task: its records by topic, until they are drained. `sent`: how many of each kind."""
+
+    def __init__(self, stage: Stage, partition: int) -> None:
+        self._stage, self._partition = stage, partition
+        self._offsets = count((stage.number << STAGE_SHIFT) + (partition << PARTITION_SHIFT))
+        self._lanes: dict[tuple[str, int | None], _Lane] = {}
+        self.sent: Counter[str] = Counter()
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        """Raises NotFound, UsageError, NotOnSpark; what it gives raises what a worker's does."""
+        check_place(topic, partition, self._stage.counts.get(topic, 0))
+        lane, offsets = self._lane(topic, partition), self._offsets
+
+        def send(
+            key: bytes | None, value: bytes | None, at_ms: int, headers: Headers | None
+        ) -> None:
+            if headers or len(key or b"") + len(value or b"") > RECORD_BYTES_MAX:
+                tp = TopicPartition(topic, partition or 0)
+                OutPartition(tp, "none", _nobody).open(at_ms, key, value, headers or NO_HEADERS)
+            lane.append((next(offsets), at_ms, key, value, headers))
+
+        return send
+
+    def rows(self, topic: str, partition: int) -> SendRows:
+        lane, offsets = self._lane(topic, partition), self._offsets
+
+        def send(keys: Sequence[bytes], values: Sequence[bytes | None], at_ms: int) -> None:
+            pairs = zip(keys, values, strict=True)
+            lane.extend((next(offsets), at_ms, key, value, None) for key, value in pairs)
+
+        return send
+
+    def _lane(self, topic: str, partition: int | None) -> _Lane:
+        self._stage.kind(topic)
+        return self._lanes.setdefault((topic, partition), [])
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """What was sent since the last time."""
+        for (topic, partition), lane in self._lanes.items():
+            kind = self._stage.kind(topic)
+            self.sent[kind] += len(lane)
+            for start in range(0, len(lane), PIECE_ROWS):
+                piece = lane[start : start + PIECE_ROWS]
+                offsets, times, keys, values, headers = zip(*piece, strict=True)
+                size = len(piece)
+                found = self._partitions(topic, keys) if partition is None else [partition] * size
+                columns = (
+                    [kind] * size, [topic] * size, found, offsets, times, keys, values, headers,
+                    [None] * size,
+                )  # fmt: skip
+                yield batch_of(columns)
+            lane.clear()
+
+    def _partitions(self, topic: str, keys: Sequence[bytes | None]) -> list[int]:
+        """A record without a key stays where its writer is, as far as there are partitions."""
+        many = self._stage.counts[topic]
+        return [self._partition % many if key is None else partition_of(key, many) for key in keys]
+
+
+def _nobody(_: OutPartition) -> None:
+    """For batches that are only tried."""
+
+
+def batch_of(columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, ROWS.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+
+
+def meta_row(partition: int, text: str) -> pa.RecordBatch:
+    none = (None,)
+    return batch_of(((META,), none, (partition,), none, none, none, none, none, (text,)))

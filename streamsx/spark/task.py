@@ -1,0 +1,294 @@
+"""One task for one batch on an executor: a worker's Task, unchanged, over files and Arrow.
+
+It goes on from the committed chains of its stores and ends with files that only a manifest makes
+count, so an attempt that fails, or is repeated, leaves garbage at most. What it reads is used up by
+its end: the source has moved on, whatever the task says. No clock and no environment decides here;
+all that could differ between two attempts travels with the closure, in `Work`.
+
+    rows in  ->  Task over SnapshotRows  ->  rows out, inner and log; then one of kind META
+
+Not here: which rows a task gets and in which order, sinks, the commit (the driver's).
+"""
+
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamsx.app.app import App
+from streamsx.app.lookup import app_named
+from streamsx.clock import SystemClock
+from streamsx.engine.actor import GatedActor
+from streamsx.engine.driver_loop import DriverLoop
+from streamsx.errors import NotOnSpark, UsageError
+from streamsx.model import Headers
+from streamsx.spark.checkout import Chain, SnapshotRows, scratch_folder
+from streamsx.spark.plan import FOREIGN, INNER, LOG, OUT, Stage, place, stages
+from streamsx.spark.rows import ArrowOutbox, meta_row
+from streamsx.state.cache import CachedStore
+from streamsx.state.snapshot import Manifest, Part, Position, SstFile
+from streamsx.state.snapshot_files import open_files
+from streamsx.task.batch import Batch
+from streamsx.task.policy import Failure, Policy
+from streamsx.task.reader import AgentRun
+from streamsx.task.task import Task, TaskMetadata
+
+TASK_BYTES: Final = 256 << 20
+RUN_ROWS: Final = 10_000
+SEAL_ROWS: Final = 2000
+THREAD_WAIT_S: Final = 60.0
+"""For a thread that a body has begun; nothing else outside of it is waited for."""
+TOLD_MAX: Final = 3
+ALWAYS: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each task of a batch is told. `app`: MODULE:ATTR; `signatures`: of its topology, as the
+    driver has it; `counts`: partitions of all its topics; `number`: of the snapshot that is being
+    made, upon `base`; `task_bytes`: of changed rows in memory.
+    """
+
+    app: str
+    signatures: tuple[int, ...]
+    counts: Mapping[str, int]
+    uri: str
+    number: int
+    base: Manifest | None
+    policy: Policy
+    task_bytes: int = TASK_BYTES
+    scratch: str | None = None
+
+    def stage(self, number: int) -> tuple[App, Stage]:
+        """Raises UsageError where the app is another one."""
+        app, made, signatures = _stages(self.app, tuple(sorted(self.counts.items())))
+        if signatures != self.signatures:
+            raise UsageError(
+                f"another app on this executor: {self.app} on {socket.gethostname()}: give all of "
+                "them the code and the environment of the driver"
+            )
+        return app, made[number]
+
+    def chain(self, store: str, partition: int) -> Chain:
+        held = self.base.stores.get(store) if self.base else None
+        return held.partitions.get(partition, Part()).chain if held else ()
+
+    def position(self, topic: str, partition: int) -> Position | None:
+        """None before the first record."""
+        return self.base.positions.get(topic, {}).get(partition) if self.base else None
+
+
+@lru_cache(maxsize=1)
+def _stages(
+    name: str, counts: tuple[tuple[str, int], ...]
+) -> tuple[App, list[Stage], tuple[int, ...]]:
+    """To look into all bodies takes longer than a small batch."""
+    app = app_named(name)
+    topology = app.topology()
+    return app, stages(topology, dict(counts), 1), topology.signatures
+
+
+class TaskReport(NamedTuple):
+    """What one task says of itself. `positions`: by topic; `chains`: by store, those that have
+    changed; `changes`: rows for changelogs; `failures`: the first of those that failed.
+    """
+
+    stage: int
+    partition: int
+    positions: Mapping[str, Position]
+    chains: Mapping[str, Chain]
+    records: int
+    outputs: int
+    changes: int
+    failed: int
+    failures: tuple[str, ...]
+    ms: int
+    host: str
+    pid: int
+
+    def to_json(self) -> str:
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_json(cls, text: str) -> "TaskReport":
+        given: dict[str, Any] = json.loads(text)
+        given["positions"] = {t: Position(*each) for t, each in given["positions"].items()}
+        given["chains"] = {
+            name: tuple(SstFile(*each) for each in chain) for name, chain in given["chains"].items()
+        }
+        given["failures"] = tuple(given["failures"])
+        return cls(**given)
+
+
+def run_task(
+    work: Work, stage: int, batches: Iterable[pa.RecordBatch], *, checked: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """One task, one batch. `batches` in the order of the task, all of one partition; without a row
+    the task is not run. `checked`: each value is encoded as it is set, so that the record is known
+    which sets one that cannot be; after an attempt that ended with ValueRefused.
+
+    Raises NotOnSpark, and what ends a task: TaskFailed, TaskStopped, ValueRefused, UsageError.
+    """
+    given = (rows for rows in batches if rows.num_rows)
+    loop = DriverLoop(THREAD_WAIT_S, lambda: False)
+    attempt: Attempt | None = None
+    try:
+        for rows in given:
+            attempt = attempt or Attempt(work, stage, rows, loop, checked=checked)
+            attempt.take(rows)
+            yield from attempt.outbox.drain()
+            if attempt.dirty_bytes > work.task_bytes:
+                yield from attempt.commit()
+                attempt.spill(last=False)
+        if attempt is not None:
+            yield from attempt.commit()
+            yield attempt.finish()
+    finally:
+        loop.end()
+
+
+class Attempt:
+    """A task at work on a batch: `take` rows, then `commit`; `finish` when there are no more."""
+
+    def __init__(
+        self, work: Work, number: int, rows: pa.RecordBatch, loop: DriverLoop, *, checked: bool
+    ) -> None:
+        self._clock = SystemClock()
+        self._began, self._work, self._loop = self._clock.now(), work, loop
+        self._app, self._stage = work.stage(number)
+        self._partition: int = rows.column("partition")[0].as_py()
+        self.outbox = ArrowOutbox(self._stage, self._partition)
+        self._records, self._failed = 0, 0
+        self._failures: list[str] = []
+        plan = self._stage.subtopology
+        found = {topic: work.position(topic, self._partition) for topic in plan.topics}
+        known = {topic: each for topic, each in found.items() if each is not None}
+        self._known = set(known)
+        """Topics with a position: that of another one would be a guess."""
+        self._ends = {topic: known.get(topic, Position(0)).next for topic in plan.topics}
+        metadata = TaskMetadata(
+            dict(self._ends),
+            max((each.stream_time for each in known.values()), default=-1),
+            high={topic: each.high for topic, each in known.items()},
+        )
+        files, scratch = open_files(work.uri), scratch_folder(work.scratch)
+        self._rows: dict[str, SnapshotRows] = {}
+        self._stores: dict[str, CachedStore] = {}
+        for node in plan.stores:
+            chain = work.chain(node.name, self._partition)
+            below = SnapshotRows(files, scratch, node.name, self._partition, chain, work.number)
+            self._rows[node.name] = below
+            self._stores[node.name] = CachedStore(node, below, work.task_bytes // len(plan.stores))
+        policy = replace(work.policy, report=self._report)
+        until = dict.fromkeys(plan.topics, ALWAYS) if checked else None
+        about = plan, self._partition, self._stores, self.outbox, _start, policy, metadata, until
+        self._task = loop.call(lambda: Task(*about))
+
+    @property
+    def dirty_bytes(self) -> int:
+        return sum(store.dirty_bytes for store in self._stores.values())
+
+    def take(self, rows: pa.RecordBatch) -> None:
+        """Hand them on, all of them. Raises NotOnSpark for a body that does not use them up."""
+        task, places = self._task, pc.min_max(rows.column("partition")).as_py()
+        assert places == {"min": self._partition, "max": self._partition}, f"rows of {places}"
+        for topic in self._ends:
+            if (part := rows.filter(pc.equal(rows.column("topic"), topic))).num_rows:
+                task.offer(self._batch(topic, part))
+        while self._loop.call(lambda: task.run(RUN_ROWS, self._ends.keys())):
+            pass
+        for body in task.bodies:
+            if not body.actor.idle:
+                raise NotOnSpark(f"agent {body.agent!r} ({self._line(body)}): {FOREIGN}")
+
+    def _batch(self, topic: str, part: pa.RecordBatch) -> Batch:
+        """Inner rows are numbered on from the manifest: numbered from 0 in each batch, a task takes
+        them for what it has seen.
+        """
+        size, end = part.num_rows, self._ends[topic]
+        inner = topic in self._stage.inner
+        offsets = range(end, end + size) if inner else part.column("offset").to_pylist()
+        self._ends[topic] = max(end, offsets[-1] + 1)
+        self._known.add(topic)
+        keys, values, times = (
+            part.column(name).to_pylist() for name in ("key", "value", "timestamp")
+        )
+        headers = part.column("headers")
+        told = None if headers.null_count == size else list(map(_headers, headers.to_pylist()))
+        return Batch(topic, self._partition, keys, values, times, offsets, told, offsets[-1] + 1)
+
+    def commit(self) -> Iterator[pa.RecordBatch]:
+        """Steps of a worker's commit: what has changed goes to the changelogs, then to the rows."""
+        task = self._task
+        while (sealed := task.seal(SEAL_ROWS)) is None:
+            yield from self.outbox.drain()
+        yield from self.outbox.drain()
+        task.committed(sealed, {})
+        while not task.write_some(SEAL_ROWS):
+            pass
+        self._records += sealed.records
+
+    def spill(self, *, last: bool) -> None:
+        for rows in self._rows.values():
+            rows.spill(last=last)
+
+    def finish(self) -> pa.RecordBatch:
+        """The files of what was committed, and the row that names them."""
+        task, partition = self._task, self._partition
+        reached = {body.topic: body.reached for body in task.bodies}
+        assert {**self._ends, **reached} == task.taken == self._ends, f"{task.id} at {reached}"
+        task.close()
+        self._loop.run_ready()
+        for store in self._stores.values():
+            store.stop_scans()  # a database that is read cannot be given away
+        self.spill(last=True)
+        chains = {name: rows.chain for name, rows in self._rows.items()}
+        sent = self.outbox.sent
+        report = TaskReport(
+            self._stage.number,
+            partition,
+            {
+                t: Position(self._ends[t], task.stream_time, task.high[t])
+                for t in sorted(self._known)
+            },
+            {n: c for n, c in chains.items() if c != self._work.chain(n, partition)},
+            self._records,
+            sent[OUT] + sent[INNER],
+            sent[LOG],
+            self._failed,
+            tuple(self._failures),
+            round((self._clock.now() - self._began) * 1000),
+            socket.gethostname(),
+            os.getpid(),
+        )
+        return meta_row(partition, report.to_json())
+
+    def _report(self, failure: Failure) -> None:
+        self._failed += 1
+        if len(self._failures) < TOLD_MAX:
+            self._failures.append(str(failure))
+
+    def _line(self, body: AgentRun) -> str:
+        """The innermost one in the file of the agent's own function."""
+        function = self._app.agents[body.agent].fun
+        file = function.__code__.co_filename
+        lines = [n for name, n in cast("GatedActor", body.actor).lines() if name == file]
+        return place(function, lines[-1] if lines else None)
+
+
+def _start(*about: Any) -> GatedActor:
+    """Nobody is told when its body asks: the next turn sees that."""
+    return GatedActor(_nobody, *about)
+
+
+def _nobody() -> None: ...
+
+
+def _headers(given: list[dict[str, Any]] | None) -> Headers:
+    return [(each["key"], each["value"]) for each in given or ()]

@@ -1,0 +1,79 @@
+"""Apps that are run on Spark and in a TestDriver: each module attribute is one."""
+
+import asyncio
+from typing import Any
+
+from streamsx import App, Stream
+
+# One hop: whose order came first, and how many.
+
+grouped = App("grouped", topic_partitions=2)
+sums = grouped.Table("sums", default=int, key_type=str)
+
+
+@grouped.agent(grouped.topic("orders"), name="sum")
+async def add(stream: Stream[Any]) -> None:
+    async for order in stream.group_by(lambda order: order["user"], name="user", partitions=3):
+        sums[order["user"]] += order["amount"]
+
+
+# One task: what is set and what is deleted, records that fail, values that cannot be encoded.
+
+keeper = App("keeper", topic_partitions=2)
+kept = keeper.Table("kept", key_type=str)
+
+
+@keeper.agent(
+    keeper.topic("edits", key_type=str, value_type=str, value_serializer="raw"), name="keep"
+)
+async def keep(stream: Stream[str]) -> None:
+    async for key, value in stream.items():
+        if value == "boom":
+            raise ValueError(value)
+        kept[key] = None if value == "delete" else object() if value == "set" else value
+
+
+# Two topics in one task: the last one to say something is remembered, with all before it.
+
+paired = App("paired", topic_partitions=2)
+last = paired.Table("last", default=str, key_type=str)
+lefts = paired.topic("lefts", value_type=str, value_serializer="raw")
+rights = paired.topic("rights", value_type=str, value_serializer="raw")
+
+
+@paired.agent(lefts, name="left")
+async def left(stream: Stream[str]) -> None:
+    async for value in stream:
+        last["all"] += value
+
+
+@paired.agent(rights, name="right")
+async def right(stream: Stream[str]) -> None:
+    async for event in stream.events():
+        last["all"] += event.value.upper()
+        last[event.value] = str(event.headers.get("from"))
+
+
+# What a body may not do there.
+
+waiter = App("waiter", topic_partitions=1)
+
+
+@waiter.agent(waiter.topic("requests", value_type=str), name="wait")
+async def wait(stream: Stream[str]) -> None:
+    async for value in stream:
+        if value == "thread":
+            await asyncio.to_thread(len, value)
+        if value == "turn":
+            await asyncio.sleep(0)
+        if value == "sleep":
+            await asyncio.sleep(60)
+        if value == "back":
+            await waiter.send(("x" + "requests")[1:], value="again")
+        if value == "large":
+            await waiter.send("requests-log", value="x" * (2 << 20))
+        if value == "log":
+            await waiter.send("requests-log", value=value, headers={"h": b"1"}, partition=0)
+
+
+waiter.topic("requests-log", value_type=str, value_serializer="raw")

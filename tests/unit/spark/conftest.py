@@ -1,0 +1,185 @@
+"""A driver of batches by hand: stage after stage, task after task, in this process, without Spark.
+
+What a session of Spark adds is where tasks run. Order, routing and the commit are here as there.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from streamsx.app.app import App
+from streamsx.app.lookup import app_named
+from streamsx.kafka.partitioner import partition_of
+from streamsx.spark.checkout import SnapshotRows, discard_all, scratch_folder
+from streamsx.spark.plan import INNER, META, Stage, stages
+from streamsx.spark.rows import ROWS
+from streamsx.spark.task import TaskReport, Work, run_task
+from streamsx.state.api import INDEX, ROW
+from streamsx.state.snapshot import Manifest, Part, StoreSnapshot, commit, newest
+from streamsx.state.snapshot_files import open_files
+from streamsx.task.policy import Policy, Word
+from streamsx.testing import TestDriver
+
+Row = dict[str, Any]
+Stored = dict[tuple[str, int], list[tuple[bytes, bytes]]]
+
+
+class Fed(NamedTuple):
+    """A record of a source topic."""
+
+    topic: str
+    partition: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def fed(topic: str, partitions: int, key: str | None, value: str, timestamp: int = 0) -> Fed:
+    raw = None if key is None else key.encode()
+    place = 0 if raw is None else partition_of(raw, partitions)
+    return Fed(topic, place, timestamp, raw, value.encode())
+
+
+class Batches:
+    """One app and its snapshots. `outs`, `reports`: of all batches."""
+
+    def __init__(self, name: str, folder: Path, **counts: int) -> None:
+        self.name, self.app, self.uri = name, app_named(name), str(folder / "state")
+        folder.mkdir()
+        self.scratch = str(folder)
+        self.topology = self.app.topology()
+        self.stages: list[Stage] = stages(self.topology, counts, self.app.conf.topic_partitions)
+        self.files = open_files(self.uri)
+        self.outs: list[Row] = []
+        self.reports: list[TaskReport] = []
+        self.more: dict[str, Any] = {}
+        """Fields of the next batch's work."""
+        self.chunk = 10_000
+        self.offsets: defaultdict[tuple[str, int], int] = defaultdict(int)
+
+    def work(self) -> Work:
+        base = newest(self.files)
+        number = 0 if base is None else base.number + 1
+        return Work(
+            self.name, self.topology.signatures, self.stages[0].counts, self.uri, number, base,
+            Policy(Word.LOG), scratch=self.scratch,
+        )  # fmt: skip
+
+    def rows(self, records: Sequence[Fed]) -> list[Row]:
+        """With their offsets: as they come from Kafka."""
+        made = []
+        for each in records:
+            at = each.topic, each.partition
+            headers = [{"key": k, "value": v} for k, v in each.headers] or None
+            made.append({**each._asdict(), "offset": self.offsets[at], "headers": headers})
+            self.offsets[at] += 1
+        return made
+
+    def batch(self, rows: list[Row]) -> Manifest:
+        """All stages, then the commit."""
+        work = replace(self.work(), **self.more)
+        reports: list[TaskReport] = []
+        for stage in self.stages:
+            for partition in range(stage.tasks):
+                sent = self.task(work, stage, partition, rows)
+                reports += [TaskReport.from_json(r["meta"]) for r in sent if r["kind"] == META]
+                rows = rows + [row for row in sent if row["kind"] == INNER]
+                self.outs += sent
+        self.reports += reports
+        manifest = self.following(work, reports)
+        commit(self.files, manifest, before=work.base.number if work.base else None)
+        return manifest
+
+    def task(self, work: Work, stage: Stage, partition: int, rows: list[Row]) -> list[Row]:
+        mine = self.ordered(work, stage, partition, rows)
+        parts = [
+            pa.RecordBatch.from_pylist(mine[at : at + self.chunk], ROWS)
+            for at in range(0, len(mine), self.chunk)
+        ]
+        sent = run_task(work, stage.number, parts)
+        return [row for batch in sent for row in batch.to_pylist()]
+
+    def ordered(self, work: Work, stage: Stage, partition: int, rows: list[Row]) -> list[Row]:
+        """By the running maximum of timestamps of each topic, from what was taken before."""
+        heads: list[tuple[int, str, int, Row]] = []
+        for topic in stage.subtopology.topics:
+            mine = [r for r in rows if (r["topic"], r["partition"]) == (topic, partition)]
+            inner = topic in stage.inner
+            mine.sort(key=lambda r: (r["timestamp"] * inner, r["offset"]))
+            held = work.position(topic, partition)
+            high = -1 if held is None else held.high
+            for row in mine:
+                high = max(high, row["timestamp"])
+                heads.append((high, topic, len(heads), row))
+        return [row for *_, row in sorted(heads, key=lambda head: head[:3])]
+
+    def following(self, work: Work, reports: Sequence[TaskReport]) -> Manifest:
+        base = work.base
+        positions = {t: dict(each) for t, each in base.positions.items()} if base else {}
+        layouts = {
+            node.name: node.layout(work.counts[node.changelog])
+            for stage in self.stages
+            for node in stage.subtopology.stores
+        }
+        stores = {name: StoreSnapshot(layout, {}) for name, layout in layouts.items()}
+        for name, held in base.stores.items() if base else ():
+            stores[name] = StoreSnapshot(held.layout, dict(held.partitions))
+        for report in reports:
+            for topic, position in report.positions.items():
+                positions.setdefault(topic, {})[report.partition] = position
+            for name, chain in report.chains.items():
+                parts = {**stores[name].partitions, report.partition: Part(chain)}
+                stores[name] = stores[name]._replace(partitions=parts)
+        return Manifest(
+            self.app.conf.id, str(work.signatures), work.number, "run", "run",
+            int(time.monotonic() * 1000), partitions=dict(work.counts), positions=positions,
+            stores=stores,
+        )  # fmt: skip
+
+    def stored(self) -> Stored:
+        """The bytes of every store, out of the newest snapshot's files."""
+        manifest = newest(self.files)
+        assert manifest is not None
+        found: Stored = {}
+        for name, store in manifest.stores.items():
+            for partition, part in store.partitions.items():
+                place = self.files, scratch_folder(self.scratch), name, partition
+                rows = SnapshotRows(*place, part.chain, manifest.number)
+                if entries := list(rows.scan(ROW, INDEX)):
+                    found[name, partition] = entries
+        return found
+
+
+def driven(app: App, records: Sequence[Fed], counts: Mapping[str, int], **more: Any) -> Stored:
+    """The truth: bytes of every store, as a TestDriver has them."""
+    with TestDriver(app, partitions=counts, commit=False, **more) as driver:
+        for each in records:
+            headers: Any = list(each.headers) or None
+            driver.to(each.topic, each.partition)(each.key, each.value, each.timestamp, headers)
+        driver.advance(0)
+        driver.commit()
+        return {
+            (name, partition): entries
+            for name in app.tables
+            for partition, store in driver.stores(name).items()
+            if (entries := list(store.rows.scan(ROW, INDEX)))
+        }
+
+
+@pytest.fixture
+def batches(tmp_path: Path) -> Iterator[Callable[..., Batches]]:
+    made: list[Batches] = []
+
+    def make(name: str, **counts: int) -> Batches:
+        made.append(Batches(name, tmp_path / str(len(made)), **counts))
+        return made[-1]
+
+    yield make
+    discard_all()

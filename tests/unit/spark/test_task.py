@@ -1,0 +1,312 @@
+"""spark/task.py: a worker's task over files and Arrow gives what a TestDriver gives, in any cut."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from streamsx.errors import NotOnSpark, TaskFailed, TaskStopped, UsageError, ValueRefused
+from streamsx.spark.checkout import discard_all
+from streamsx.spark.plan import INNER, LOG, OUT
+from streamsx.spark.rows import ROWS
+from streamsx.spark.task import TaskReport, run_task
+from streamsx.state.snapshot import Position
+from streamsx.task.policy import Policy, Word
+from tests.unit.spark import apps
+from tests.unit.spark.conftest import Batches, Fed, driven, fed
+
+Make = Callable[..., Batches]
+APPS = "tests.unit.spark.apps"
+
+
+def lines(count: int) -> list[Fed]:
+    draw = random.Random(count)
+    words = [f"w{n}" for n in range(40)]
+    made = []
+    for at in range(count):
+        text = " ".join(draw.choices(words, k=5))
+        made.append(Fed("wordcount-lines", at % 2, at, None, text.encode()))
+    return made
+
+
+def orders(count: int) -> list[Fed]:
+    draw = random.Random(count)
+    return [
+        Fed(
+            "orders", draw.randrange(2), draw.randrange(1000), None,
+            orjson.dumps({"user": f"u{draw.randrange(30)}", "amount": n}),
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def pairs(count: int) -> list[Fed]:
+    """Out of order, and with headers."""
+    draw = random.Random(count)
+    return [
+        Fed(
+            draw.choice(["lefts", "rights"]), draw.randrange(2), at + draw.randrange(-9, 9) + 9,
+            None, draw.choice("abcdef").encode(),
+            ((("from", b"%d" % at),) if draw.random() < 0.5 else ()),
+        )
+        for at in range(count)
+    ]  # fmt: skip
+
+
+def edits(count: int) -> list[Fed]:
+    draw = random.Random(count)
+    values = ["1", "22", "333", "delete", "delete"]
+    return [fed("edits", 2, f"k{draw.randrange(25)}", draw.choice(values), n) for n in range(count)]
+
+
+def merged(records: list[Fed]) -> list[Fed]:
+    """In the order in which a task takes them: by the running maximum of each topic's timestamps.
+
+    So each cut leaves to every batch what no later one has to come before.
+    """
+    high: dict[tuple[str, int], int] = {}
+    heads = []
+    for n, each in enumerate(records):
+        at = each.topic, each.partition
+        high[at] = max(high.get(at, -1), each.timestamp)
+        heads.append((high[at], each.topic, n))
+    return [records[n] for *_, n in sorted(heads)]
+
+
+WORDS = {"wordcount-lines": 2, "wordcount-words": 2}
+CASES: dict[str, tuple[str, dict[str, int], list[Fed]]] = {
+    "words": ("streamsx.examples.wordcount", WORDS, lines(120)),
+    "group_by": (f"{APPS}:grouped", {}, orders(300)),
+    "two topics": (f"{APPS}:paired", {}, merged(pairs(300))),
+    "tombstones": (f"{APPS}:keeper", {}, edits(300)),
+}
+
+
+@pytest.mark.parametrize("cuts", [1, 7, 50])
+@pytest.mark.parametrize("case", CASES)
+def test_any_number_of_batches_gives_the_bytes_of_a_test_driver(
+    batches: Make, case: str, cuts: int
+) -> None:
+    name, counts, records = CASES[case]
+    made = batches(name, **counts)
+    rows = made.rows(records)
+    size = -(-len(rows) // cuts)
+    for at in range(0, len(rows), size):
+        made.batch(rows[at : at + size])
+    stored = made.stored()
+    assert len(stored) > 1
+    assert stored == driven(made.app, records, counts)
+
+
+# -- attempts
+
+
+def test_a_batch_that_is_repeated_gives_the_same_rows_and_counts_once(batches: Make) -> None:
+    made = batches("streamsx.examples.wordcount", **WORDS)
+    records = lines(60)
+    rows = made.rows(records)
+    made.batch(rows[:40])
+    work, first = made.work(), made.stages[0]
+    once, again = (made.task(work, first, 1, rows[40:]) for _ in range(2))
+    assert [row for row in once if row["kind"] != "meta"] == [
+        row for row in again if row["kind"] != "meta"
+    ]
+    made.batch(rows[40:])
+    made.batch(rows[20:])  # a source that starts too early
+    assert sum(report.records for report in made.reports if report.stage == 0) == len(rows)
+    assert made.stored() == driven(made.app, records, WORDS)
+
+
+def test_an_attempt_that_fails_after_records_and_a_spill_leaves_no_trace(batches: Make) -> None:
+    made = batches(f"{APPS}:keeper")
+    records = edits(200)
+    rows = made.rows(records)
+    made.batch(rows[:100])
+    work = replace(made.work(), task_bytes=1)
+    mine = [row for row in rows[100:] if row["partition"] == 0]
+
+    def torn() -> Any:
+        yield pa.RecordBatch.from_pylist(mine[:10], ROWS)
+        yield pa.RecordBatch.from_pylist(mine[10:20], ROWS)
+        raise ConnectionError("the executor is gone")
+
+    with pytest.raises(ConnectionError):
+        list(run_task(work, 0, torn()))
+    made.batch(rows[100:])
+    assert made.stored() == driven(made.app, records, {})
+
+
+@pytest.mark.parametrize("chunk", [1, 7])
+def test_what_does_not_fit_into_memory_is_spilled(batches: Make, chunk: int) -> None:
+    made = batches(f"{APPS}:keeper")
+    made.chunk, made.more = chunk, {"task_bytes": 1}
+    records = edits(160)
+    rows = made.rows(records)
+    made.batch(rows[:100])
+    made.batch(rows[100:])
+    assert made.stored() == driven(made.app, records, {})
+    logged = [row for row in made.outs if row["kind"] == LOG]
+    assert len(logged) > sum(len(entries) for entries in made.stored().values())
+    newest = {(row["partition"], row["key"]): row["value"] for row in logged}
+    live = {(place, key): value for (place, key), value in newest.items() if value is not None}
+    assert live == {
+        (place, key[1:]): value
+        for (_, place), entries in made.stored().items()
+        for key, value in entries
+    }
+
+
+def test_a_chain_is_begun_anew_before_it_is_too_long(batches: Make) -> None:
+    """Without tombstones, of which nothing below is left to be hidden."""
+    made = batches(f"{APPS}:keeper")
+    records = [fed("edits", 2, "often", str(n), n) for n in range(20)]
+    records[10:10] = [fed("edits", 2, "often", "delete"), fed("edits", 2, "never", "delete")]
+    place = records[0].partition
+    records = [each._replace(partition=place) for each in records]
+    lengths = []
+    for row in made.rows(records):
+        chain = made.batch([row]).stores["kept"].partitions[place].chain
+        assert [file.full for file in chain] == [True] + [False] * (len(chain) - 1)
+        lengths.append(len(chain))
+        discard_all()
+    assert max(lengths) <= 16
+    assert lengths.count(1) > 1
+    assert made.stored() == driven(made.app, records, {})
+
+
+def test_a_store_of_which_all_is_deleted_has_no_files(batches: Make) -> None:
+    made = batches(f"{APPS}:keeper")
+    one = fed("edits", 2, "one", "1")
+    first = made.batch(made.rows([one])).stores["kept"].partitions[one.partition].chain
+    made.more = {}
+    chain = first
+    while chain:
+        chain = (
+            made.batch(made.rows([one._replace(value=b"delete")]))
+            .stores["kept"]
+            .partitions[one.partition]
+            .chain
+        )
+    assert made.stored() == {}
+    made.batch(made.rows([one]))
+    assert made.stored() == driven(made.app, [one], {})
+
+
+# -- what it says of itself, what it sends
+
+
+def test_a_report_tells_how_far_a_task_is_and_what_it_did(batches: Make) -> None:
+    made = batches("streamsx.examples.wordcount", **WORDS)
+    made.batch(made.rows([Fed("wordcount-lines", 1, 7, None, b"a b a")]))
+    split, *counted = made.reports
+    assert (split.stage, split.partition, split.records, split.outputs) == (0, 1, 1, 3)
+    assert split.positions == {"wordcount-lines": Position(1, 7, 7)}
+    assert (split.chains, split.changes, split.failed) == ({}, 0, 0)
+    assert sum(each.records for each in counted) == 3
+    assert sum(each.changes for each in counted) == 2
+    assert all(set(each.chains) == {"counts"} for each in counted)
+    assert TaskReport.from_json(counted[0].to_json()) == counted[0]
+    words = [row for row in made.outs if row["topic"] == "wordcount-words"]
+    assert {row["kind"] for row in words} == {INNER}
+    assert [row["offset"] - (1 << 40) for row in words] == [0, 1, 2]
+    assert all(row["timestamp"] == 7 for row in words)
+
+
+def test_inner_rows_are_numbered_on_from_batch_to_batch(batches: Make) -> None:
+    made = batches("streamsx.examples.wordcount", **WORDS)
+    for n in (1, 2, 3):
+        manifest = made.batch(made.rows([Fed("wordcount-lines", 0, 0, None, b"a a")]))
+        (position,) = manifest.positions["wordcount-words"].values()
+        assert position.next == 2 * n
+
+
+def test_records_leave_with_headers_partition_and_limits(batches: Make) -> None:
+    made = batches(f"{APPS}:waiter")
+    values = [b'"log"', b'"large"', b'"log"']
+    made.batch(made.rows([Fed("requests", 0, 5, None, value) for value in values]))
+    out = [row for row in made.outs if row["kind"] == OUT]
+    assert [(row["value"], row["headers"], row["partition"]) for row in out] == [
+        (b"log", [{"key": "h", "value": b"1"}], 0)
+    ] * 2
+    (report,) = made.reports
+    assert report.failed == 1
+    assert "record too large: requests-log" in report.failures[0]
+
+
+# -- what fails
+
+
+def one(made: Batches, *values: bytes, **more: Any) -> None:
+    """A batch of the first topic."""
+    (topic,) = made.stages[0].external
+    made.more = more
+    made.batch(made.rows([Fed(topic, 0, 0, b"key", value) for value in values]))
+
+
+def test_a_record_that_fails_is_passed_over_and_told_also_at_the_end(batches: Make) -> None:
+    """Nothing holds the position there: the source has moved on."""
+    made = batches(f"{APPS}:keeper")
+    one(made, b"1", b"boom", b"2", b"boom", b"boom")
+    (report,) = made.reports
+    assert (report.failed, report.positions["edits"].next) == (3, 5)
+    assert report.failures[0] == "record failed: edits-0 offset 1, task 0_0, keep: ValueError: boom"
+    one(made, b"3")
+    assert made.reports[-1].records == 1
+    records = [Fed("edits", 0, 0, b"key", value) for value in (b"1", b"boom", b"2", b"3")]
+    assert made.stored() == driven(made.app, records, {}, raises=False)
+
+
+def test_a_policy_to_stop_and_a_broken_deploy_end_the_attempt(batches: Make) -> None:
+    made = batches(f"{APPS}:keeper")
+    with pytest.raises(TaskFailed, match="edits-0 offset 1, task 0_0, keep: ValueError"):
+        one(made, b"1", b"boom", policy=Policy(Word.STOP))
+    made.offsets.clear()
+    with pytest.raises(TaskStopped, match="10 records in a row"):
+        one(made, *[b"boom"] * 10)
+    assert made.work().base is None
+
+
+def test_a_value_that_cannot_be_encoded_is_its_records_fault_at_the_second_attempt(
+    batches: Make,
+) -> None:
+    made = batches(f"{APPS}:keeper")
+    rows = made.rows([Fed("edits", 0, 0, b"k", value) for value in (b"1", b"set", b"2", b"set")])
+    batch = pa.RecordBatch.from_pylist(rows, ROWS)
+    with pytest.raises(ValueRefused):
+        list(run_task(made.work(), 0, [batch]))
+    *_, last = run_task(made.work(), 0, [batch], checked=True)
+    report = TaskReport.from_json(last.column("meta")[0].as_py())
+    assert (report.failed, report.records) == (2, 4)
+
+
+def test_a_body_that_waits_for_something_foreign_is_told_with_its_line(batches: Make) -> None:
+    made = batches(f"{APPS}:waiter")
+    one(made, b'"thread"', b'"turn"', b'"log"')
+    source = Path(apps.__file__).read_text().splitlines()
+    line = 1 + next(n for n, text in enumerate(source) if "sleep(60)" in text)
+    with pytest.raises(NotOnSpark) as raised:
+        one(made, b'"sleep"', b'"log"')
+    assert str(raised.value) == (
+        f"agent 'wait' (tests/unit/spark/apps.py:{line}): waits for something outside its stream: "
+        "run it in a worker"
+    )
+
+
+def test_a_topic_that_no_walk_has_found_is_refused_if_it_was_read(batches: Make) -> None:
+    with pytest.raises(NotOnSpark, match=r"sends to 'requests', .*\(wait, requests-0 offset 0"):
+        one(batches(f"{APPS}:waiter"), b'"back"')
+
+
+def test_an_executor_with_another_app_is_refused(batches: Make) -> None:
+    with pytest.raises(UsageError, match=r"another app on this executor: .*:waiter on "):
+        one(batches(f"{APPS}:waiter"), b'"log"', signatures=(1,))
+
+
+def test_a_task_without_rows_is_not_run(batches: Make) -> None:
+    made = batches(f"{APPS}:waiter")
+    assert list(run_task(made.work(), 0, [pa.RecordBatch.from_pylist([], ROWS)])) == []
