@@ -25,6 +25,10 @@ Offsets = Mapping[TopicPartition, tuple[int, str]]
 """The next offset to read, and what the committer wants to find beside it."""
 
 
+FOLLOWS = "the group is rebalancing"
+"""The reason of those who join again because somebody else did."""
+
+
 class LaneName(Enum):
     """One connection each: a broker answers one request per connection at a time."""
 

@@ -362,7 +362,7 @@ class Member:
             if not self._calls.flying(e.OffsetCommit):  # which may be refused all the while
                 self._calls.well()
         if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._box.want("the group is rebalancing")
+            self._box.want(e.FOLLOWS)
         if isinstance(flight.body, e.OffsetCommit):
             self._commits.answered(what, event)
         if what is Verdict.FIND:

@@ -5,8 +5,9 @@ And what can be drawn on at all. Not here: what is drawn.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from threading import Event, Thread
 from typing import TextIO
 
 from rich.console import Console
@@ -45,6 +46,30 @@ async def progress(stream: TextIO, first: str) -> AsyncIterator[Callable[[str], 
         yield words.append
     finally:
         speaker.cancel()
+
+
+@contextmanager
+def blocking_progress(stream: TextIO, first: str) -> Iterator[Callable[[str], None]]:
+    """The same, for work that holds its thread."""
+    console = console_on(stream)
+    if console.is_terminal:
+        with console.status(Text(first)) as status:
+            yield lambda text: status.update(Text(text))
+        return
+    words, over = [first], Event()
+
+    def speak() -> None:
+        while not over.wait(SAY_EVERY_S):
+            del words[:-1]
+            print(words[0], file=stream, flush=True)
+
+    speaker = Thread(target=speak, name="progress", daemon=True)
+    speaker.start()
+    try:
+        yield words.append
+    finally:
+        over.set()
+        speaker.join()
 
 
 async def _speak(stream: TextIO, words: list[str]) -> None:

@@ -1,0 +1,270 @@
+"""What the event logs of workers tell (`worker --events`), as tables: who got what, when, how fast.
+
+Times of one process are compared by its monotonic clock; those of several by the wall clocks of
+their hosts, and a span that is negative by them is 0, and `clamped`. So what belongs together is
+found by generations, which all members count alike, and never by time alone: of `rebalance_started`
+the one that its worker is assigned next, of any other event the last one that it was assigned.
+Somebody who makes the group anew begins to count anew (`life`).
+
+A process that is killed says nothing of its tasks: they stopped with the last word of its log.
+
+Not here: drawing (`tools.cli.plots`).
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from streamsx.errors import NotFound, UsageError
+from streamsx.membership.events import FOLLOWS
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]  # has no types
+    from pyspark.sql import DataFrame, SparkSession
+
+SUFFIXES: Final = (".jsonl", ".jsonl.gz")
+"""Of the files that a folder stands for."""
+EXCERPT_CHARS: Final = 60
+REMEDY: Final = "give files that `worker --events` wrote"
+
+FIELDS: Final = (
+    "t double, mono double, instance string, event string, app string, generation int, "
+    "reason string, task string, role string, `from` string, `to` string, lag long, "
+    "handover_ms double, restored long, `end` long, active array<string>, learner array<string>"
+)
+
+FILES: Final = """
+    select path, count(*) lines, count_if(bad) torn, count_if(said.event = 'worker_started') starts,
+           first(value) filter (where bad) example, collect_set(said.app) apps
+    from (select *, said is null or said.t is null or said.instance is null or said.event is null
+                    bad from {lines})
+    group by path order by path"""
+
+STORY: Final = """
+    with heard as (
+      select *, sum(int(event = 'worker_started')) over (partition by instance order by t, mono)
+                process
+      from (select said.* from {lines}) where t is not null and instance is not null
+    ), rounds as (
+      select *, struct(max(again) over (order by t) life, generation) round from (
+        select *, sum(int(t - before > 3600)) over (partition by generation order by t) again from (
+          select *, lag(t, 1, t) over (partition by generation order by t) before
+          from heard where event = 'assigned'))
+    ), told as (
+      select * except (before, again) from rounds
+      union all select *, null from heard where event is distinct from 'assigned'
+    )
+    select *, last_value(round, true) over (partition by instance order by t, mono) since,
+           max(t) over (partition by instance, process) last_word,
+           first_value(round, true) over (
+             partition by instance, process order by t, mono
+             rows between current row and unbounded following) leads_to,
+           sum(int(event = 'task' and `from` = 'created')) over (
+             partition by instance, process, task order by t, mono) opening
+    from told"""
+"""`round`: of `assigned`, life and generation; `since`: the one that was the last when something
+happened; `leads_to`: the one that comes next; `opening`: how often this process had opened the
+task. The same generation more than an hour later is another life's."""
+
+TABLES: Final = {
+    "rebalances": """
+        with owned as (
+          select round, instance, explode(active) task from {story} where event = 'assigned'
+        ), moved as (
+          select round, count(*) moved from (
+            select *, lag(instance) over (partition by task order by round) before from owned)
+          where before <> instance group by round
+        ), seen as (
+          select leads_to round,
+            min(t) filter (where event = 'rebalance_started') started,
+            min_by(reason, struct(reason = {follows}, t))
+              filter (where event = 'rebalance_started') reason,
+            count(distinct instance) filter (where event = 'assigned') members,
+            max(t) filter (where event = 'assigned') ended,
+            sum(size(learner)) filter (where event = 'assigned') learners,
+            max(size(active)) filter (where event = 'assigned')
+              - min(size(active)) filter (where event = 'assigned') imbalance
+          from {story} where event in ('rebalance_started', 'assigned') and leads_to is not null
+          group by leads_to
+        )
+        select round.generation, timestamp_micros(bigint(round(started * 1e6))) started, reason,
+          members, round(greatest(1e3 * (ended - started), 0), 1) ms,
+          coalesce(moved, 0) moved, learners, imbalance, coalesce(ended < started, false) clamped
+        from seen left join moved using (round) order by round""",
+    "moves": """
+        with given as (
+          select * from (
+            select *, lag(instance) over (partition by task order by round) before
+            from (select round, instance, explode(active) task from {story}
+                  where event = 'assigned'))
+          where before <> instance
+        ), learned as (
+          select task, instance, process, opening,
+            min(t) filter (where event = 'task' and `from` = 'created') learning,
+            min(t) filter (where event = 'learner_ready') ready,
+            min(t) filter (where event = 'promoted') promoted,
+            1e3 * (min(mono) filter (where event = 'learner_ready')
+              - min(mono) filter (where event = 'task' and `from` = 'created')) learn_ms,
+            min(handover_ms) handover_ms,
+            min(lag) filter (where event = 'promoted') lag,
+            min(since) filter (where event = 'promoted') since
+          from {story} where task is not null group by task, instance, process, opening
+        )
+        select task, max_by(before, round) `from`, l.instance `to`,
+          timestamp_micros(bigint(round(learning * 1e6))) learning,
+          timestamp_micros(bigint(round(ready * 1e6))) ready,
+          timestamp_micros(bigint(round(promoted * 1e6))) promoted,
+          round(learn_ms, 1) learn_ms, handover_ms, lag
+        from learned l left join given g using (task)
+        where promoted is not null
+        group by all order by promoted, task""",
+    "gaps": """
+        select task, before.instance `from`, instance `to`,
+          timestamp_micros(bigint(round(stopped * 1e6))) stopped,
+          round(greatest(1e3 * (t - stopped), 0), 1) gap_ms, clean, t < stopped clamped
+        from (
+          select *, before.`from` = 'running' clean,
+            if(before.`from` = 'running', before.t, before.last_word) stopped
+          from (
+            select *, lag(struct(instance, process, `from`, t, last_word))
+              over (partition by task order by since, t, mono) before
+            from {story} where event = 'task' and role = 'active' and 'running' in (`from`, `to`)))
+        where `to` = 'running' and before is not null
+          and (clean or (instance, process) <> (before.instance, before.process))
+        order by stopped, task""",
+    "restores": """
+        with told as (
+          select *, sum(int(restored < before)) over (
+            partition by instance, process, task, opening order by t, mono) run
+          from (select *, lag(restored, 1, restored) over (
+                  partition by instance, process, task, opening order by t, mono) before
+                from {story} where event = 'restore_progress')
+        ), runs as (
+          select task, min_by(role, struct(t, mono)) role, instance, min(t) started,
+            min(mono) began,
+            coalesce(min(struct(mono, t, restored, `end`)) filter (where restored >= `end`),
+                     max(struct(mono, t, restored, `end`))) last
+          from told group by task, instance, process, opening, run
+        )
+        select task, role, instance, timestamp_micros(bigint(round(started * 1e6))) started,
+          timestamp_micros(bigint(round(last.t * 1e6))) ended, last.restored records,
+          last.`end` total, round(last.restored / nullif(last.mono - began, 0), 1) records_per_s
+        from runs where last.`end` > 0 order by started, task""",
+}
+"""`reason`: not that of those who merely followed. `moved`: tasks that came to who had not been the
+last to run them. `clean`: the owner said when it stopped. A restore ends where it first reaches
+`total`, whatever the task follows afterwards; those of nothing are left out."""
+
+
+class EventTables(NamedTuple):
+    """`tables`: by the names of TABLES. `lines`: that were read; `torn`: of them, those that a
+    process was writing when it ended.
+    """
+
+    tables: "dict[str, DataFrame]"
+    lines: int
+    torn: int
+
+
+def events(spark: "SparkSession", paths: Iterable[str]) -> EventTables:
+    """Of event logs by their paths, as `files_of` gives them. Raises UsageError for what is none,
+    and for those of several apps.
+    """
+    schema = FIELDS.replace("'", "")
+    lines = (
+        spark.read.text(list(paths))
+        .selectExpr("_metadata.file_path path", "value", f"from_json(value, '{schema}') said")
+        .where("trim(value) <> ''")
+        .localCheckpoint()  # not a cache, which would hand out what was in the files before
+    )
+    found = [row.asDict() for row in spark.sql(FILES, lines=lines).collect()]
+    check(found)
+    story = spark.sql(STORY, lines=lines).localCheckpoint()
+    tables = {
+        name: spark.sql(query, story=story, follows=FOLLOWS) for name, query in TABLES.items()
+    }
+    return EventTables(tables, sum(f["lines"] for f in found), sum(f["torn"] for f in found))
+
+
+def check(files: Iterable[Mapping[str, Any]]) -> None:
+    """Each process may have left one torn line, the last one that it wrote; anything more is no
+    event log. Raises UsageError.
+    """
+    apps: dict[str, str] = {}
+    lines = 0
+    for file in files:
+        where = plain(file["path"])
+        if file["torn"] > max(1, file["starts"]) or file["torn"] == file["lines"]:
+            line = f"{file['torn']} of {file['lines']} lines are none, as"
+            excerpt = file["example"][:EXCERPT_CHARS]
+            raise UsageError(f"not an event log: {where}: {line} {excerpt!r}: {REMEDY}")
+        apps |= dict.fromkeys(file["apps"], where)
+        lines += file["lines"]
+    if len(apps) > 1:
+        which = ", ".join(f"{app} in {where}" for app, where in sorted(apps.items()))
+        raise UsageError(f"events of {len(apps)} apps: {which}: give those of one at a time")
+    if not lines:
+        raise UsageError(f"no events: all the files are empty: {REMEDY}")
+
+
+def plain(uri: str) -> str:
+    """A file of this machine as its path."""
+    split = urlsplit(uri)
+    return unquote(split.path) if split.scheme == "file" else uri
+
+
+def files_of(words: Iterable[str]) -> list[str]:
+    """Files as they are, folders as the event logs in them, URIs as Spark reads them. Raises
+    NotFound, UsageError for a folder without any.
+    """
+    found: set[str] = set()
+    for word in words:
+        path = Path(word)
+        if "://" in word:
+            found.add(word)
+        elif path.is_dir():
+            logs = {str(p) for p in path.iterdir() if p.is_file() and p.name.endswith(SUFFIXES)}
+            if not logs:
+                what = " or ".join(f"*{suffix}" for suffix in SUFFIXES)
+                raise UsageError(f"no event log: folder {word}: there is no {what}: name the files")
+            found |= logs
+        elif path.is_file():
+            found.add(str(path))
+        else:
+            raise NotFound(f"no such file: {word}: {REMEDY}")
+    return sorted(found)
+
+
+def save(
+    read: EventTables, out: Path, say: Callable[[str], None]
+) -> tuple[dict[str, "pyarrow.Table"], list[str]]:
+    """One parquet file per table, each whole or as it was. The tables, and the files' names."""
+    from pyarrow import parquet
+
+    tables: dict[str, pyarrow.Table] = {}
+    names = []
+    for name, table in read.tables.items():
+        say(f"{name}: {read.lines} events")
+        tables[name] = table.toArrow()
+        file = out / f"{name}.parquet"
+        parquet.write_table(tables[name], file.with_suffix(".tmp"))
+        os.replace(file.with_suffix(".tmp"), file)
+        names.append(str(file))
+    return tables, names
+
+
+def summary(tables: "Mapping[str, pyarrow.Table]") -> dict[str, Any]:
+    """Numbers of rows; of the gaps, what most, nearly all and the longest of them lasted."""
+    from pyarrow import compute
+
+    gaps = compute.quantile(tables["gaps"]["gap_ms"], q=[0.5, 0.99, 1.0]).to_pylist()
+    clamped = (table["clamped"] for name, table in tables.items() if name in ("rebalances", "gaps"))
+    return {
+        "rebalances": tables["rebalances"].num_rows,
+        "moves": tables["moves"].num_rows,
+        "gaps": dict(zip(("p50_ms", "p99_ms", "max_ms"), gaps, strict=True)),
+        "restores": tables["restores"].num_rows,
+        "clock_skew": sum(compute.sum(column).as_py() or 0 for column in clamped),
+    }

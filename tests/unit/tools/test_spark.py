@@ -1,0 +1,68 @@
+"""`streamsx spark`, as it is typed; what needs Spark itself is in tests/spark."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamsx.tools.cli.plots import gap_lengths, settle_times
+
+LOADED = (
+    "import sys; sys.argv = ['streamsx', *{}]\n"
+    "from streamsx.__main__ import main\n"
+    "try: main()\n"
+    "except SystemExit: pass\n"
+    "print([n for n in ('pyspark', 'pyarrow', 'pandas', 'matplotlib') if n in sys.modules])"
+)
+
+
+def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, *arguments], check=False, capture_output=True, text=True)
+
+
+def spark(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return python("-m", "streamsx", "spark", *arguments)
+
+
+def test_help_is_a_line_for_each_command_and_imports_nothing_heavy() -> None:
+    done = python("-c", LOADED.format(["spark", "--help"]))
+    assert "\n  events      Turn event logs of workers into tables and plots" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+    done = python("-c", LOADED.format(["spark", "events", "--help"]))
+    assert "--out DIR" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "usage: streamsx spark COMMAND ..."),
+        (["event"], "error: no such command: spark event: did you mean events?"),
+        (["zzz"], "error: no such command: spark zzz: there are "),
+        (["events", "x", "--out", "o", "--conf", "a=b"], "error: argument --conf: 'a=b': write sp"),
+    ],
+)
+def test_what_is_no_command_ends_with_2(arguments: list[str], said: str) -> None:
+    done = spark(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(said)
+
+
+def test_its_entry_is_a_file_that_is_the_command() -> None:
+    path = spark("entry").stdout.strip()
+    done = python(path, "events", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: streamsx spark events" in done.stdout
+    assert spark("entry", "--json").stdout == f'{{"entry": "{path}"}}\n'
+
+
+def test_plots_are_drawn_also_of_nothing(tmp_path: Path) -> None:
+    """Generations may begin anew, times be unknown, gaps be none."""
+    for name, generations, gaps in (("some", [1, 2, 1], [0.0, 120.5]), ("none", [], [])):
+        times = [None, 12.5, 700.0][: len(generations)]
+        settle_times(tmp_path / f"{name}-1.png", generations, times, [0, 4, 2][: len(generations)])
+        gap_lengths(tmp_path / f"{name}-2.png", gaps, [45_000.0] * len(gaps))
+    drawn = list(tmp_path.iterdir())
+    assert len(drawn) == 4
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
