@@ -81,7 +81,7 @@ def _jsonl(path: Path, rows: list[PastOrder]) -> None:
 
 
 def _parquet(path: Path, rows: list[PastOrder]) -> None:
-    import pyarrow as pa  # type: ignore[import-untyped]  # has no types
+    import pyarrow as pa
     from pyarrow import parquet
 
     types = [("key", pa.string()), ("value", pa.string()), ("timestamp", pa.timestamp("ms", "UTC"))]

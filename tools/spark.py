@@ -54,12 +54,14 @@ def main() -> None:
     command.run(lambda options: run(name, job, options))
 
 
-def run(name: str, job: SparkCommand, options: argparse.Namespace) -> None:
-    """Raises StreamsxError."""
+def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
+    """2 where something is not `ok`. Raises StreamsxError."""
     with blocking_progress(sys.stderr, f"{name}: starting") as say:
         result = job.work(options, say)
-    print(job.told(result), file=options.people)
+    ok = result.get("ok", True)
+    print(job.told(result), file=options.people if ok else sys.stderr)
     tell(options, result)
+    return 0 if ok else UsageError.exit_code
 
 
 def usage() -> str:
@@ -96,6 +98,56 @@ def settings_of(
     """Of Spark, as the options say; `defaults`: of this command."""
     master = {"spark.master": options.master} if options.master else {}
     return {**(defaults or {}), **master, **dict(options.conf)}
+
+
+def add_app(command: Command) -> None:
+    """As for `worker`."""
+    command.add_argument("app", metavar="MODULE[:ATTR]", help="the app, as in an import")
+
+
+# -- check
+
+
+def check(options: argparse.Namespace, _: Say) -> SparkResult:
+    """Needs no Spark. Raises UsageError for what is no app."""
+    from streamsx.app.lookup import app_named
+    from streamsx.spark import plan
+
+    app = app_named(options.app)
+    reasons = plan.check(app)
+    ok = not any(reason.fatal for reason in reasons)
+    stages = plan.stages(app.topology(), {}, app.conf.topic_partitions) if ok else []
+    return {
+        "ok": ok,
+        "app": app.conf.id,
+        "stages": [
+            {
+                "stage": stage.number,
+                "tasks": stage.tasks,
+                "topics": [*stage.external, *stage.inner],
+                "stores": [store.name for store in stage.subtopology.stores],
+            }
+            for stage in stages
+        ],
+        "reasons": [reason._asdict() for reason in reasons],
+    }
+
+
+def check_told(result: SparkResult) -> str:
+    fatal = [reason for reason in result["reasons"] if reason["fatal"]]
+    count = f"{len(fatal)} reason{'s' * (len(fatal) > 1)}"
+    wrong = f"error: app {result['app']!r} cannot run on Spark ({count}):"
+    fine = f"app {result['app']!r} runs on Spark, in {len(result['stages'])} stages:"
+    lines = [fine if result["ok"] else wrong]
+    for stage in result["stages"]:
+        stores = f"; keeps {', '.join(stage['stores'])}" if stage["stores"] else ""
+        lines.append(
+            f"  {stage['stage']}: {stage['tasks']} tasks read {', '.join(stage['topics'])}{stores}"
+        )
+    for reason in sorted(result["reasons"], key=lambda reason: not reason["fatal"]):
+        note = "" if reason["fatal"] else "note: "
+        lines.append(f"  {note}{reason['what']} ({reason['place']}): {reason['message']}")
+    return "\n".join(lines)
 
 
 # -- events
@@ -169,6 +221,10 @@ def entry(_: argparse.Namespace, __: Say) -> SparkResult:
 
 
 COMMANDS: Final[Mapping[str, SparkCommand]] = {
+    "check": SparkCommand(
+        "Tell whether an app can run on Spark, and each reason why not.",
+        add_app, check, check_told,
+    ),
     "entry": SparkCommand(
         "Say which file spark-submit runs: spark-submit $(streamsx spark entry) COMMAND ...",
         lambda _: None, entry, lambda result: result["entry"],

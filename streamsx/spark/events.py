@@ -21,7 +21,7 @@ from streamsx.errors import NotFound, UsageError
 from streamsx.membership.events import FOLLOWS
 
 if TYPE_CHECKING:
-    import pyarrow  # type: ignore[import-untyped]  # has no types
+    import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")

@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from pyarrow import parquet  # type: ignore[import-untyped]  # has no types
+from pyarrow import parquet
 
 from streamsx.examples import shop
 from streamsx.examples.shop_history import PastOrder, history, write

@@ -36,7 +36,8 @@ def drawing(file: Path, title: str) -> Iterator["Axes"]:
 
     figure = Figure(figsize=INCHES, dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(title=title)
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left")
     axes.grid(visible=True, alpha=0.3)
     yield axes
     figure.savefig(file)
@@ -63,7 +64,7 @@ def settle_times(
         counts.set(ylabel="tasks moved", ylim=(0, max(moved, default=0) + 1))
         counts.yaxis.set_major_locator(MaxNLocator(integer=True))
         handles = [*axes.get_legend_handles_labels()[0], *counts.get_legend_handles_labels()[0]]
-        axes.legend(handles=handles, loc="upper left")
+        axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
 
 
 def gap_lengths(file: Path, told: Sequence[float], silent: Sequence[float]) -> None:
@@ -80,4 +81,4 @@ def gap_lengths(file: Path, told: Sequence[float], silent: Sequence[float]) -> N
             label=["handed over", "owner fell silent"], color=["tab:blue", "tab:red"],
         )  # fmt: skip
         axes.set(xlabel="ms", ylabel="gaps", xscale="log")
-        axes.legend()
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)

@@ -50,8 +50,8 @@ def test_the_order_is_the_one_in_which_a_task_takes_them(seed: int) -> None:
         topic: [(2 * n, rng.randint(n - 15, n + 15)) for n in range(rng.randint(0, 50))]
         for topic in highs
     }
-    task = Merge({t: deque([Chunk(batch(t, log), 0, len(log))]) for t, log in logs.items()})
-    task._high = dict(highs)
+    queues = {t: deque([Chunk(batch(t, log), 0, len(log))]) for t, log in logs.items()}
+    task = Merge(queues, highs)
     wanted: list[tuple[str, int]] = []
     while chunk := task.next(1, list(logs)):
         taken = chunk.batch.offsets[chunk.start : chunk.stop]

@@ -1,5 +1,6 @@
 """`streamsx spark`, as it is typed; what needs Spark itself is in tests/spark."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +18,29 @@ LOADED = (
 )
 
 
-def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, *arguments], check=False, capture_output=True, text=True)
+ALARM = """
+import asyncio
+import streamsx
+
+app = streamsx.App("alarm")
 
 
-def spark(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return python("-m", "streamsx", "spark", *arguments)
+@app.agent("alarms")
+async def wake(stream):
+    await asyncio.sleep(1)
+    async for alarm in stream:
+        print(alarm)
+"""
+
+
+def python(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=cwd
+    )
+
+
+def spark(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return python("-m", "streamsx", "spark", *arguments, cwd=cwd)
 
 
 def test_help_is_a_line_for_each_command_and_imports_nothing_heavy() -> None:
@@ -55,6 +73,23 @@ def test_its_entry_is_a_file_that_is_the_command() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "usage: streamsx spark events" in done.stdout
     assert spark("entry", "--json").stdout == f'{{"entry": "{path}"}}\n'
+
+
+def test_check_tells_stages_or_every_reason(tmp_path: Path) -> None:
+    done = spark("check", "streamsx.examples.shop", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["ok"], told["app"]) == (0, True, "shop")
+    stores = {stage["stage"]: stage["stores"] for stage in told["stages"]}
+    assert stores == {0: ["standing"], 1: ["customers"], 2: ["sold"]}
+    assert "1: 8 tasks read shop-changes; keeps customers" in done.stderr
+    assert "note: agent 'streamsx.examples.shop.spend' (" in done.stderr
+
+    (tmp_path / "alarm.py").write_text(ALARM)
+    done = spark("check", "alarm", "--json", cwd=tmp_path)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["ok"], told["stages"]) == (2, False, [])
+    assert "error: app 'alarm' cannot run on Spark (1 reason):\n  agent" in done.stderr
+    assert "alarm.py:8): waits for something outside its stream" in done.stderr
 
 
 def test_plots_are_drawn_also_of_nothing(tmp_path: Path) -> None:
