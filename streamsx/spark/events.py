@@ -58,14 +58,14 @@ STORY: Final = """
     )
     select *, last_value(round, true) over (partition by instance order by t, mono) since,
            max(t) over (partition by instance, process) last_word,
-           first_value(round, true) over (
-             partition by instance, process order by t, mono
-             rows between current row and unbounded following) leads_to,
+           last_value(round, true) over (
+             partition by instance, process order by t desc, mono desc) leads_to,
            sum(int(event = 'task' and `from` = 'created')) over (
              partition by instance, process, task order by t, mono) opening
     from told"""
 """`round`: of `assigned`, life and generation; `since`: the one that was the last when something
-happened; `leads_to`: the one that comes next; `opening`: how often this process had opened the
+happened; `leads_to`: the one that comes next (looked for backwards: a frame that ends with what
+follows costs the square of the rows); `opening`: how often this process had opened the
 task. The same generation more than an hour later is another life's."""
 
 TABLES: Final = {
