@@ -11,15 +11,18 @@ manifest is the commit: the newest counts.
 Not here: where the files lie (`snapshot_files`), who writes one, when a worker takes one.
 """
 
+import builtins
 import json
 import re
 import shutil
+import types
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import abc
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from crc32c import crc32c
 from rocksdict import (
@@ -44,6 +47,7 @@ from streamsx.state.snapshot_files import CHUNK_BYTES, SnapshotFiles, Step
 
 MANIFEST_FORMAT: Final = 1
 MANIFESTS: Final = "manifests"
+MAY_BE_ABSENT: Final = frozenset({"query", "stream_time", "high", "changelog_id"})
 DIGITS: Final = 12
 MANIFEST_NAME: Final = re.compile(rf"(\d{{{DIGITS}}})\.json")
 SST_NAME: Final = re.compile(rf"sst/[A-Za-z0-9._-]+/\d+/(\d{{{DIGITS}}})-[0-9a-f]{{32}}\.sst")
@@ -81,10 +85,13 @@ class Position(NamedTuple):
 
 
 class StoreSnapshot(NamedTuple):
-    """`layout`: as the store says of itself, see `StoreNode.layout`."""
+    """`layout`: as the store says of itself, see `StoreNode.layout`; `changelog_id`: of the topic
+    that `changelog_next` is of, as hex, so that one that was made anew is not taken for it.
+    """
 
     layout: str
     partitions: Mapping[int, Part]
+    changelog_id: str | None = None
 
 
 class Query(NamedTuple):
@@ -114,27 +121,8 @@ class Manifest:
     others: Mapping[str, object] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        document = {"format": MANIFEST_FORMAT, **self.others} | {
-            name: getattr(self, name) for name in PLAIN
-        }
-        document["query"] = self.query and self.query._asdict()
-        document["positions"] = {
-            topic: {str(n): position._asdict() for n, position in positions.items()}
-            for topic, positions in self.positions.items()
-        }
-        document["stores"] = {
-            name: {
-                "format": json.loads(store.layout),
-                "partitions": {
-                    str(n): {
-                        "chain": [file._asdict() for file in part.chain],
-                        "changelog_next": part.changelog_next,
-                    }
-                    for n, part in store.partitions.items()
-                },
-            }
-            for name, store in self.stores.items()
-        }
+        mine = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        document = {"format": MANIFEST_FORMAT, **mine.pop("others"), **mine}
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -142,8 +130,12 @@ class Manifest:
         """Raises IncompatibleStore for what is none, or of a later format."""
         try:
             document = json.loads(data)
-            if (found := document["format"]) == MANIFEST_FORMAT:
-                return cls(**_fields(document))
+            if (found := document.pop("format")) == MANIFEST_FORMAT:
+                known = {name: document.pop(name) for name in cls.__annotations__.keys() & document}
+                made: Manifest = _typed(cls, {**known, "others": document})
+                for part in made.parts():
+                    _check(part.chain)
+                return made
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             what = f"{type(error).__name__}: {error}"
             raise IncompatibleStore(
@@ -154,60 +146,50 @@ class Manifest:
             "read it with the version that wrote it, or make it anew"
         )
 
-
-PLAIN: Final[Mapping[str, type]] = {
-    "app": str, "topology": str, "number": int, "run": str, "made_by": str, "made_at_ms": int,
-    "versions": dict, "partitions": dict,
-}  # fmt: skip
-"""Fields that are in the document as they are."""
+    def parts(self) -> Iterator[Part]:
+        return (part for store in self.stores.values() for part in store.partitions.values())
 
 
-def _fields(document: dict[str, Any]) -> dict[str, Any]:
-    """By the names of Manifest. Raises KeyError, TypeError, ValueError."""
-    query = document.get("query")
-    known = {*PLAIN, "format", "query", "positions", "stores"}
-    plain = _typed(PLAIN, document)
-    _typed(dict.fromkeys(plain["partitions"], int), plain["partitions"])
-    return {
-        **plain,
-        "query": query and _made(Query, query),
-        "positions": {
-            topic: {int(n): _made(Position, each) for n, each in positions.items()}
-            for topic, positions in document["positions"].items()
-        },
-        "stores": {
-            name: StoreSnapshot(
-                json.dumps(store["format"], separators=(",", ":")),
-                {int(n): _part(each) for n, each in store["partitions"].items()},
-            )
-            for name, store in document["stores"].items()
-        },
-        "others": {name: value for name, value in document.items() if name not in known},
-    }
-
-
-def _part(document: dict[str, Any]) -> Part:
-    chain = tuple(_made(SstFile, each) for each in document["chain"])
+def _check(chain: tuple[SstFile, ...]) -> None:
     for file in chain:
         if not SST_NAME.fullmatch(file.file):
             raise ValueError(f"not the name of a file of a chain: {file.file!r}")
     if chain and not chain[0].full:
         raise ValueError(f"a chain begins with a delta: {chain[0].file}")
-    _typed({"changelog_next": int | None}, document)
-    return Part(chain, document["changelog_next"])
 
 
-def _made(kind: Any, document: dict[str, Any]) -> Any:
-    """Without the fields of a later version."""
-    types = {name: each for name, each in kind.__annotations__.items() if name in document}
-    return kind(**_typed(types, document))
+def _plain(value: Any) -> Any:
+    """As it is in the document: by names, and a layout as what it says."""
+    if isinstance(value, StoreSnapshot):
+        more = {name: each for name, each in value._asdict().items() if name != "layout"}
+        return {"format": json.loads(value.layout), **_plain(more)}
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _typed(types: Mapping[str, Any], document: dict[str, Any]) -> dict[str, Any]:
-    for name, expected in types.items():
-        if not isinstance(document[name], expected):
-            raise TypeError(f"{name} is {document[name]!r}")
-    return {name: document[name] for name in types}
+def _typed(kind: Any, value: Any) -> Any:
+    """By annotations, without the fields of a later version. Raises KeyError, TypeError, ValueError
+    for anything else.
+    """
+    of = get_args(kind)
+    match get_origin(kind):
+        case types.UnionType:
+            return None if value is None else _typed(of[0], value)
+        case abc.Mapping:
+            return {of[0](name): _typed(of[1], each) for name, each in value.items()}
+        case builtins.tuple:
+            return tuple(_typed(of[0], each) for each in value)
+    if kind is StoreSnapshot:
+        value = {**value, "layout": json.dumps(value["format"], separators=(",", ":"))}
+    if hasattr(kind, "__annotations__"):
+        names = [n for n in kind.__annotations__ if n in value or n not in MAY_BE_ABSENT]
+        return kind(**{name: _typed(kind.__annotations__[name], value[name]) for name in names})
+    if kind is not object and type(value) is not kind:
+        raise TypeError(f"expected {kind.__name__}, found {value!r}")
+    return value
 
 
 # -- the newest one
@@ -261,29 +243,22 @@ def collect_garbage(files: SnapshotFiles, keep: int) -> None:
 
     Raises SnapshotFailed: what is left then is found the next time.
     """
-    found = numbers(files)
-    if not found:
-        return
-    kept, doomed = [read(files, n) for n in found[-keep:]], found[:-keep]
+    manifests = {number: read(files, number) for number in numbers(files)}
+    doomed, last = list(manifests)[:-keep], max(manifests, default=0)
     folders = {
         f"sst/{name}/{partition}"
-        for manifest in (*kept, *(read(files, n) for n in doomed))
+        for manifest in manifests.values()
         for name, store in manifest.stores.items()
         for partition in store.partitions
     }
-    named = {
-        file.file
-        for manifest in kept
-        for store in manifest.stores.values()
-        for part in store.partitions.values()
-        for file in part.chain
-    }
     for number in doomed:
         files.delete(manifest_name(number))
+        del manifests[number]
+    kept = {f.file for each in manifests.values() for part in each.parts() for f in part.chain}
     for folder in sorted(folders):
         for name in (f"{folder}/{base}" for base in files.names(folder)):
             made = SST_NAME.fullmatch(name)
-            if made and name not in named and int(made[1]) < found[-1] - RUNNING:
+            if made and name not in kept and int(made[1]) < last - RUNNING:
                 files.delete(name)
 
 
@@ -292,7 +267,7 @@ def collect_garbage(files: SnapshotFiles, keep: int) -> None:
 
 class Wanted(NamedTuple):
     """What a worker has of one store partition. `partitions`: of the topics of its task; `start`,
-    `end`: of its changelog.
+    `end`, `changelog_id`: of its changelog.
     """
 
     app: str
@@ -302,6 +277,7 @@ class Wanted(NamedTuple):
     partitions: Mapping[str, int]
     start: int
     end: int
+    changelog_id: str
 
 
 def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
@@ -311,36 +287,30 @@ def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
     IncompatibleStore, SnapshotNotPublished.
     """
     where = f"{uri}: snapshot {manifest.number}"
-    store = manifest.stores.get(wanted.store)
+    store = manifest.stores.get(wanted.store) or StoreSnapshot("none", {})
+    part = store.partitions.get(wanted.partition, Part())
+    name, made_from = f"{wanted.store}-{wanted.partition}", store.changelog_id
+    names = [f"{each}-{n}" for each, of in manifest.stores.items() for n in of.partitions]
     counts = {topic: manifest.partitions.get(topic, n) for topic, n in wanted.partitions.items()}
+    next_, within = part.changelog_next, f"{name} at {wanted.start} to {wanted.end}"
+    fits = next_ is None or wanted.start <= next_ <= wanted.end
     for what, expected, found in (
         ("app", wanted.app, manifest.app),
-        ("store", wanted.store, wanted.store if store else sorted(manifest.stores)),
-        ("layout", wanted.layout, store and store.layout),
         ("partition counts", dict(wanted.partitions), counts),
+        ("store", name, name if name in names else names),
+        ("layout", wanted.layout, store.layout),
+        ("changelog", wanted.changelog_id, made_from or wanted.changelog_id),
+        ("changelog", within, within if fits else next_),
     ):
         if expected != found:
             raise IncompatibleStore(
-                f"snapshot of another {what}: {where}: expected {expected}, found {found}: give "
-                "the snapshot of this app as it is now"
+                f"snapshot of another {what}: {where}: expected {expected}, found {found}: make "
+                "one of this app as it is now"
             )
-    assert store is not None
-    if wanted.partition not in store.partitions:
-        raise IncompatibleStore(
-            f"snapshot without a partition: {where}: expected {wanted.store}-{wanted.partition}, "
-            f"found {sorted(store.partitions)}: make it anew"
-        )
-    part = store.partitions[wanted.partition]
-    if (next_ := part.changelog_next) is None:
+    if next_ is None:
         raise SnapshotNotPublished(
             f"snapshot not published: {where}: store {wanted.store} is in no changelog: "
             "streamsx spark handover"
-        )
-    if not wanted.start <= next_ <= wanted.end:
-        raise IncompatibleStore(
-            f"snapshot of another changelog: {where}: expected store {wanted.store}-"
-            f"{wanted.partition} to go on within {wanted.start} to {wanted.end}, found {next_}: "
-            "make it anew"
         )
     return part, next_
 
@@ -406,14 +376,13 @@ def fetch(files: SnapshotFiles, sst: SstFile, to: Path, step: Step = bool) -> No
         )
 
 
-def ingest(db: Rdict, paths: Sequence[Path], *, move: bool = True) -> None:
-    """In the order of their chain; the later wins. Moved, a file is in the database afterwards, and
-    not where it was. Holds the GIL for 8-14 ms a file.
+def ingest(db: Rdict, path: Path) -> None:
+    """The next file of a chain: it wins. It is in the database afterwards, and not where it was.
+    Holds the GIL for 8-14 ms.
     """
     how = IngestExternalFileOptions()
-    how.set_move_files(move)
-    for path in paths:
-        db.ingest_external_file([str(path)], how)
+    how.set_move_files(True)
+    db.ingest_external_file([str(path)], how)
 
 
 def build(
@@ -432,13 +401,14 @@ def build(
             with closing(Rdict(str(folder), options(memory))) as db:
                 for sst in part.chain:
                     fetch(files, sst, arrived, step)
-                    ingest(db, [arrived])
+                    ingest(db, arrived)
                     step()
                 batch = WriteBatch(raw_mode=True)
                 batch.put(FORMAT, layout.encode())
                 batch.put(POSITION, position_row(position))
                 db.write(batch)
                 db.flush()
+                step()
     except BaseException:
         arrived.unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)

@@ -13,10 +13,10 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from typing import IO, Any, Final
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 from streamsx.errors import SettingError, SnapshotFailed, StreamsxError
 
@@ -24,186 +24,83 @@ CHUNK_BYTES: Final = 4 << 20
 NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 """The other place is on another disk, or takes no links."""
 OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
-"""Have no folders; pyarrow would make objects of their names."""
-HARMLESS: Final = frozenset({"region", "endpoint_override", "scheme", "allow_bucket_creation"})
-"""What may be told of the query of a URI."""
-DELAYED: Final = "allow_delayed_open"
+"""Have no folders; pyarrow would make objects of their names. What is written appears whole."""
+SECRET: Final = re.compile(
+    r"(//)([^?]*)(?=@)"
+    r"|([?&](?!(?:region|endpoint_override|scheme|allow_bucket_creation)=)[^=&]*=?)([^&]*)"
+)
+"""In a URI: who somebody is, also with slashes in it, and of the query all but what is harmless."""
+DELAYED: Final = "allow_delayed_open=true"
+"""For S3: what is small is one request, and not an upload in parts."""
 TMP: Final = ".tmp"
 
 Step = Callable[[], object]
 """Called now and then while a file is copied; what it raises ends that."""
 
 
-class SnapshotFiles(Protocol):
-    """Files by their names under `uri`, which may be shown. All raise SnapshotFailed."""
+class SnapshotFiles:
+    """Files by their names under `uri`, which may be shown: in object stores, HDFS and whatever
+    fsspec knows. All raise SnapshotFailed.
+    """
 
-    uri: str
+    def __init__(self, uri: str) -> None:
+        self._given, self.uri = uri, masked(uri)
+        with self._told():
+            self._fs, root = file_system(uri)
+        self._root = root.rstrip("/")
 
     def publish(self, local: Path, name: str) -> None:
-        """A copy of a local file under a name that nobody has used."""
-
-    def fetch(self, name: str, local: Path, step: Step = bool) -> None:
-        """A copy of it here, whole or not at all; one that is here already is one."""
+        """A copy of a local file under a name that nobody has used, and that nobody looks for when
+        it is torn.
+        """
+        with self._told(name), local.open("rb") as source, self._output(name) as target:
+            shutil.copyfileobj(source, target, CHUNK_BYTES)
 
     def create(self, name: str, data: bytes) -> None:
         """All of it, or nothing; FileExistsError when the name is taken. On object stores who comes
         between look and write is overwritten.
         """
-
-    def read(self, name: str) -> bytes: ...
-
-    def names(self, folder: str) -> list[str]:
-        """Of the files in it, sorted; none of a folder that is not there."""
-
-    def delete(self, name: str) -> None: ...
-
-
-def open_files(uri: str) -> SnapshotFiles:
-    """Raises SettingError for a scheme that nothing here knows, SnapshotFailed."""
-    parts = urlsplit(uri)
-    if parts.scheme in ("", "file"):
-        if parts.netloc not in ("", "localhost"):
-            raise SettingError(
-                f"snapshots on another host: {masked(uri)}: write file:///FOLDER, or a scheme that "
-                "reaches it"
-            )
-        return LinkFiles(Path(unquote(parts.path) if parts.scheme else uri), uri)
-    return ArrowFiles(uri)
-
-
-def masked(uri: str) -> str:
-    """Without what may be a secret: `s3://***@bucket/folder?region=eu`."""
-    parts = urlsplit(uri)
-    netloc = re.sub(".*@", "***@", parts.netloc)
-    query = [(k, v if k in HARMLESS else "***") for k, v in parse_qsl(parts.query)]
-    return parts._replace(netloc=netloc, query=urlencode(query, safe="*:/")).geturl()
-
-
-def hidden(text: str, uri: str) -> str:
-    """What a library said of this URI, in one line and without what may be a secret in it."""
-    parts = urlsplit(uri)
-    query = (value for name, value in parse_qsl(parts.query) if name not in HARMLESS)
-    for secret in filter(None, (parts.password, *query)):
-        uri, text = uri.replace(secret, "***"), text.replace(secret, "***")
-    return " ".join(text.split())
-
-
-class LinkFiles(SnapshotFiles):
-    """A folder of this machine, or one that is mounted. Readers and writers share its blocks."""
-
-    def __init__(self, root: Path, uri: str) -> None:
-        self._root, self.uri = root, uri
-
-    def publish(self, local: Path, name: str) -> None:
-        with self._told(name):
-            place(local, target := self._target(name))
-            sync(target.parent)
-
-    def fetch(self, name: str, local: Path, step: Step = bool) -> None:
-        with self._told(name), suppress(FileExistsError):
-            place(self._root / name, local, step)
-
-    def create(self, name: str, data: bytes) -> None:
-        with self._told(name):
-            target = self._target(name)
-            draft = target.with_name(f"{target.name}.{uuid.uuid4().hex}{TMP}")
-            try:
-                with draft.open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.link(draft, target)
-            finally:
-                draft.unlink(missing_ok=True)
-            sync(target.parent)
-
-    def read(self, name: str) -> bytes:
-        with self._told(name):
-            return (self._root / name).read_bytes()
-
-    def names(self, folder: str) -> list[str]:
-        with self._told(folder):
-            path = self._root / folder
-            found = path.iterdir() if path.is_dir() else ()
-            return sorted(each.name for each in found if each.is_file() and each.suffix != TMP)
-
-    def delete(self, name: str) -> None:
-        with self._told(name):
-            (self._root / name).unlink()
-
-    def _target(self, name: str) -> Path:
-        """Its folder is there, also after a power loss."""
-        target = self._root / name
-        new = [folder for folder in target.parents if not folder.exists()]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for folder in new:
-            sync(folder.parent)
-        return target
-
-    @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except FileExistsError:
-            raise
-        except OSError as error:
-            raise failed(self.uri, name, error.strerror or str(error)) from error
-
-
-class ArrowFiles(SnapshotFiles):
-    """Object stores, HDFS and whatever fsspec knows."""
-
-    def __init__(self, uri: str) -> None:
-        self._given, self.uri = uri, masked(uri)
-        with self._told(""):
-            self._fs, root = file_system(uri)
-        self._root = root.rstrip("/")
-
-    def publish(self, local: Path, name: str) -> None:
-        """Torn, it is under a name that no manifest has."""
-        with self._told(name), local.open("rb") as source, self._output(name) as target:
-            shutil.copyfileobj(source, target, CHUNK_BYTES)
-
-    def fetch(self, name: str, local: Path, step: Step = bool) -> None:
-        if local.exists():
-            return
-        draft = local.with_name(f"{local.name}.{uuid.uuid4().hex}{TMP}")
-        try:
-            with self._input(name) as source, draft.open("xb") as target:
-                while chunk := self._chunk(source, name):
-                    target.write(chunk)
-                    step()
-            draft.rename(local)
-        finally:
-            draft.unlink(missing_ok=True)
-
-    def create(self, name: str, data: bytes) -> None:
-        """One write of all: leaving the stream by an error would complete a torn one."""
         folder, _, base = name.rpartition("/")
         if base in self.names(folder):
             raise FileExistsError(errno.EEXIST, "is there already", name)
-        with self._told(name), self._output(name) as target:
-            target.write(data)
+        whole = self._fs.type_name in OBJECT_STORES
+        draft = name if whole else f"{name}.{uuid.uuid4().hex}{TMP}"
+        with self._told(name):
+            with self._output(draft) as target:
+                target.write(data)  # in one: an error would complete what came before it
+            if not whole:
+                self._fs.move(f"{self._root}/{draft}", f"{self._root}/{name}")
+
+    def fetch(self, name: str, local: Path, step: Step = bool) -> None:
+        """A copy of it here, whole or not at all; one that is here already is one."""
+        if local.exists():
+            return
+        with self._told(name):
+            source = self._input(name)
+        with source, drafted(local) as target:
+            while chunk := self._chunk(source, name):
+                target.write(chunk)
+                step()
 
     def read(self, name: str) -> bytes:
-        with self._input(name) as source, self._told(name):
+        with self._told(name), self._input(name) as source:
             return bytes(source.read())
 
     def names(self, folder: str) -> list[str]:
+        """Of the files in it, sorted; none of a folder that is not there."""
         from pyarrow import fs
 
         with self._told(folder):
             selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-            found = self._fs.get_file_info(selector)
-            return sorted(each.base_name for each in found if each.is_file)
+            found = (each for each in self._fs.get_file_info(selector) if each.is_file)
+            return sorted(each.base_name for each in found if each.extension != TMP[1:])
 
     def delete(self, name: str) -> None:
         with self._told(name):
             self._fs.delete_file(f"{self._root}/{name}")
 
     def _input(self, name: str) -> Any:
-        with self._told(name):
-            return self._fs.open_input_stream(f"{self._root}/{name}")
+        return self._fs.open_input_stream(f"{self._root}/{name}")
 
     def _chunk(self, source: Any, name: str) -> bytes:
         with self._told(name):
@@ -216,20 +113,103 @@ class ArrowFiles(SnapshotFiles):
         return self._fs.open_output_stream(path)
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _told(self, name: str = "") -> Iterator[None]:
         """The libraries below have no narrower exception in common."""
         try:
             yield
-        except StreamsxError:
+        except (FileExistsError, StreamsxError):
             raise
         except Exception as error:
-            why = hidden(str(error) or type(error).__name__, self._given)
-            raise failed(self.uri, name, why) from None
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            where = f"{self.uri}/{name}".rstrip("/")
+            raise SnapshotFailed(
+                f"snapshot cannot be read or written: {where}: {hidden(why, self._given)}: see "
+                "that it is up and has room"
+            ) from None
+
+
+def open_files(uri: str) -> SnapshotFiles:
+    """Raises SettingError for a scheme that nothing here knows, SnapshotFailed."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise SettingError(
+            f"not a URI: {masked(uri)}: {hidden(str(error), uri)}: give a folder, or SCHEME://PLACE"
+        ) from None
+    if parts.scheme not in ("", "file"):
+        return SnapshotFiles(uri)
+    if parts.netloc not in ("", "localhost"):
+        raise SettingError(
+            f"snapshots on another host: {masked(uri)}: write file:///FOLDER, or a scheme that "
+            "reaches it"
+        )
+    path = re.sub("^file:(//(localhost)?)?", "", uri)  # with ? and #, which are letters here
+    return LinkFiles(Path(path if path == uri else unquote(path)), uri)
+
+
+def masked(uri: str) -> str:
+    """Without what may be a secret: `s3://***@bucket/folder?region=eu`."""
+    return SECRET.sub(lambda found: f"{found[1] or found[3]}***", uri)
+
+
+def hidden(text: str, uri: str) -> str:
+    """What a library said of this URI, in one line and without what may be a secret in it."""
+    for _, user, _, value in SECRET.findall(uri):
+        for secret in filter(None, (user and f"{user}@", user.partition(":")[2], value)):
+            for form in (secret, unquote_plus(secret)):
+                text = text.replace(form, "***@" if form.endswith("@") else "***")
+    return " ".join(text.split())
+
+
+class LinkFiles(SnapshotFiles):
+    """A folder of this machine, or one that is mounted. Readers and writers share its blocks."""
+
+    def __init__(self, root: Path, uri: str) -> None:
+        self._folder, self.uri, self._given = root, uri, uri
+
+    def publish(self, local: Path, name: str) -> None:
+        with self._told(name):
+            place(local, target := self._target(name))
+            sync(target.parent)
+
+    def fetch(self, name: str, local: Path, step: Step = bool) -> None:
+        with self._told(name):
+            there = local.exists() or linked(self._folder / name, local)
+        if not there:
+            super().fetch(name, local, step)
+
+    def create(self, name: str, data: bytes) -> None:
+        with self._told(name):
+            with drafted(target := self._target(name), os.link) as file:
+                file.write(data)
+            sync(target.parent)
+
+    def names(self, folder: str) -> list[str]:
+        with self._told(folder):
+            path = self._folder / folder
+            found = path.iterdir() if path.is_dir() else ()
+            return sorted(each.name for each in found if each.is_file() and each.suffix != TMP)
+
+    def delete(self, name: str) -> None:
+        with self._told(name):
+            (self._folder / name).unlink()
+
+    def _target(self, name: str) -> Path:
+        """Its folder is there, also after a power loss."""
+        target = self._folder / name
+        new = [folder for folder in target.parents if not folder.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for folder in new:
+            sync(folder.parent)
+        return target
+
+    def _input(self, name: str) -> IO[bytes]:
+        return (self._folder / name).open("rb")
 
 
 def file_system(uri: str) -> tuple[Any, str]:
     """Of pyarrow, or of fsspec as pyarrow sees it; and the root. Raises SettingError."""
-    scheme, shown = urlsplit(uri).scheme, masked(uri)
+    shown, scheme = masked(uri), uri.partition(":")[0]
     try:
         import pyarrow as pa
         from pyarrow import fs
@@ -237,8 +217,9 @@ def file_system(uri: str) -> tuple[Any, str]:
         raise SettingError(
             f"pyarrow is not installed: {shown}: pip install -e '.[snapshots]'"
         ) from None
+    more = f"{'&' if '?' in uri else '?'}{DELAYED}" if scheme == "s3" else ""
     try:
-        system, path = fs.FileSystem.from_uri(uri + delayed_open(uri))
+        system, path = fs.FileSystem.from_uri(uri + more)
     except pa.ArrowInvalid as error:
         why = hidden(str(error), uri)
     else:
@@ -255,38 +236,36 @@ def file_system(uri: str) -> tuple[Any, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(inner)), str(root)
 
 
-def delayed_open(uri: str) -> str:
-    """For S3: what is small is one request, and not an upload in parts."""
-    parts = urlsplit(uri)
-    if parts.scheme != "s3" or DELAYED in parts.query:
-        return ""
-    return f"{'&' if parts.query else '?'}{DELAYED}=true"
-
-
-def failed(uri: str, name: str, why: str) -> SnapshotFailed:
-    """The world's."""
-    where = f"{uri}/{name}".rstrip("/")
-    return SnapshotFailed(f"snapshot cannot be read or written: {where}: {why}: see that it is up")
-
-
-def place(source: Path, target: Path, step: Step = bool) -> None:
+def place(source: Path, target: Path) -> None:
     """A link, else a copy that appears whole. FileExistsError."""
+    if not linked(source, target):
+        with source.open("rb") as old, drafted(target) as new:
+            shutil.copyfileobj(old, new, CHUNK_BYTES)
+
+
+def linked(source: Path, target: Path) -> bool:
+    """False where none can be made."""
     try:
         os.link(source, target)
     except OSError as error:
         if error.errno not in NO_LINK:
             raise
-        draft = target.with_name(f"{target.name}.{uuid.uuid4().hex}{TMP}")
-        try:
-            with source.open("rb") as old, draft.open("xb") as new:
-                while chunk := old.read(CHUNK_BYTES):
-                    new.write(chunk)
-                    step()
-                new.flush()
-                os.fsync(new.fileno())
-            draft.rename(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        return False
+    return True
+
+
+@contextmanager
+def drafted(target: Path, settle: Callable[[Path, Path], object] = os.replace) -> Iterator[Any]:
+    """A file that has its name when it is whole, and on the disk."""
+    draft = target.with_name(f"{target.name}.{uuid.uuid4().hex}{TMP}")
+    try:
+        with draft.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        settle(draft, target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def sync(folder: Path) -> None:

@@ -8,17 +8,18 @@ Not here: what a snapshot is and whether it fits (`streamsx.state.snapshot`).
 """
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streamsx.engine import faults
 from streamsx.engine.bounds import LogBounds
 from streamsx.engine.given import Given
-from streamsx.errors import DataError, NotFound, StreamsxError, UsageError, WorldError
+from streamsx.errors import DataError, NotFound, UsageError, WorldError
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
@@ -36,12 +37,42 @@ THREADS: Final = 2
 LOOK_EVERY_S: Final = 10.0
 """Tasks that open together look for the newest snapshot once."""
 WANTED_EVERY_S: Final = 0.5
-LOOK_MAX_S: Final = 30.0
+SILENCE_MAX_S: Final = 30.0
+CLOSE_MAX_S: Final = 2.0
 REFUSALS: Final = (DataError, NotFound, UsageError, WorldError)
 
 
 class Abandoned(Exception):
     """Nobody waits for it any more."""
+
+
+class Beside(futures.Executor):
+    """Threads that end with the process: S3 that takes requests and answers none holds one for 100
+    s and more.
+    """
+
+    def __init__(self) -> None:
+        self._gate, self._given = threading.Semaphore(THREADS), set[futures.Future[Any]]()
+
+    def submit(self, job: Callable[..., Any], /, *about: Any, **more: Any) -> futures.Future[Any]:
+        made = futures.Future[Any]()
+
+        def work() -> None:
+            with self._gate:
+                if made.set_running_or_notify_cancel():
+                    try:
+                        made.set_result(job(*about, **more))
+                    except BaseException as error:
+                        made.set_exception(error)
+
+        self._given.add(made)
+        made.add_done_callback(self._given.discard)
+        threading.Thread(target=work, name="snapshot", daemon=True).start()
+        return made
+
+    def close(self) -> None:
+        """When nobody waits for anything any more; who can end does so."""
+        futures.wait(self._given.copy(), CLOSE_MAX_S)
 
 
 class Snapshots:
@@ -51,9 +82,10 @@ class Snapshots:
         self._uri, self._app = given.config.snapshot, given.topology.app_id
         self._clock, self._journal, self._directory = given.clock, given.journal, given.directory
         self._plans, self._partitions = given.plans, partitions
-        self._executor = ThreadPoolExecutor(THREADS, "snapshot") if self._uri else None
-        self._looking, self._looked_at = asyncio.Lock(), 0.0
-        self._newest: tuple[SnapshotFiles, Manifest] | StreamsxError | None = None
+        self._executor = Beside()
+        self.close = self._executor.close
+        self._search: asyncio.Future[tuple[SnapshotFiles, Manifest]] | None = None
+        self._searched_at = self._heard_at = 0.0
         self._told: set[str] = set()
 
     async def fill(
@@ -89,13 +121,8 @@ class Snapshots:
             position=position,
             ms=round((self._clock.now() - began) * 1000, 1),
         )
-        await self._beside(lambda _: self._directory.delete(old), wanted)
+        _ = self._begin(partial(shutil.rmtree, old, ignore_errors=True))  # behind what is built
         await self._count_twice(task, manifest, bounds)
-
-    def close(self) -> None:
-        """When nobody waits for anything any more."""
-        if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
 
     async def _build(
         self, task: TaskId, node: StoreNode, bounds: LogBounds, folder: Path, wanted: Wish
@@ -103,31 +130,36 @@ class Snapshots:
         """The store in that folder, of which part, and its position."""
         from streamsx.state.snapshot import Wanted, build, part_for
 
-        files, manifest = await self._look(wanted)
+        now = self._clock.now()
+        search = self._search
+        if search is None or (search.done() and now - self._searched_at > LOOK_EVERY_S):
+            search, self._searched_at = self._begin(self._find), now
+            self._search = search
+        files, manifest = await self._until(search, wanted)
         plan, log = self._plans[task.subtopology], TopicPartition(node.changelog, task.partition)
         start, end = (await bounds.of([log]))[log]
         layout = node.layout(self._partitions[node.changelog])
         counts = {topic: self._partitions[topic] for topic in plan.topics}
-        mine = Wanted(self._app, node.name, task.partition, layout, counts, start, end)
+        made_from = self._directory.changelog_id(node.name) or b""
+        mine = Wanted(
+            self._app, node.name, task.partition, layout, counts, start, end, made_from.hex()
+        )
         part, position = part_for(manifest, mine, files.uri)
-        await self._beside(partial(build, files, part, position, folder, layout), wanted)
-        return manifest, part, position
+        over = threading.Event()
 
-    async def _look(self, wanted: Wish) -> "tuple[SnapshotFiles, Manifest]":
-        async with self._looking:
-            if self._newest is None or self._clock.now() - self._looked_at > LOOK_EVERY_S:
-                try:
-                    async with asyncio.timeout(LOOK_MAX_S):
-                        self._newest = await self._beside(lambda _: self._find(), wanted)
-                except TimeoutError:
-                    what = f"no answer in {LOOK_MAX_S:.0f} s: give --snapshot a place that answers"
-                    self._newest = NotFound(f"snapshot not read: {what}")
-                except REFUSALS as error:
-                    self._newest = error
-                self._looked_at = self._clock.now()
-        if isinstance(self._newest, StreamsxError):
-            raise self._newest
-        return self._newest
+        def step() -> None:
+            faults.point("during_snapshot")
+            self._heard_at = self._clock.now()
+            if over.is_set():
+                raise Abandoned
+
+        work = self._begin(partial(build, files, part, position, folder, layout, step))
+        try:
+            await self._until(work, wanted)
+        finally:
+            over.set()
+            work.cancel()
+        return manifest, part, position
 
     def _find(self) -> "tuple[SnapshotFiles, Manifest]":
         from streamsx.state.snapshot import MANIFESTS, newest
@@ -141,26 +173,24 @@ class Snapshots:
             )
         return files, manifest
 
-    async def _beside(self, job: Callable[[Callable[[], None]], T], wanted: Wish) -> T:
-        """In a thread. It is handed what to call now and then, which ends it when it is in vain.
-        Raises Abandoned.
-        """
-        over = threading.Event()
+    def _begin(self, job: Callable[[], T]) -> "asyncio.Future[T]":
+        work = asyncio.get_running_loop().run_in_executor(self._executor, job)
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return work  # whether somebody still asks what became of it or not
 
-        def step() -> None:
-            faults.point("during_snapshot")
-            if over.is_set():
+    async def _until(self, work: "asyncio.Future[T]", wanted: Wish) -> T:
+        """What comes of it. Raises Abandoned; NotFound where all threads are silent."""
+        began = self._clock.now()
+        while not (await asyncio.wait([work], timeout=WANTED_EVERY_S))[0]:
+            if not wanted():
                 raise Abandoned
-
-        work = asyncio.get_running_loop().run_in_executor(self._executor, job, step)
-        try:
-            while not (await asyncio.wait([work], timeout=WANTED_EVERY_S))[0]:
-                if not wanted():
-                    raise Abandoned
-            return work.result()
-        finally:
-            over.set()
-            work.cancel()  # nobody will ask what became of it
+            if self._clock.now() - max(began, self._heard_at) > SILENCE_MAX_S:
+                raise NotFound(
+                    f"snapshot not read: no answer in {SILENCE_MAX_S:.0f} s: give --snapshot a "
+                    "place that answers"
+                )
+        self._heard_at = self._clock.now()
+        return work.result()
 
     async def _count_twice(self, task: TaskId, manifest: "Manifest", bounds: LogBounds) -> None:
         """The group goes on from what it has committed; the state may be ahead of that."""

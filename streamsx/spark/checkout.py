@@ -49,8 +49,9 @@ class HeldChain(RocksRows):
         """The next file of its chain."""
         link = self.path.with_name(f"{self.path.name}.sst")
         with told(self.path):
+            link.unlink(missing_ok=True)  # of one that a full disk has refused
             place(cached, link)
-            ingest(self._db, [link])
+            ingest(self._db, link)
         self.chain = (*self.chain, sst)
 
     def discard(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from streamsx.engine import snapshots as module
+from streamsx.engine.snapshots import THREADS, Beside
+from streamsx.lifecycle.task import TaskState
 from streamsx.model import TaskId
 from streamsx.state.snapshot import Manifest, Position, StoreSnapshot, manifest_name, newest
 from streamsx.state.snapshot_files import open_files
@@ -87,7 +91,7 @@ def test_an_empty_store_begins_with_the_snapshot_and_reads_what_is_behind_it(
         (str(task), ROWS_PER_BATCH, ROWS_PER_BATCH) for task in TASKS
     }
     assert station.told("error") == []
-    assert not any(logs.folder.glob("w1/t/trash/*"))
+    logs.until(lambda: not any(logs.folder.glob("w1/t/trash/*")))
 
 
 def test_a_learner_begins_with_it_too(logs: Bench, uri: str) -> None:
@@ -180,7 +184,8 @@ BAD: dict[str, tuple[Break, str]] = {
     "torn manifest": (edit(lambda b: b[:100]), "not a manifest"),
     "torn file": (cut, "torn file in a snapshot"),
     "lost file": (lose, "No such file"),
-    "behind the end": (after(1001), "within 0 to 1000, found 1001"),
+    "behind the end": (after(1001), " at 0 to 1000, found 1001"),
+    "made anew": (store(lambda s: s._replace(changelog_id="00")), "another changelog"),
     "not published": (after(None), "snapshot not published"),
     "none": (
         lambda _, root: (root / manifest_name(0)).unlink(),
@@ -237,6 +242,70 @@ def test_who_loses_the_task_meanwhile_lets_go_at_once(logs: Bench, uri: str) -> 
     logs.until(lambda: station.states(T0)[-1] == "closed", 5)
     logs.run(100)
     assert station.told("error") == station.told("snapshot_fetched") == []
+
+
+def test_who_loses_the_task_right_after_it_was_filled_goes_on(logs: Bench, uri: str) -> None:
+    """The empty store that was there is deleted meanwhile."""
+    snapshot(logs, uri)
+    station = logs.begun(counting(snapshot=uri))
+    logs.scheduler.disk_s = 3
+    station.hand.plan(T0)
+    logs.until(lambda: station.told("snapshot_fetched"), 1000)
+    logs.scheduler.disk_s = 0.001
+    station.hand.revoke(T0)
+    logs.until(lambda: station.states(T0)[-1] == "closed", 5)
+    station.hand.plan(T1)
+    logs.until(lambda: station.states(T1)[-1:] == ["running"])
+    assert station.told("error") == []
+
+
+def test_of_many_tasks_that_are_lost_none_waits_for_the_others(logs: Bench, uri: str) -> None:
+    """All wait for the one look at the place of the snapshots."""
+    snapshot(logs, uri)
+    station = logs.begun(counting(snapshot=uri))
+    logs.scheduler.disk_s = 1e9
+    station.hand.plan(*TASKS)
+    logs.run(0.1)
+    station.hand.revoke(*TASKS)
+    logs.run(0.6)
+    held = station.made.tasks.holdings
+    assert {held.of(task).state for task in TASKS} == {TaskState.CLOSING}
+
+
+def test_a_place_that_is_silent_is_told_and_the_changelog_replayed(logs: Bench, uri: str) -> None:
+    snapshot(logs, uri)
+    station = logs.begun(counting(snapshot=uri))
+    since = station.since = logs.scheduler.now  # type: ignore[attr-defined]
+    logs.scheduler.disk_s = 1e9
+    station.hand.plan(*TASKS)
+    logs.until(lambda: all(station.states(task)[-1:] == ["running"] for task in TASKS), 45)
+    assert logs.scheduler.now - since > 30
+    (told,) = station.told("error")
+    assert "snapshot not read: no answer in 30 s" in str(told["what"])
+    assert read_from(logs, station) == dict.fromkeys(range(3), 0)
+
+
+def test_a_thread_that_is_held_does_not_hold_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that nobody answers, and jobs behind it."""
+    monkeypatch.setattr(module, "CLOSE_MAX_S", 0.01)
+    beside, held = Beside(), threading.Event()
+    jobs = [beside.submit(held.wait) for _ in range(THREADS + 1)]
+    jobs[-1].cancel()
+    beside.close()
+    assert not any(job.done() for job in jobs[:-1])
+    assert all(each.daemon for each in threading.enumerate() if each.name == "snapshot")
+    held.set()
+    monkeypatch.setattr(module, "CLOSE_MAX_S", 60)
+    beside.close()
+    assert all(job.done() for job in jobs)
+
+
+def test_of_a_changelog_only_the_one_it_was_made_of_counts(logs: Bench, uri: str) -> None:
+    manifest = snapshot(logs, uri)
+    changelog_id = logs.broker.service.topics.by_name[changelog(0).topic].id.hex()
+    store(lambda s: s._replace(changelog_id=changelog_id))(manifest, logs.folder / "snapshots")
+    station = begun(logs, uri)
+    assert (len(station.told("snapshot_fetched")), station.told("error")) == (3, [])
 
 
 def test_tables_in_memory_are_replayed(logs: Bench, uri: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.errors import StoreCorrupt
+from streamsx.errors import DiskFailed, StoreCorrupt
 from streamsx.spark import checkout as module
 from streamsx.spark.checkout import (
     OPEN_MAX,
@@ -62,6 +62,22 @@ def test_a_chain_that_goes_on_keeps_its_database_and_another_one_begins_anew(
     assert checkout(files, scratch, "store", 0, second).path == again
     assert held(files, scratch, second) == {"a": "1" * 99, "c": "3"}
     assert held(files, scratch, ()) == {}
+
+
+def test_a_disk_that_was_full_for_a_while_is_no_reason_to_fail_again(
+    files: SnapshotFiles, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = spilled(files, scratch, (), 0, a="1")
+
+    def full(*_: object) -> None:
+        raise Exception("IO error: No space left on device")
+
+    with monkeypatch.context() as filled:
+        filled.setattr(module, "ingest", full)
+        discard_all()
+        with pytest.raises(DiskFailed):
+            held(files, scratch, chain)
+    assert held(files, scratch, chain) == {"a": "1"}
 
 
 def test_files_come_once_per_host_and_go_with_their_chain(

@@ -54,7 +54,7 @@ MANIFEST = Manifest(
     query=Query("token", 17),
     partitions={"orders": 6},
     positions={"orders": {0: Position(251140, 1700000400000, 1700000399000), 3: Position(7)}},
-    stores={"totals": StoreSnapshot(LAYOUT, {0: Part((FILE,), 51812), 1: Part((), None)})},
+    stores={"totals": StoreSnapshot(LAYOUT, {0: Part((FILE,), 51812), 1: Part((), None)}, "aa")},
 )
 
 
@@ -141,6 +141,11 @@ def chain(*names: object, full: object = True) -> dict[str, object]:
         changed(positions={"orders": {"zero": {"next": 1}}}),
         changed(stores={"totals": {}}),
         changed(stores={"totals": {"format": {}, "partitions": {"0": {"chain": []}}}}),
+        changed(stores={"totals": {"format": {}, "partitions": {"0": {"changelog_next": 1}}}}),
+        json.dumps(
+            {k: v for k, v in json.loads(MANIFEST.to_json()).items() if k != "stores"}
+        ).encode(),
+        changed(number=True),
         changed(stores=chain("sst/../../etc/passwd")),
         changed(stores=chain("/etc/passwd")),
         changed(stores=chain(7)),
@@ -221,7 +226,8 @@ def test_a_chain_is_the_rows_that_were_put_the_later_wins(
     for sst, path in zip((first, second), paths, strict=True):
         fetch(files, sst, path)
     db = Rdict(str(tmp_path / "db"), options(MEMORY))
-    ingest(db, paths)
+    for path in paths:
+        ingest(db, path)
     found = dict(db.items())
     db.close()
     old = {ROW + bytes([n]): b"old" for n in (2, 3, 4)}
@@ -311,7 +317,7 @@ def test_of_a_store_that_cannot_be_built_nothing_is_left(
 
 # -- what fits whom
 
-WANTED = Wanted("shop", "totals", 0, LAYOUT, {"orders": 6}, 100, 51812)
+WANTED = Wanted("shop", "totals", 0, LAYOUT, {"orders": 6}, 100, 51812, "aa")
 HERE = "file:root: snapshot 41: expected"
 
 
@@ -319,15 +325,16 @@ HERE = "file:root: snapshot 41: expected"
     ("wanted", "told"),
     [
         (WANTED._replace(app="stop"), f"of another app: {HERE} stop, found shop"),
-        (WANTED._replace(store="counts"), rf"of another store: {HERE} counts, found \['totals'\]"),
+        (WANTED._replace(store="sums"), rf"another store: {HERE} sums-0, found \['totals-0', "),
         (WANTED._replace(layout="{}"), f"of another layout: {HERE} {{}}, found {{"),
         (
             WANTED._replace(partitions={"orders": 7}),
             f"another partition counts: {HERE} {{'orders': 7}}, found {{'orders': 6}}",
         ),
-        (WANTED._replace(partition=2), rf"{HERE} totals-2, found \[0, 1\]"),
+        (WANTED._replace(partition=2), rf"{HERE} totals-2, found \['totals-0', 'totals-1'\]"),
         (WANTED._replace(start=51813, end=60000), f"{HERE} .*51813 to 60000, found 51812"),
-        (WANTED._replace(end=51811), f"{HERE} .* within 100 to 51811, found 51812"),
+        (WANTED._replace(end=51811), f"{HERE} totals-0 at 100 to 51811, found 51812"),
+        (WANTED._replace(changelog_id="bb"), f"of another changelog: {HERE} bb, found aa"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_was_expected(wanted: Wanted, told: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamsx.errors import SettingError, SnapshotFailed
-from streamsx.state.snapshot_files import ArrowFiles, LinkFiles, SnapshotFiles, masked, open_files
+from streamsx.state.snapshot_files import LinkFiles, SnapshotFiles, masked, open_files
 
 
 @pytest.fixture(params=["links", "arrow", "memory"])
@@ -19,7 +19,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotFiles:
     if request.param == "links":
         return open_files(f"file://{tmp_path}/new%20place/here")
     if request.param == "arrow":
-        return ArrowFiles(f"file://{tmp_path}/there")
+        return SnapshotFiles(f"file://{tmp_path}/there")
     pytest.importorskip("fsspec")
     return open_files(f"memory://{uuid.uuid4().hex}/here")
 
@@ -181,6 +181,35 @@ def test_a_plain_path_is_a_folder(tmp_path: Path) -> None:
     assert (tmp_path / "100%20" / "a").exists()
 
 
+@pytest.mark.parametrize("name", ["a#1", "a?x=1", "a%41", "a b", "ä"])
+def test_each_letter_of_a_folder_counts(name: str, tmp_path: Path) -> None:
+    for uri in (f"{tmp_path}/{name}", f"file://{tmp_path}/{name.replace('%', '%25')}/of"):
+        open_files(uri).create("it", b"")
+    assert (tmp_path / name / "it").exists()
+    assert (tmp_path / name / "of" / "it").exists()
+
+
+def test_a_crash_leaves_no_half_of_a_manifest_where_files_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDFS shows what was written so far."""
+    files = SnapshotFiles(f"file://{tmp_path}/there")
+    output = files._output
+
+    def torn(name: str) -> None:
+        with output(name) as target:
+            target.write(b"to")
+        raise Crash
+
+    with monkeypatch.context() as crashing:
+        crashing.setattr(files, "_output", torn)
+        with pytest.raises(Crash):
+            files.create("manifests/1.json", b"torn")
+    assert files.names("manifests") == []
+    files.create("manifests/1.json", b"whole")
+    assert files.read("manifests/1.json") == b"whole"
+
+
 @pytest.mark.parametrize(
     ("uri", "missing", "told"),
     [
@@ -188,6 +217,10 @@ def test_a_plain_path_is_a_folder(tmp_path: Path) -> None:
         ("memory://place", "fsspec", "cannot reach memory: memory://place: .*install fsspec"),
         ("foo://u:p@place", "fsspec", r"cannot reach foo: foo://\*\*\*@place: "),
         ("foo://u:p@place", "none", r"cannot reach foo: foo://\*\*\*@place: "),
+        ("foo://TOKENp@place", "none", r"cannot reach foo: foo://\*\*\*@place: "),
+        ("foo://place?x=p%2Fp@", "none", r"cannot reach foo: foo://place\?x=\*\*\*: "),
+        ("s3://u:a/p@place", "none", r"cannot reach s3: s3://\*\*\*@place: "),
+        ("s3://u:p@[place", "none", r"not a URI: s3://\*\*\*@\[place: "),
         ("file://host/place", "none", "on another host: file://host/place: write file:///"),
     ],
 )
@@ -199,6 +232,8 @@ def test_what_cannot_be_reached_is_one_line_that_says_what_to_do(
         open_files(uri)
     assert "\n" not in str(error.value)
     assert "p@" not in str(error.value)
+    assert "p%2F" not in str(error.value)
+    assert "TOKEN" not in str(error.value)
 
 
 @pytest.mark.parametrize(
