@@ -1,6 +1,7 @@
 """What a snapshot saves: ratios of CPU in one run, the two alternating, medians of three.
 
-A replay here has its records in memory: fetching them, and the broker's part, come on top of it.
+A replay here has its records in memory: fetching them comes on top of it. Rows that lie scattered
+there, as those of a dict do, cost their writer three times the CPU, in cache misses.
 """
 
 import time
@@ -42,7 +43,8 @@ def test_a_store_is_ready_many_times_sooner(tmp_path: Path) -> None:
     for raw in batches:
         batch = columns(memoryview(raw), 0)
         rows |= {ROW + k: v for k, v in zip(batch.keys, batch.values, strict=True) if k}
-    ordered = sorted(rows.items())
+    copied = ((bytes(bytearray(k)), bytes(bytearray(v or b""))) for k, v in sorted(rows.items()))
+    ordered = list(copied)  # as columns of Arrow and scans give them: one after the other in memory
     files = LinkFiles(tmp_path / "root", "file:root")
 
     def replay(number: int) -> None:
@@ -76,4 +78,4 @@ def test_a_store_is_ready_many_times_sooner(tmp_path: Path) -> None:
     both = median(r / (w + b) for r, w, b in told)
     print(f"ingest {ingest:.0f}x, write and ingest {both:.1f}x of a replay; {told}")  # noqa: T201
     assert ingest >= 50
-    assert both >= 4
+    assert both >= 5
