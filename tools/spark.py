@@ -8,14 +8,20 @@ Run as a file, by spark-submit, it is the same; `entry` says where it is.
 
 import argparse
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
+from threading import Event
 from typing import Any, Final, NamedTuple
 
+from streamsx.config import seconds, size_bytes, whole
 from streamsx.errors import UsageError
-from streamsx.tools.cli.command import Command, tell
+from streamsx.state.snapshot_files import masked
+from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.progress import blocking_progress
 
 Say = Callable[[str], None]
@@ -220,7 +226,154 @@ def entry(_: argparse.Namespace, __: Say) -> SparkResult:
     return {"entry": os.path.abspath(__file__)}
 
 
+# -- bootstrap and run
+
+
+def add_pipeline(command: Command) -> None:
+    """What commands share that run an app's tasks."""
+    add = command.add_argument
+    add_app(command)
+    add_session(command)
+    add("--connector", choices=["python", "jvm"], default="python", help="who reads Kafka (python)")
+    add("--jars", metavar="DIR", type=Path, help="of --connector jvm (copied through Maven)")
+    add("--scratch", metavar="DIR", help="for databases of executors (Spark's own)")
+    add(
+        "--task-memory", dest="task_bytes", metavar="SIZE", type=value(size_bytes),
+        default=size_bytes("256MiB"), help="of changed rows, in each task (256MiB)",
+    )  # fmt: skip
+    add("--no-publish", dest="publish", action="store_false", help="write no changelogs")
+
+
+def began(options: argparse.Namespace, say: Say) -> dict[str, Any]:
+    """What both take, with a session. The app is looked at before a JVM starts."""
+    from streamsx.app.lookup import app_named
+    from streamsx.spark.connector import settings
+    from streamsx.spark.plan import check, refuse
+    from streamsx.spark.session import require, session
+
+    require()
+    app = app_named(options.app)
+    refuse(app.conf.id, check(app))
+    say("starting Spark")
+    jars = settings(options.connector, options.jars)
+    spark = session(settings_of(options, jars), debug=options.debug)
+    names = ("connector", "scratch", "task_bytes", "publish")
+    return {"spark": spark, "name": options.app, "say": say} | {n: vars(options)[n] for n in names}
+
+
+def pair(text: str) -> tuple[str, str]:
+    """TOPIC=WORD."""
+    topic, _, word = text.partition("=")
+    if not (topic and word):
+        raise argparse.ArgumentTypeError(f"{text!r}: write TOPIC=...")
+    return topic, word
+
+
+def count_of(text: str) -> tuple[str, int]:
+    """TOPIC=N."""
+    topic, word = pair(text)
+    if not (word.isdecimal() and int(word)):
+        raise argparse.ArgumentTypeError(f"{text!r}: write TOPIC=N, with N from 1")
+    return topic, int(word)
+
+
+def moment(text: str) -> int:
+    """In ms since 1970; without a zone it is in UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write 2026-01-31T12:00") from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def bootstrap_options(command: Command) -> None:
+    add = command.add_argument
+    add_pipeline(command)
+    add(
+        "--history", metavar="TOPIC=PATH", action="append", default=[], type=pair,
+        help="parquet, orc or JSON lines; or TOPIC=kafka, or TOPIC=none; one for each topic",
+    )  # fmt: skip
+    add("--out", metavar="URI", required=True, help="where the snapshot goes")
+    add("--until", metavar="ISO", type=moment, help="leave out what was recorded from there on")
+    add(
+        "--partitions", metavar="TOPIC=N", action="append", default=[], type=count_of,
+        help="of topics that the brokers do not have",
+    )  # fmt: skip
+    add("--replace", action="store_true", help="also where snapshots are already")
+
+
+def bootstrap(options: argparse.Namespace, say: Say) -> SparkResult:
+    """Raises StreamsxError, before anything is written."""
+    from streamsx.spark.bootstrap import bootstrap
+
+    begin = time.monotonic()
+    done = bootstrap(
+        out=options.out, history=dict(options.history), partitions=dict(options.partitions),
+        until_ms=options.until, replace=options.replace, **began(options, say),
+    )  # fmt: skip
+    files = [file for report in done.reports for chain in report.chains.values() for file in chain]
+    return {
+        "uri": masked(options.out),
+        "number": done.manifest.number,
+        "records": done.records,
+        "tasks": len(done.reports),
+        "rows": sum(file.rows for file in files),
+        "bytes": sum(file.bytes for file in files),
+        "seconds": round(time.monotonic() - begin, 3),
+    }
+
+
+def run_options(command: Command) -> None:
+    add = command.add_argument
+    add_pipeline(command)
+    add("--state", metavar="URI", required=True, help="its snapshots: it goes on from the newest")
+    add("--available-now", action="store_true", help="end when all is read that is there now")
+    add("--every", metavar="TIME", type=value(seconds), default=1.0, help="a batch (1s)")
+    add("--max-records", metavar="N", type=value(whole(1)), help="in a batch")
+    add(
+        "--from", dest="start", choices=["earliest", "latest"], default="earliest",
+        help="where it begins without a snapshot (earliest)",
+    )  # fmt: skip
+    add(
+        "--sink",
+        metavar="S",
+        default="kafka",
+        help="what is sent goes to: kafka, noop, parquet=DIR",
+    )
+    add("--checkpoint", metavar="DIR", help="Spark's own (under URI, or here)")
+    add("--keep", metavar="N", type=value(whole(1)), default=10, help="snapshots (10)")
+
+
+def run_query(options: argparse.Namespace, say: Say) -> SparkResult:
+    """Until all is read, or SIGTERM, which lets the batch end. Raises what ends the query."""
+    from streamsx.spark.runner import run
+
+    begin, stop = time.monotonic(), Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    sums = {"number": None, "batches": 0, "records": 0, "outputs": 0}
+
+    def heard(done: Any) -> None:
+        new = {"batches": 1, "records": done.records, "outputs": done.outputs}
+        sums.update({name: sums[name] + more for name, more in new.items()})
+        sums["number"] = done.manifest.number
+        say(f"batch {sums['number']}: {done.records} records, {sums['records']} in all")
+
+    names = ("state", "available_now", "max_records", "start", "sink", "checkpoint", "keep")
+    given = {name: vars(options)[name] for name in names}
+    run(every_s=options.every, heard=heard, **given, **began(options, say)).wait(stop)
+    uri, took = masked(options.state), round(time.monotonic() - begin, 3)
+    return {"uri": uri, **sums, "seconds": took}
+
+
+def line_told(result: SparkResult) -> str:
+    return ", ".join(f"{name}: {found}" for name, found in result.items())
+
+
 COMMANDS: Final[Mapping[str, SparkCommand]] = {
+    "bootstrap": SparkCommand(
+        "Make the state of an app out of history: of files, or all that a topic holds.",
+        bootstrap_options, bootstrap, line_told,
+    ),
     "check": SparkCommand(
         "Tell whether an app can run on Spark, and each reason why not.",
         add_app, check, check_told,
@@ -232,6 +385,10 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "events": SparkCommand(
         "Turn event logs of workers into tables and plots: rebalances, moves, gaps, restores.",
         events_options, events, events_told,
+    ),
+    "run": SparkCommand(
+        "Run an app as a query; what its bodies keep between records is lost after each batch.",
+        run_options, run_query, line_told,
     ),
 }  # fmt: skip
 

@@ -14,6 +14,8 @@ variable a point does nothing, and none of them is passed per record.
 | during_restore  | some rows of a changelog are in a store                                      |
 | during_snapshot | a store is being built from a snapshot, beside the empty one                 |
 | during_wipe     | a store is empty, and knows no position                                      |
+| before_manifest | a batch on Spark is in its sink and its changelogs, nothing of it counts     |
+| after_manifest  | all of it counts, Spark does not know                                        |
 """
 
 import os

@@ -19,9 +19,9 @@ twice. Columns: `reading.RECORDS`. Spark hands options over in lower case, and c
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -43,7 +43,7 @@ from pyspark.sql.streaming.datasource import (
 from streamsx.app.lookup import app_named
 from streamsx.errors import NotFound, SettingError
 from streamsx.kafka import admin
-from streamsx.kafka.cluster import TIMEOUT_S
+from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.kafka.security import PLAINTEXT, security_of
 from streamsx.loops import run
 from streamsx.model import TopicPartition
@@ -57,6 +57,7 @@ EARLIEST, LATEST = "earliest", "latest"
 AT: Final = {-2: EARLIEST, -1: LATEST}
 """As Kafka's own connector writes them in JSON."""
 
+T = TypeVar("T")
 OffsetsJson = dict[str, dict[str, int]]
 """By topic and partition, as Kafka's own connector writes them into checkpoints."""
 
@@ -102,6 +103,19 @@ class Asked:
         conf = app_named(self.get("app")).conf
         where = self.get("kafka.bootstrap.servers", ",".join(conf.bootstrap))
         return Brokers(where, security_of(conf.broker_credentials, conf.ssl_context))
+
+    def ask(self, what: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+        """Of the brokers. Raises WorldError."""
+
+        async def whole() -> T:
+            cluster = self.brokers.cluster(TIMEOUT_S)
+            try:
+                await cluster.start()
+                return await what(cluster)
+            finally:
+                await cluster.stop()
+
+        return run(whole())
 
     @property
     def topics(self) -> list[str]:
@@ -162,19 +176,14 @@ class There:
 def there(asked: Asked) -> There:
     """As of now. Raises NotFound for a topic that is not there, WorldError."""
 
-    async def look() -> There:
-        cluster = asked.brokers.cluster(TIMEOUT_S)
-        try:
-            await cluster.start()
-            counts = await admin.partition_counts(cluster, asked.topics)
-            if missing := sorted(set(asked.topics) - counts.keys()):
-                raise NotFound(f"no such topic: {', '.join(missing)}: create it, or mend subscribe")
-            tps = [TopicPartition(t, number) for t in counts for number in range(counts[t])]
-            return There(await admin.bounds(cluster, tps, committed=True))
-        finally:
-            await cluster.stop()
+    async def look(cluster: Cluster) -> There:
+        counts = await admin.partition_counts(cluster, asked.topics)
+        if missing := sorted(set(asked.topics) - counts.keys()):
+            raise NotFound(f"no such topic: {', '.join(missing)}: create it, or mend subscribe")
+        tps = [TopicPartition(t, number) for t in counts for number in range(counts[t])]
+        return There(await admin.bounds(cluster, tps, committed=True))
 
-    return run(look())
+    return asked.ask(look)
 
 
 # -- reading

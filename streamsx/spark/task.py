@@ -26,7 +26,7 @@ from streamsx.app.lookup import app_named
 from streamsx.clock import SystemClock
 from streamsx.engine.actor import GatedActor
 from streamsx.engine.driver_loop import DriverLoop
-from streamsx.errors import NotOnSpark, UsageError
+from streamsx.errors import NotOnSpark, PartitionCountChanged, UsageError
 from streamsx.model import Headers
 from streamsx.spark.checkout import Chain, SnapshotRows, scratch_folder
 from streamsx.spark.plan import FOREIGN, INNER, LOG, OUT, Stage, place, stages
@@ -52,7 +52,8 @@ ALWAYS: Final = 1 << 62
 class Work:
     """What each task of a batch is told. `app`: MODULE:ATTR; `signatures`: of its topology, as the
     driver has it; `counts`: partitions of all its topics; `number`: of the snapshot that is being
-    made, upon `base`; `task_bytes`: of changed rows in memory.
+    made, upon `base`; `task_bytes`: of changed rows in memory; `numbered`: topics whose rows come
+    in order and have no offsets.
     """
 
     app: str
@@ -64,6 +65,7 @@ class Work:
     policy: Policy
     task_bytes: int = TASK_BYTES
     scratch: str | None = None
+    numbered: frozenset[str] = frozenset()
 
     def stage(self, number: int) -> tuple[App, Stage]:
         """Raises UsageError where the app is another one."""
@@ -197,6 +199,12 @@ class Attempt:
     def take(self, rows: pa.RecordBatch) -> None:
         """Hand them on, all of them. Raises NotOnSpark for a body that does not use them up."""
         task, places = self._task, pc.min_max(rows.column("partition")).as_py()
+        if not 0 <= places["min"] <= places["max"] < self._stage.tasks:
+            what = f"partition {places['max']} of {', '.join(self._ends)}"
+            raise PartitionCountChanged(
+                f"partition that no task has: {what}: expected {self._stage.tasks} of them: "
+                "partitions cannot be added to topics with state: rescale it"
+            )
         assert places == {"min": self._partition, "max": self._partition}, f"rows of {places}"
         for topic in self._ends:
             if (part := rows.filter(pc.equal(rows.column("topic"), topic))).num_rows:
@@ -212,8 +220,8 @@ class Attempt:
         them for what it has seen.
         """
         size, end = part.num_rows, self._ends[topic]
-        inner = topic in self._stage.inner
-        offsets = range(end, end + size) if inner else part.column("offset").to_pylist()
+        numbered = topic in self._stage.inner or topic in self._work.numbered
+        offsets = range(end, end + size) if numbered else part.column("offset").to_pylist()
         self._ends[topic] = max(end, offsets[-1] + 1)
         self._known.add(topic)
         keys, values, times = (

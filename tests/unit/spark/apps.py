@@ -77,3 +77,15 @@ async def wait(stream: Stream[str]) -> None:
 
 
 waiter.topic("requests-log", value_type=str, value_serializer="raw")
+
+
+# What no order of stages has.
+
+fed_by_itself = App("fed-by-itself", topic_partitions=1)
+again = fed_by_itself.topic("again", value_type=str)
+
+
+@fed_by_itself.agent(again, name="echo")
+async def echo(stream: Stream[str]) -> None:
+    async for value in stream:
+        await again.send(value=value)

@@ -22,7 +22,7 @@ from streamsx.spark.rows import ROWS
 from streamsx.spark.task import TaskReport, Work, run_task
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.snapshot import Manifest, Part, StoreSnapshot, commit, newest
-from streamsx.state.snapshot_files import open_files
+from streamsx.state.snapshot_files import SnapshotFiles, open_files
 from streamsx.task.policy import Policy, Word
 from streamsx.testing import TestDriver
 
@@ -144,17 +144,21 @@ class Batches:
         )  # fmt: skip
 
     def stored(self) -> Stored:
-        """The bytes of every store, out of the newest snapshot's files."""
-        manifest = newest(self.files)
-        assert manifest is not None
-        found: Stored = {}
-        for name, store in manifest.stores.items():
-            for partition, part in store.partitions.items():
-                place = self.files, scratch_folder(self.scratch), name, partition
-                rows = SnapshotRows(*place, part.chain, manifest.number)
-                if entries := list(rows.scan(ROW, INDEX)):
-                    found[name, partition] = entries
-        return found
+        return stored(self.files, self.scratch)
+
+
+def stored(files: SnapshotFiles, scratch: str) -> Stored:
+    """The bytes of every store, out of the newest snapshot's files."""
+    manifest = newest(files)
+    assert manifest is not None
+    found: Stored = {}
+    for name, store in manifest.stores.items():
+        for partition, part in store.partitions.items():
+            place = files, scratch_folder(scratch), name, partition
+            rows = SnapshotRows(*place, part.chain, manifest.number)
+            if entries := list(rows.scan(ROW, INDEX)):
+                found[name, partition] = entries
+    return found
 
 
 def driven(app: App, records: Sequence[Fed], counts: Mapping[str, int], **more: Any) -> Stored:

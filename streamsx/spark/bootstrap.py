@@ -1,0 +1,189 @@
+"""State out of history: all that topics or files tell of the past, as one batch and one snapshot.
+
+    bootstrap(spark, "shop.app", "s3://b/shop", {"orders": "lake/orders/*.parquet"})
+
+A history is PATH of files (.parquet, .orc, .jsonl), `kafka` or `none`; every topic that the app
+reads from outside has one. Files have columns `key`, `value` and `timestamp`, and what there is of
+`topic`, `partition`, `offset` and `headers`. Without offsets, rows come in order of (timestamp,
+file, row), and the topic itself is read from its start afterwards. Not here: what is sent meanwhile
+(nobody waits for it), commits of offsets.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamsx.app.lookup import app_named
+from streamsx.errors import SettingError, UsageError
+from streamsx.spark.connector import PYTHON, frame
+from streamsx.spark.partitioner import partitions_of
+from streamsx.spark.plan import Stage
+from streamsx.spark.reading import RECORDS_DDL
+from streamsx.spark.runner import (
+    TAKEN,
+    Committed,
+    Pipeline,
+    counts_found,
+    options_of,
+    pipeline,
+    refuse_publishing,
+    told,
+)
+from streamsx.state.snapshot import numbers
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+KAFKA, NONE = "kafka", "none"
+FORMATS: Final = {".parquet": "parquet", ".orc": "orc", ".jsonl": "json", ".json": "json"}
+BYTES: Final = ("string", "binary")
+TIMES: Final = ("timestamp", "timestamp_ntz", "bigint", "int")
+WHOLE: Final = ("bigint", "int", "smallint", "tinyint")
+HEADERS: Final = "array<struct<key: string, value: binary>>"
+
+
+def bootstrap(
+    spark: "SparkSession", name: str, out: str, history: Mapping[str, str], *,
+    until_ms: int | None = None, partitions: Mapping[str, int] | None = None,
+    publish: bool = True, replace: bool = False, connector: str = PYTHON, **more: Any,
+) -> Committed:  # fmt: skip
+    """`until_ms`: records from there on are left out, and what follows them in their partition;
+    `partitions`: of topics that the brokers do not have; `replace`: what is there already; `more`:
+    of Pipeline. Raises NotOnSpark, UsageError and others, before anything is written.
+    """
+    refuse_publishing(publish)
+    app = app_named(name)
+    given = dict(partitions or {})
+    found = given if given and KAFKA not in history.values() else counts_found(name, app) or given
+    if wrong := {t: n for t, n in given.items() if found.get(t, n) != n}:
+        raise SettingError(f"partitions: {wrong}: the brokers have {found}: leave them out")
+    line = pipeline(spark, name, out, {**given, **found}, lambda _: None, **more)
+    refuse_histories(history, line.stages)
+    before = numbers(line.files)
+    if before and not replace:
+        raise UsageError(f"snapshots are there: {line.files.uri}: --replace, or another --out")
+    try:
+        frames, numbered = [], set[str]()
+        if topics := [topic for topic, spec in history.items() if spec == KAFKA]:
+            frames.append(of_kafka(line, topics, connector, until_ms))
+        for topic, spec in history.items():
+            if spec not in (KAFKA, NONE):
+                rows, has_offsets = of_files(line, topic, spec)
+                frames.append(rows if until_ms is None else cut(rows, until_ms, has_offsets))
+                numbered |= set() if has_offsets else {topic}
+        empty = spark.createDataFrame([], RECORDS_DDL + ", file string")
+        whole = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames, empty)
+        # What is there counts until it is replaced.
+        work = line.work(before[-1] + 1 if before else 0, None, numbered)
+        planned = connector == PYTHON and set(history.values()) <= {KAFKA, NONE}
+        return line.batch(
+            whole, work, by="bootstrap", planned=planned, before=before[-1] if before else None
+        )
+    except Exception as error:
+        raise told(error) from error
+
+
+def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
+    """Raises UsageError where one is missing, or is one too many."""
+    external = {topic for stage in made for topic in stage.external}
+    if missing := sorted(external - history.keys()):
+        raise UsageError(f"no history: {', '.join(missing)}: give --history TOPIC=PATH, or =none")
+    if more := sorted(history.keys() - external):
+        raise UsageError(
+            f"no history is read of {', '.join(more)}: what comes from outside is "
+            f"{', '.join(sorted(external))}: leave it out"
+        )
+    for topic, spec in history.items():
+        if spec not in (KAFKA, NONE) and PurePath(spec).suffix not in FORMATS:
+            raise UsageError(
+                f"history of {topic}: {spec!r}: write {KAFKA}, {NONE}, or files by their ending, "
+                f"such as lake/{topic}/*.parquet ({', '.join(FORMATS)})"
+            )
+
+
+def of_kafka(
+    line: Pipeline, topics: list[str], connector: str, until_ms: int | None
+) -> "DataFrame":
+    """From the first record on."""
+    together = [
+        kept for stage in line.stages if (kept := [t for t in stage.external if t in topics])
+    ]
+    options = options_of(line.name, line.app)
+    options |= {"subscribe": ",".join(topics), "tasks": json.dumps(together)}
+    rows = frame(line.spark, connector, options)
+    return rows if until_ms is None else cut(rows, until_ms, True)
+
+
+def cut(rows: "DataFrame", until_ms: int, has_offsets: bool) -> "DataFrame":
+    """A prefix of each partition: what comes behind has an offset above all that was taken."""
+    from pyspark.sql import functions as f
+
+    late = f.col("timestamp") >= until_ms
+    if not has_offsets:
+        return rows.where(~late)
+    ends = rows.where(late).groupBy("topic", "partition").agg(f.min("offset")).collect()
+    for topic, partition, end in ends:
+        here = (f.col("topic") == topic) & (f.col("partition") == partition)
+        rows = rows.where(~here | (f.col("offset") < end))
+    return rows
+
+
+def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
+    """As RECORDS, and whether they have offsets. Raises UsageError."""
+    from pyspark.sql import functions as f
+
+    reader = line.spark.read.option("mode", "FAILFAST")
+    rows = reader.format(FORMATS[PurePath(path).suffix]).load(path)
+    types = dict(rows.dtypes)
+    where = f"history of {topic}: {path}"
+
+    def column(name: str, *wanted: str) -> "Column":
+        if (kind := types.get(name)) not in wanted:
+            raise UsageError(
+                f"{where}: expected a column {name} of type {' or '.join(wanted)}, found {kind}"
+            )
+        return f.col(name)
+
+    def full(name: str, *wanted: str) -> "Column":
+        wrong = f.raise_error(f.lit(f"{where}: a row without {name}: all of them need one"))
+        return f.coalesce(column(name, *wanted), wrong)
+
+    key, value = (column(name, *BYTES).cast("binary") for name in ("key", "value"))
+    time = full("timestamp", *TIMES)
+    number = f.monotonically_increasing_id()
+    has = {name: name in types for name in ("topic", "partition", "offset", "headers")}
+    if has["topic"]:
+        rows = rows.where(f.col("topic") == topic)
+    block = f.format_string("%s %020d", "_metadata.file_path", "_metadata.file_block_start")
+    many = line.stages[0].counts[topic]
+    made = rows.select(
+        f.lit(topic).alias("topic"),
+        (full("partition", *WHOLE).cast("int") if has["partition"] else placed(many)(key, value))
+        .alias("partition"),
+        (full("offset", *WHOLE).cast("bigint") if has["offset"] else number).alias("offset"),
+        (f.unix_millis(time) if types["timestamp"].startswith("timestamp") else time.cast("bigint"))
+        .alias("timestamp"),
+        key.alias("key"),
+        value.alias("value"),
+        f.coalesce(f.col("headers") if has["headers"] else f.lit(None), f.array())
+        .cast(HEADERS).alias("headers"),
+        block.alias("file"),
+    )  # fmt: skip
+    assert made.columns[:-1] == list(TAKEN)
+    return made, has["offset"]
+
+
+def placed(partitions: int) -> Callable[..., "Column"]:
+    """By key, as producers do it; else by value, which is the same each time."""
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    def place(keys: pa.Array, values: pa.Array) -> pa.Array:
+        return pa.array(partitions_of(pc.coalesce(keys, values, b""), partitions))
+
+    made: Any = arrow_udf
+    return made(place, "int")  # type: ignore[no-any-return]

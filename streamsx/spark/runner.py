@@ -1,0 +1,475 @@
+"""An app on Spark, batch after batch: all of its stages, the sink, and the commit.
+
+A manifest is the commit, and the only truth: numbers count on from its own, and what Spark repeats
+is passed over. Spark's checkpoint says where the source goes on; it may be lost.
+
+    rows -> stage -> inner rows -> stage -> ... -> sink -> changelogs -> manifest
+
+State is exact whatever dies; what leaves through the sink is there at least once. Not here: what a
+task does, histories (`bootstrap`).
+"""
+
+import json
+import os
+import re
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+import streamsx
+from streamsx import errors
+from streamsx.app.app import App
+from streamsx.app.lookup import app_named
+from streamsx.clock import SystemClock
+from streamsx.engine import faults
+from streamsx.errors import (
+    IncompatibleStore,
+    NotFound,
+    NotSupported,
+    SettingError,
+    StateConflict,
+    StreamsxError,
+    UsageError,
+)
+from streamsx.kafka import admin
+from streamsx.kafka.admin import NewTopic
+from streamsx.spark.checkout import scratch_folder
+from streamsx.spark.connector import PYTHON, frame
+from streamsx.spark.plan import INNER, META, OUT, Stage, check, refuse, stages
+from streamsx.spark.rows import DDL
+from streamsx.spark.session import accept, is_local, probe
+from streamsx.spark.source import EARLIEST, LATEST, NAME, Asked
+from streamsx.spark.task import TASK_BYTES, TaskReport, Work, run_task
+from streamsx.state.snapshot import (
+    Manifest,
+    Part,
+    Position,
+    Query,
+    StoreSnapshot,
+    collect_garbage,
+    commit,
+    newest,
+)
+from streamsx.state.snapshot_files import SnapshotFiles, open_files
+from streamsx.task.policy import Policy, Word
+from streamsx.topology.partitions import partitioned
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+GARBAGE_EVERY: Final = 16
+RUNNING_NAME: Final = "running.json"
+LOOK_EVERY_S: Final = 1
+WORDS: Final = {EARLIEST: -2, LATEST: -1}
+TAKEN: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+SENT: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
+KAFKA, NOOP, PARQUET = "kafka", "noop", "parquet="
+OURS: Final = re.compile(r"streamsx\.errors\.(\w+): (.+)")
+SAID: Final = re.compile(r"\[[A-Z_.]+\] .+")
+
+Sink = Callable[["DataFrame"], object]
+Say = Callable[[str], object]
+
+
+class Committed(NamedTuple):
+    """A batch that counts."""
+
+    manifest: Manifest
+    reports: Sequence[TaskReport]
+
+    @property
+    def records(self) -> int:
+        return sum(report.records for report in self.reports)
+
+    @property
+    def outputs(self) -> int:
+        return sum(report.outputs for report in self.reports)
+
+
+# -- what all batches share
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """`name`: MODULE[:ATTR]; `run`: of this process; `say`: hears of each stage."""
+
+    spark: "SparkSession"
+    name: str
+    app: App
+    uri: str
+    stages: Sequence[Stage]
+    sink: Sink
+    task_bytes: int = TASK_BYTES
+    scratch: str | None = None
+    say: Say = bool
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def files(self) -> SnapshotFiles:
+        return open_files(self.uri)
+
+    def work(self, number: int, base: Manifest | None, numbered: Iterable[str] = ()) -> Work:
+        conf = self.app.conf
+        words = Word(conf.on_error), Word(conf.on_decode_error)
+        policy = Policy(*words, consecutive_failures_max=conf.consecutive_failures_max)
+        about = self.app.topology().signatures, self.stages[0].counts, self.uri, number, base
+        return Work(self.name, *about, policy, self.task_bytes, self.scratch, frozenset(numbered))
+
+    def batch(
+        self,
+        rows: "DataFrame",
+        work: Work,
+        *,
+        by: str,
+        query: Query | None = None,
+        planned: bool,
+        before: int | None,
+    ) -> Committed:
+        """Rows of all external topics, `planned` by task and in its order, or not. Raises what
+        `run_task` does; StateConflict, where the newest snapshot is not `before`.
+        """
+        from pyspark.sql import DataFrame
+        from pyspark.sql.functions import col
+
+        kept, reports, made = [], list[TaskReport](), list[DataFrame]()
+        try:
+            if sum(bool(stage.external) for stage in self.stages) > 1:
+                kept.append(rows.persist())  # else every stage reads everything
+            for stage in self.stages:
+                self.say(f"batch {work.number}: stage {stage.number} of {len(self.stages)}")
+                mine = rows.where(col("topic").isin([*stage.external]))
+                if stage.inner:
+                    inner = reduce(DataFrame.union, made).where(col("topic").isin([*stage.inner]))
+                    inner = inner.where(col("kind") == INNER)
+                    mine = mine.unionByName(inner.select(*TAKEN), allowMissingColumns=True)
+                if stage.inner or not planned:
+                    mine = ordered(mine, stage, work)
+                task = partial(attempt, work, stage.number)
+                made.append(mine.select(*TAKEN).mapInArrow(task, DDL).persist())
+                kept.append(made[-1])
+                told = made[-1].where(col("kind") == META).select("meta").collect()
+                reports += [TaskReport.from_json(row.meta) for row in told]
+            sent = reduce(DataFrame.union, made)
+            shared = frozenset[str]().union(*(stage.outputs for stage in self.stages))
+            leaves = (col("kind") == OUT) | (col("kind") == INNER) & col("topic").isin([*shared])
+            self.sink(sent.where(leaves).select(*SENT))
+            now = int(SystemClock().wall() * 1000)
+            about = self.app.conf.id, self.run, by, now, query
+            manifest = following(work, self.stages, reports, about)
+            faults.point("before_manifest")
+            commit(self.files, manifest, before=before)
+            faults.point("after_manifest")
+        finally:
+            for each in reversed(kept):
+                each.unpersist()  # the plan of a later batch may be equal
+        return Committed(manifest, reports)
+
+
+def attempt(work: Work, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The second one looks closer, at values too."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return run_task(work, stage, batches, checked=context.attemptNumber() > 0)
+
+
+def ordered(rows: "DataFrame", stage: Stage, work: Work) -> "DataFrame":
+    """A task's rows in one partition of Spark, in the order in which it takes them: that of
+    offsets, where Kafka has given them, else of time; topics by their running maximum of that.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    timed = f.col("topic").isin([*stage.inner, *work.numbered])
+    within: list[Column] = [f.when(timed, f.col("timestamp"))]
+    within += [f.col(name) for name in ("file", "offset") if name in rows.columns]
+    by, topics = within, stage.subtopology.topics
+    if len(topics) > 1:
+        held = work.base.positions if work.base else {}
+        highs = {t: {n: at.high for n, at in held.get(t, {}).items()} for t in topics}
+        before = f.from_json(f.lit(json.dumps(highs)), "map<string,map<string,bigint>>")
+        high = before[f.col("topic")][f.col("partition").cast("string")]
+        window = Window.partitionBy("topic", "partition").orderBy(*within)
+        running = f.max("timestamp").over(window.rowsBetween(Window.unboundedPreceding, 0))
+        rows = rows.withColumn("head", f.greatest(running, high))
+        by = [f.col("head"), f.col("topic"), *within]
+    return rows.repartitionById(stage.tasks, f.col("partition")).sortWithinPartitions(*by)
+
+
+def following(
+    work: Work,
+    made: Sequence[Stage],
+    reports: Iterable[TaskReport],
+    about: tuple[str, str, str, int, Query | None],
+) -> Manifest:
+    """The manifest after `work.base`. `about`: the app's id, the run, who makes it, when, the
+    query. What was written to no changelog is in none.
+    """
+    app, run, by, now, query = about
+    base = work.base
+    positions = {t: dict(each) for t, each in (base.positions if base else {}).items()}
+    stores = {}
+    for stage in made:
+        for node in stage.subtopology.stores:
+            held = base.stores.get(node.name) if base else None
+            parts = {n: Part() for n in range(stage.tasks)} | dict(held.partitions if held else {})
+            stores[node.name] = StoreSnapshot(node.layout(work.counts[node.changelog]), parts)
+    for report in reports:
+        for topic, position in report.positions.items():
+            # Numbers of our own are none of Kafka's: what goes on from here begins at its start.
+            at = position._replace(next=0) if topic in work.numbered else position
+            positions.setdefault(topic, {})[report.partition] = at
+        for name, chain in report.chains.items():
+            parts = {**stores[name].partitions, report.partition: Part(chain)}
+            stores[name] = stores[name]._replace(partitions=parts)
+    import pyspark
+
+    return Manifest(
+        app, str(list(work.signatures)), work.number, run, by, now,
+        versions={"streamsx": streamsx.__version__, "pyspark": pyspark.__version__},
+        query=query, partitions=dict(work.counts), positions=positions, stores=stores,
+    )  # fmt: skip
+
+
+def refuse_other(base: Manifest, app_id: str, made: Sequence[Stage], uri: str) -> None:
+    """Whether this app can go on from it. Raises IncompatibleStore."""
+    counts = made[0].counts
+    nodes = [node for stage in made for node in stage.subtopology.stores]
+    layouts = {node.name: node.layout(counts[node.changelog]) for node in nodes}
+    for what, expected, found in (
+        ("app", app_id, base.app),
+        ("partition count", counts, {t: base.partitions.get(t, n) for t, n in counts.items()}),
+        ("layout", layouts, {n: s.layout for n, s in base.stores.items() if n in layouts}),
+    ):
+        if expected != found:
+            raise IncompatibleStore(
+                f"snapshot of another {what}: {uri}: snapshot {base.number}: expected {expected}, "
+                f"found {found}: give the snapshot of this app as it is now"
+            )
+
+
+def told(error: Exception) -> Exception:
+    """What one of ours said on an executor, or what Spark says of files, without their traces."""
+    if isinstance(error, StreamsxError):
+        return error
+    if ours := OURS.findall(str(error)):
+        name, text = ours[-1]
+        return getattr(errors, name)(text)  # type: ignore[no-any-return]
+    said = SAID.findall(str(error))
+    return UsageError(f"spark: {said[-1]}") if said else error
+
+
+# -- what a run needs
+
+
+def options_of(name: str, app: App) -> dict[str, str]:
+    """Of our source, so that executors ask the brokers that the driver asks."""
+    return {"app": name, "kafka.bootstrap.servers": ",".join(app.conf.bootstrap)}
+
+
+def counts_found(name: str, app: App) -> dict[str, int]:
+    """Partitions of those of its topics that are there. Raises BrokerUnreachable."""
+    topics = [spec.name for spec in app.topology().topics]
+    ask = Asked(options_of(name, app)).ask
+    found = ask(lambda cluster: admin.partition_counts(cluster, topics))
+    return {topic: count for topic, count in found.items() if count}
+
+
+def pipeline(
+    spark: "SparkSession", name: str, uri: str, found: Mapping[str, int], sink: Sink, **more: Any
+) -> Pipeline:
+    """`found`: partition counts as they are. Raises NotOnSpark, and UsageError for a session."""
+    app = app_named(name)
+    refuse(app.conf.id, check(app, found))
+    accept(spark)
+    made = stages(app.topology(), found, app.conf.topic_partitions)
+    uri = uri if "://" in uri or uri.startswith("file:") else os.path.abspath(uri)
+    spark.conf.set("spark.sql.shuffle.partitions", str(max(stage.tasks for stage in made)))
+    if not is_local(spark.sparkContext.master or ""):
+        probe(spark, name, uri)
+    return Pipeline(spark, name, app, uri, made, sink, **more)
+
+
+def sink_of(word: str, options: Mapping[str, str]) -> Sink:
+    """Raises SettingError."""
+    if word == KAFKA:
+        return lambda rows: rows.write.format(NAME).options(**options).mode("append").save()
+    if word == NOOP:
+        return lambda _: None
+    if word.startswith(PARQUET):
+        return lambda rows: rows.write.mode("append").parquet(word.removeprefix(PARQUET))
+    raise SettingError(f"sink: {word!r}: write {KAFKA}, {NOOP} or {PARQUET}DIR")
+
+
+def refuse_publishing(asked: bool) -> None:
+    """Raises NotSupported."""
+    if asked:
+        raise NotSupported("changelogs cannot be written from Spark yet: give --no-publish")
+
+
+# -- the query
+
+
+class LiveQuery:
+    """A query under way: `query`, Spark's own."""
+
+    query: "StreamingQuery"
+
+    def __init__(
+        self, pipeline: Pipeline, base: Manifest | None, token: Query, keep: int,
+        heard: Callable[[Committed], object], *, planned: bool, every_s: float,
+    ) -> None:  # fmt: skip
+        self._pipeline, self._base, self._token, self._keep = pipeline, base, token, keep
+        self._heard, self._planned, self._every_s = heard, planned, every_s
+        self._turn = threading.Lock()
+        self._error: Exception | None = None
+        self._tell_running()
+
+    def hear(self, rows: "DataFrame", batch_id: int) -> None:
+        """As Spark calls it."""
+        if not self._turn.acquire(blocking=False):
+            raise InterruptedError("the query is being stopped")
+        try:
+            self._batch(rows, self._token.base + batch_id)
+        except Exception as error:
+            self._error = told(error)
+            raise
+        finally:
+            self._turn.release()
+
+    def _batch(self, rows: "DataFrame", number: int) -> None:
+        line, base = self._pipeline, self._base
+        last = -1 if base is None else base.number
+        if number <= last:
+            line.say(f"batch {number} is committed: skipped")
+            return
+        if number > last + 1:
+            raise StateConflict(
+                f"snapshots are gone: {line.files.uri}: the newest is {last}, the query goes on at "
+                f"{number}: begin with another --checkpoint, which goes back to {last}"
+            )
+        work = line.work(number, base)
+        done = line.batch(
+            rows, work, by="run", query=self._token, planned=self._planned,
+            before=base.number if base else None,
+        )  # fmt: skip
+        self._base = done.manifest
+        self._heard(done)
+        self._tell_running()
+        if number % GARBAGE_EVERY == 0:
+            collect_garbage(line.files, self._keep)
+
+    def _tell_running(self) -> None:
+        """Whoever takes over looks for it."""
+        self._tell_ended()
+        at = {"at_ms": int(SystemClock().wall() * 1000), "every_ms": int(self._every_s * 1000)}
+        who = {"run": self._pipeline.run, "host": socket.gethostname(), "pid": os.getpid()}
+        self._pipeline.files.create(RUNNING_NAME, json.dumps(who | at).encode())
+
+    def _tell_ended(self) -> None:
+        files = self._pipeline.files
+        if RUNNING_NAME in files.names(""):
+            files.delete(RUNNING_NAME)
+
+    def stop(self) -> None:
+        """When the batch that runs is over."""
+        with self._turn:
+            self.query.stop()
+
+    def wait(self, stop: threading.Event | None = None) -> None:
+        """Until it has ended, or `stop` is set. Raises what has ended it."""
+        from pyspark.errors import StreamingQueryException
+
+        try:
+            while not self.query.awaitTermination(LOOK_EVERY_S):
+                if stop is not None and stop.is_set():
+                    return self.stop()
+        except StreamingQueryException as error:
+            raise (self._error or told(error)) from error
+        finally:
+            self._tell_ended()
+
+
+def run(
+    spark: "SparkSession", name: str, state: str, *, every_s: float = 1.0,
+    available_now: bool = False, max_records: int | None = None, start: str = EARLIEST,
+    sink: str = KAFKA, connector: str = PYTHON, publish: bool = True,
+    checkpoint: str | None = None, keep: int = 10,
+    heard: Callable[[Committed], object] = bool, **more: Any,
+) -> LiveQuery:  # fmt: skip
+    """Begins a query, which goes on from the newest snapshot there; `more`: of Pipeline.
+
+    Raises NotOnSpark, IncompatibleStore, NotFound for a topic that it reads, and others, before
+    anything is written.
+    """
+    refuse_publishing(publish)
+    app = app_named(name)
+    options = options_of(name, app)
+    found = counts_found(name, app)
+    line = pipeline(spark, name, state, found, sink_of(sink, options), **more)
+    made, files = line.stages, line.files
+    external = [topic for stage in made for topic in stage.external]
+    if missing := sorted(set(external) - found.keys()):
+        raise NotFound(f"no such topic: {', '.join(missing)}: {app.conf.id} reads it: create it")
+    if base := newest(files):
+        refuse_other(base, app.conf.id, made, files.uri)
+        held = base.positions
+        start = json.dumps({
+            topic: {n: held.get(topic, {}).get(n, Position(0)).next or WORDS[EARLIEST]
+                    for n in range(made[0].counts[topic])}
+            for topic in external
+        })  # fmt: skip
+    if sink == KAFKA:
+        create_topics(app, options, found)
+    folder = checkpoint_folder(line.uri, checkpoint, line.scratch)
+    token = base.query if base else None
+    if token is None or not is_there(spark, f"{folder}/{token.token}"):
+        token = Query(uuid.uuid4().hex, base.number + 1 if base else 0)
+    options |= {
+        "subscribe": ",".join(external), "startingOffsets": start, "state": line.uri,
+        "tasks": json.dumps([stage.external for stage in made if stage.external]),
+        "maxOffsetsPerTrigger": str(max_records or 0),
+    }  # fmt: skip
+    if not max_records:
+        del options["maxOffsetsPerTrigger"]
+    live = LiveQuery(
+        line, base, token, keep, heard, planned=connector == PYTHON, every_s=every_s
+    )  # fmt: skip
+    writer = frame(spark, connector, options, stream=True).writeStream.foreachBatch(live.hear)
+    writer = writer.option("checkpointLocation", f"{folder}/{token.token}")
+    when: Any = (
+        {"availableNow": True} if available_now else {"processingTime": f"{every_s} seconds"}
+    )
+    live.query = writer.trigger(**when).start()
+    return live
+
+
+def create_topics(app: App, options: Mapping[str, str], found: Mapping[str, int]) -> None:
+    """Those that it sends to, and that are not there."""
+    layout = partitioned(
+        app.topology(), found, default=app.conf.topic_partitions,
+        declare=app.conf.topic_allow_declare,
+    )  # fmt: skip
+    new = [NewTopic(s.name, s.partitions or 0, s.replication, s.config) for s in layout.create]
+    Asked(options).ask(lambda cluster: admin.create_topics(cluster, new))
+
+
+def checkpoint_folder(uri: str, given: str | None, scratch: str | None) -> str:
+    """Where Spark keeps its own; it needs no jars for a folder of this machine."""
+    own = "://" not in uri or uri.startswith(("file:", "hdfs:"))
+    return given or (f"{uri}/checkpoint" if own else str(scratch_folder(scratch) / "checkpoint"))
+
+
+def is_there(spark: "SparkSession", folder: str) -> bool:
+    """As Spark sees it."""
+    jvm: Any = spark._jvm  # noqa: SLF001  # Python has no name for Hadoop's file systems
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))  # noqa: SLF001

@@ -1,0 +1,203 @@
+"""spark/bootstrap.py: state out of history is, byte for byte, what a TestDriver makes of it."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streamsx.errors import NotOnSpark, NotSupported, PartitionCountChanged, UsageError
+from streamsx.examples.shop_history import PastOrder, history, write
+from streamsx.kafka.batch import Builder
+from streamsx.model import TopicPartition
+from streamsx.spark.bootstrap import bootstrap
+from streamsx.spark.checkout import discard_all
+from streamsx.spark.reading import RECORDS
+from streamsx.state.snapshot import newest
+from streamsx.state.snapshot_files import open_files
+from streamsx.testing import Broker
+from tests.support.client import Client
+from tests.unit.spark.conftest import Fed, Stored, driven, fed, stored
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from streamsx.spark.runner import Committed
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+SHOP, WORDS = "streamsx.examples.shop", "streamsx.examples.wordcount"
+COUNTS = {"orders": 3, "shop-changes": 2}
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    yield
+    discard_all()
+
+
+class Boot:
+    """Bootstraps into one folder."""
+
+    def __init__(self, spark: "SparkSession", folder: Path) -> None:
+        self.spark, self.folder, self.uri = spark, folder, str(folder / "out")
+
+    def __call__(self, app: str, history: dict[str, str], **more: Any) -> "Committed":
+        more = {"publish": False, "scratch": str(self.folder), **more}
+        return bootstrap(self.spark, app, self.uri, history, **more)
+
+    def stored(self) -> Stored:
+        return stored(open_files(self.uri), str(self.folder))
+
+
+@pytest.fixture
+def boot(spark: "SparkSession", tmp_path: Path) -> Boot:
+    return Boot(spark, tmp_path)
+
+
+def shop_records() -> list[Fed]:
+    """As they arrived: some late, some cancelled."""
+    return as_fed(history(600, 40))
+
+
+def as_fed(rows: Iterable[PastOrder]) -> list[Fed]:
+    records = [fed("orders", 3, row.key, row.value or "", row.timestamp) for row in rows]
+    return [each if each.value else each._replace(value=None) for each in records]
+
+
+def with_offsets(records: list[Fed], folder: Path) -> None:
+    """A file for each topic, with the rows in another order."""
+    ends: dict[tuple[str, int], int] = {}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for each in records:
+        at = ends[each[:2]] = ends.get(each[:2], 9) + 1
+        headers = [{"key": k, "value": v} for k, v in each.headers]
+        row = {**each._asdict(), "offset": at, "headers": headers or None}
+        rows.setdefault(each.topic, []).append(row)
+    for topic, some in rows.items():
+        pq.write_table(pa.Table.from_pylist(some[::-1], RECORDS), folder / f"{topic}.parquet")
+
+
+def app_of(name: str) -> Any:
+    from streamsx.app.lookup import app_named
+
+    return app_named(name)
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_a_shop_out_of_files_in_the_order_of_time(boot: Boot, tmp_path: Path, form: str) -> None:
+    rows = sorted(history(600, 40), key=lambda row: row.timestamp)  # stable, as a file is
+    write(tmp_path / "orders", history(600, 40), form, 250)
+    done = boot(SHOP, {"orders": f"{tmp_path}/orders/*.{form}"}, partitions=COUNTS)
+    assert done.manifest.positions["orders"][0].next == 0
+    assert boot.stored() == driven(app_of(SHOP), as_fed(rows), COUNTS)
+    assert {name for name, _ in boot.stored()} == {"standing", "customers", "sold"}
+
+
+def test_files_with_offsets_are_taken_in_their_order_and_end_at_until(
+    boot: Boot, tmp_path: Path
+) -> None:
+    records = shop_records()
+    with_offsets(records, tmp_path)
+    until = sorted(each.timestamp for each in records)[400]
+    taken: list[Fed] = []
+    over: set[int] = set()
+    for each in records:
+        over |= {each.partition} if each.timestamp >= until else set()
+        taken += [] if each.partition in over else [each]
+    orders = {"orders": f"{tmp_path}/orders.parquet"}
+    done = boot(SHOP, orders, partitions=COUNTS, until_ms=until)
+    assert boot.stored() == driven(app_of(SHOP), taken, COUNTS)
+    in_first = sum(each.partition == 0 for each in taken)
+    assert done.manifest.positions["orders"][0].next == 10 + in_first
+    with pytest.raises(UsageError, match=r"snapshots are there: .*--replace"):
+        boot(SHOP, orders, partitions=COUNTS)
+    again = boot(SHOP, orders, partitions=COUNTS, replace=True)
+    assert again.manifest.number == 1
+    assert boot.stored() == driven(app_of(SHOP), records, COUNTS)
+
+
+def test_a_topic_is_read_to_its_end_in_its_own_order(boot: Boot) -> None:
+    app = app_of(WORDS)
+    lines = [Fed("wordcount-lines", n % 2, 100 - n, None, b"a b%d a" % (n % 7)) for n in range(60)]
+    with Broker(topics={"wordcount-lines": 2, "wordcount-words": 3}) as broker:
+        client = Client(broker.bootstrap)
+        for number in range(2):
+            builder = Builder(1 << 20)
+            for each in lines[number::2]:
+                builder.append(each.timestamp, each.key, each.value, [])
+            client.send_raw(TopicPartition("wordcount-lines", number), builder.close())
+        client.close()
+        app.override(bootstrap=broker.bootstrap)
+        done = boot(WORDS, {"wordcount-lines": "kafka"})
+    assert done.manifest.partitions["wordcount-words"] == 3
+    assert done.manifest.positions["wordcount-lines"][1].next == 30
+    assert boot.stored() == driven(app, lines, {"wordcount-lines": 2, "wordcount-words": 3})
+
+
+def test_two_topics_of_one_task_meet_in_the_order_of_time(boot: Boot, tmp_path: Path) -> None:
+    paired, sides = "tests.unit.spark.apps:paired", ("lefts", "rights")
+    records = [
+        Fed(sides[n * 7 % 5 < 2], n % 2, n * 37 % 100, None, b"abcdef"[n % 6 : n % 6 + 1],
+            (("from", b"%d" % n),) * (n % 3 == 0))
+        for n in range(120)
+    ]  # fmt: skip
+    with_offsets(records, tmp_path)
+    paths = {side: f"{tmp_path}/{side}.parquet" for side in sides}
+    boot(paired, paths, partitions=dict.fromkeys(sides, 2))
+    assert boot.stored() == driven(app_of(paired), records, dict.fromkeys(sides, 2))
+
+
+GOOD = {"key": "k", "value": "v", "timestamp": 1}
+BAD: dict[str, tuple[dict[str, Any] | str, str]] = {
+    "no timestamp": ({"key": "k", "value": "v"}, "a column timestamp of type .*, found None"),
+    "no value": ({"key": "k", "timestamp": 1}, "a column value of type .*, found None"),
+    "a value with parts": ({**GOOD, "value": {"a": 1}}, "found struct<a:bigint>"),
+    "a row without timestamp": ({**GOOD, "timestamp": None}, "a row without timestamp"),
+    "a partition too many": ({**GOOD, "partition": 3}, "partition 3 of orders: expected 3"),
+    "torn": ('{"key": "k", "va', "MALFORMED"),
+    "gone": ("", "PATH_NOT_FOUND"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_rows_are_refused_before_anything_is_written(
+    boot: Boot, tmp_path: Path, bad: str
+) -> None:
+    row, what = BAD[bad]
+    text = row if isinstance(row, str) else json.dumps(row)
+    if text:
+        good = json.dumps({**GOOD, "partition": 0} if "partition" in row else GOOD)
+        lines = [text] if bad.startswith(("no ", "a value")) else [good, text]
+        (tmp_path / "bad.jsonl").write_text("\n".join(lines))
+    with pytest.raises((UsageError, PartitionCountChanged), match=what):
+        boot(SHOP, {"orders": f"{tmp_path}/bad.jsonl"}, partitions=COUNTS)
+    assert newest(open_files(boot.uri)) is None
+
+
+@pytest.mark.parametrize(
+    ("app", "history", "more", "what"),
+    [
+        (SHOP, {}, {}, "no history: orders: give"),
+        (SHOP, {"orders": "none", "shop-changes": "x.orc"}, {}, "no history is read of shop-chan"),
+        (SHOP, {"orders": "lake/orders"}, {}, "write kafka, none, or files by their ending"),
+        (SHOP, {"orders": "none"}, {"publish": True}, "--no-publish"),
+        ("tests.unit.spark.apps:fed_by_itself", {}, {}, "feeds itself"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_read(
+    boot: Boot, app: str, history: dict[str, str], more: dict[str, Any], what: str
+) -> None:
+    with pytest.raises((UsageError, NotOnSpark, NotSupported), match=what):
+        boot(app, history, partitions=COUNTS, **more)
+    assert not Path(boot.uri).exists()
+
+
+def test_nothing_of_the_past_is_a_snapshot_too(boot: Boot) -> None:
+    done = boot(SHOP, {"orders": "none"}, partitions=COUNTS)
+    assert boot.stored() == {}
+    assert {n: len(store.partitions) for n, store in done.manifest.stores.items()} == {
+        "standing": 3, "customers": 2, "sold": 8,
+    }  # fmt: skip
