@@ -20,20 +20,12 @@ import pyarrow.compute as pc
 
 from streamsx.app.lookup import app_named
 from streamsx.errors import SettingError, UsageError
+from streamsx.spark import runner
 from streamsx.spark.connector import PYTHON, frame
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.plan import Stage
 from streamsx.spark.reading import RECORDS_DDL
-from streamsx.spark.runner import (
-    TAKEN,
-    Committed,
-    Pipeline,
-    counts_found,
-    options_of,
-    pipeline,
-    refuse_publishing,
-    told,
-)
+from streamsx.spark.runner import Committed, Pipeline
 from streamsx.state.snapshot import numbers
 
 if TYPE_CHECKING:
@@ -56,13 +48,17 @@ def bootstrap(
     `partitions`: of topics that the brokers do not have; `replace`: what is there already; `more`:
     of Pipeline. Raises NotOnSpark, UsageError and others, before anything is written.
     """
-    refuse_publishing(publish)
+    runner.refuse_publishing(publish)
     app = app_named(name)
     given = dict(partitions or {})
-    found = given if given and KAFKA not in history.values() else counts_found(name, app) or given
+    found = (
+        given
+        if given and KAFKA not in history.values()
+        else runner.counts_found(name, app) or given
+    )
     if wrong := {t: n for t, n in given.items() if found.get(t, n) != n}:
         raise SettingError(f"partitions: {wrong}: the brokers have {found}: leave them out")
-    line = pipeline(spark, name, out, {**given, **found}, lambda _: None, **more)
+    line = runner.pipeline(spark, name, out, {**given, **found}, lambda _: None, **more)
     refuse_histories(history, line.stages)
     before = numbers(line.files)
     if before and not replace:
@@ -81,11 +77,9 @@ def bootstrap(
         # What is there counts until it is replaced.
         work = line.work(before[-1] + 1 if before else 0, None, numbered)
         planned = connector == PYTHON and set(history.values()) <= {KAFKA, NONE}
-        return line.batch(
-            whole, work, by="bootstrap", planned=planned, before=before[-1] if before else None
-        )
+        return line.batch(whole, work, by="bootstrap", planned=planned)
     except Exception as error:
-        raise told(error) from error
+        raise runner.told(error) from error
 
 
 def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
@@ -113,7 +107,7 @@ def of_kafka(
     together = [
         kept for stage in line.stages if (kept := [t for t in stage.external if t in topics])
     ]
-    options = options_of(line.name, line.app)
+    options = runner.options_of(line.name, line.app)
     options |= {"subscribe": ",".join(topics), "tasks": json.dumps(together)}
     rows = frame(line.spark, connector, options)
     return rows if until_ms is None else cut(rows, until_ms, True)
@@ -174,7 +168,7 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
         .cast(HEADERS).alias("headers"),
         block.alias("file"),
     )  # fmt: skip
-    assert made.columns[:-1] == list(TAKEN)
+    assert made.columns[:-1] == list(runner.TAKEN)
     return made, has["offset"]
 
 

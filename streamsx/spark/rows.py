@@ -14,9 +14,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from streamsx.kafka.batch import NO_HEADERS
-from streamsx.kafka.partitioner import check_place, partition_of
+from streamsx.kafka.partitioner import check_place
 from streamsx.lifecycle.produce import OutPartition
 from streamsx.model import RECORD_BYTES_MAX, Headers, TopicPartition
+from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.plan import META, Stage
 from streamsx.task.stream import Outbox, Send, SendRows
 
@@ -89,7 +90,8 @@ class ArrowOutbox(Outbox):
                 size = len(piece)
                 found = self._partitions(topic, keys) if partition is None else [partition] * size
                 columns = (
-                    [kind] * size, [topic] * size, found, offsets, times, keys, values, headers,
+                    [kind] * size, [topic] * size, found, offsets, times, keys, values,
+                    [each or () for each in headers],  # null ones are slow in Java, see RECORDS
                     [None] * size,
                 )  # fmt: skip
                 yield batch_of(columns)
@@ -97,8 +99,10 @@ class ArrowOutbox(Outbox):
 
     def _partitions(self, topic: str, keys: Sequence[bytes | None]) -> list[int]:
         """A record without a key stays where its writer is, as far as there are partitions."""
-        many = self._stage.counts[topic]
-        return [self._partition % many if key is None else partition_of(key, many) for key in keys]
+        many, column = self._stage.counts[topic], pa.array(keys, pa.binary())
+        found = partitions_of(column.fill_null(b""), many)
+        found[column.is_null().to_numpy(zero_copy_only=False)] = self._partition % many
+        return found.tolist()  # type: ignore[no-any-return]
 
 
 def _nobody(_: OutPartition) -> None:

@@ -28,15 +28,6 @@ from streamsx.app.app import App
 from streamsx.app.lookup import app_named
 from streamsx.clock import SystemClock
 from streamsx.engine import faults
-from streamsx.errors import (
-    IncompatibleStore,
-    NotFound,
-    NotSupported,
-    SettingError,
-    StateConflict,
-    StreamsxError,
-    UsageError,
-)
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.spark.checkout import scratch_folder
@@ -46,16 +37,8 @@ from streamsx.spark.rows import DDL
 from streamsx.spark.session import accept, is_local, probe
 from streamsx.spark.source import EARLIEST, LATEST, NAME, Asked
 from streamsx.spark.task import TASK_BYTES, TaskReport, Work, run_task
-from streamsx.state.snapshot import (
-    Manifest,
-    Part,
-    Position,
-    Query,
-    StoreSnapshot,
-    collect_garbage,
-    commit,
-    newest,
-)
+from streamsx.state import snapshot
+from streamsx.state.snapshot import Manifest, Part, Position, Query, StoreSnapshot
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.partitions import partitioned
@@ -72,10 +55,11 @@ TAKEN: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "he
 SENT: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
 KAFKA, NOOP, PARQUET = "kafka", "noop", "parquet="
 OURS: Final = re.compile(r"streamsx\.errors\.(\w+): (.+)")
-SAID: Final = re.compile(r"\[[A-Z_.]+\] .+")
+FILES: Final = "PATH_NOT|USER_RAISED|MALFORMED|FAILED_READ|CANNOT_READ|UNABLE_TO_INFER"
+SAID: Final = re.compile(rf"\[(?:{FILES})[\w.]*\] .+")
+"""What Spark says of files, and of rows that are refused."""
 
-Sink = Callable[["DataFrame"], object]
-Say = Callable[[str], object]
+Output = Callable[["DataFrame"], object]
 
 
 class Committed(NamedTuple):
@@ -105,10 +89,10 @@ class Pipeline:
     app: App
     uri: str
     stages: Sequence[Stage]
-    sink: Sink
+    sink: Output
     task_bytes: int = TASK_BYTES
     scratch: str | None = None
-    say: Say = bool
+    say: Callable[[str], object] = bool
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -123,17 +107,10 @@ class Pipeline:
         return Work(self.name, *about, policy, self.task_bytes, self.scratch, frozenset(numbered))
 
     def batch(
-        self,
-        rows: "DataFrame",
-        work: Work,
-        *,
-        by: str,
-        query: Query | None = None,
-        planned: bool,
-        before: int | None,
+        self, rows: "DataFrame", work: Work, *, by: str, planned: bool, query: Query | None = None
     ) -> Committed:
         """Rows of all external topics, `planned` by task and in its order, or not. Raises what
-        `run_task` does; StateConflict, where the newest snapshot is not `before`.
+        `run_task` does; StateConflict, where the newest snapshot is not the one before.
         """
         from pyspark.sql import DataFrame
         from pyspark.sql.functions import col
@@ -143,7 +120,10 @@ class Pipeline:
             if sum(bool(stage.external) for stage in self.stages) > 1:
                 kept.append(rows.persist())  # else every stage reads everything
             for stage in self.stages:
-                self.say(f"batch {work.number}: stage {stage.number} of {len(self.stages)}")
+                topics = ", ".join(stage.subtopology.topics)
+                self.say(
+                    f"batch {work.number}: stage {stage.number}: {stage.tasks} tasks: {topics}"
+                )
                 mine = rows.where(col("topic").isin([*stage.external]))
                 if stage.inner:
                     inner = reduce(DataFrame.union, made).where(col("topic").isin([*stage.inner]))
@@ -162,9 +142,9 @@ class Pipeline:
             self.sink(sent.where(leaves).select(*SENT))
             now = int(SystemClock().wall() * 1000)
             about = self.app.conf.id, self.run, by, now, query
-            manifest = following(work, self.stages, reports, about)
+            manifest = following(work, self.stages, reports, about, {})
             faults.point("before_manifest")
-            commit(self.files, manifest, before=before)
+            snapshot.commit(self.files, manifest, before=work.number - 1 if work.number else None)
             faults.point("after_manifest")
         finally:
             for each in reversed(kept):
@@ -209,18 +189,20 @@ def following(
     made: Sequence[Stage],
     reports: Iterable[TaskReport],
     about: tuple[str, str, str, int, Query | None],
+    published: Mapping[str, Mapping[int, int]],
 ) -> Manifest:
     """The manifest after `work.base`. `about`: the app's id, the run, who makes it, when, the
-    query. What was written to no changelog is in none.
+    query; `published`: the ends of what was written, by changelog and partition.
     """
     app, run, by, now, query = about
-    base = work.base
+    base, changelogs = work.base, dict[str, str]()
     positions = {t: dict(each) for t, each in (base.positions if base else {}).items()}
     stores = {}
     for stage in made:
         for node in stage.subtopology.stores:
             held = base.stores.get(node.name) if base else None
             parts = {n: Part() for n in range(stage.tasks)} | dict(held.partitions if held else {})
+            changelogs[node.name] = node.changelog
             stores[node.name] = StoreSnapshot(node.layout(work.counts[node.changelog]), parts)
     for report in reports:
         for topic, position in report.positions.items():
@@ -228,7 +210,11 @@ def following(
             at = position._replace(next=0) if topic in work.numbered else position
             positions.setdefault(topic, {})[report.partition] = at
         for name, chain in report.chains.items():
-            parts = {**stores[name].partitions, report.partition: Part(chain)}
+            before = stores[name].partitions[report.partition]
+            # Rows that were left out once are not in its changelog now.
+            whole = not before.chain or before.changelog_next is not None
+            end = published.get(changelogs[name], {}).get(report.partition) if whole else None
+            parts = {**stores[name].partitions, report.partition: Part(chain, end)}
             stores[name] = stores[name]._replace(partitions=parts)
     import pyspark
 
@@ -250,7 +236,7 @@ def refuse_other(base: Manifest, app_id: str, made: Sequence[Stage], uri: str) -
         ("layout", layouts, {n: s.layout for n, s in base.stores.items() if n in layouts}),
     ):
         if expected != found:
-            raise IncompatibleStore(
+            raise errors.IncompatibleStore(
                 f"snapshot of another {what}: {uri}: snapshot {base.number}: expected {expected}, "
                 f"found {found}: give the snapshot of this app as it is now"
             )
@@ -258,13 +244,13 @@ def refuse_other(base: Manifest, app_id: str, made: Sequence[Stage], uri: str) -
 
 def told(error: Exception) -> Exception:
     """What one of ours said on an executor, or what Spark says of files, without their traces."""
-    if isinstance(error, StreamsxError):
+    if isinstance(error, errors.StreamsxError):
         return error
     if ours := OURS.findall(str(error)):
         name, text = ours[-1]
         return getattr(errors, name)(text)  # type: ignore[no-any-return]
     said = SAID.findall(str(error))
-    return UsageError(f"spark: {said[-1]}") if said else error
+    return errors.UsageError(f"spark: {said[-1]}") if said else error
 
 
 # -- what a run needs
@@ -284,7 +270,7 @@ def counts_found(name: str, app: App) -> dict[str, int]:
 
 
 def pipeline(
-    spark: "SparkSession", name: str, uri: str, found: Mapping[str, int], sink: Sink, **more: Any
+    spark: "SparkSession", name: str, uri: str, found: Mapping[str, int], sink: Output, **more: Any
 ) -> Pipeline:
     """`found`: partition counts as they are. Raises NotOnSpark, and UsageError for a session."""
     app = app_named(name)
@@ -298,7 +284,7 @@ def pipeline(
     return Pipeline(spark, name, app, uri, made, sink, **more)
 
 
-def sink_of(word: str, options: Mapping[str, str]) -> Sink:
+def sink_of(word: str, options: Mapping[str, str]) -> Output:
     """Raises SettingError."""
     if word == KAFKA:
         return lambda rows: rows.write.format(NAME).options(**options).mode("append").save()
@@ -306,13 +292,13 @@ def sink_of(word: str, options: Mapping[str, str]) -> Sink:
         return lambda _: None
     if word.startswith(PARQUET):
         return lambda rows: rows.write.mode("append").parquet(word.removeprefix(PARQUET))
-    raise SettingError(f"sink: {word!r}: write {KAFKA}, {NOOP} or {PARQUET}DIR")
+    raise errors.SettingError(f"sink: {word!r}: write {KAFKA}, {NOOP} or {PARQUET}DIR")
 
 
 def refuse_publishing(asked: bool) -> None:
     """Raises NotSupported."""
     if asked:
-        raise NotSupported("changelogs cannot be written from Spark yet: give --no-publish")
+        raise errors.NotSupported("changelogs cannot be written from Spark yet: give --no-publish")
 
 
 # -- the query
@@ -352,20 +338,17 @@ class LiveQuery:
             line.say(f"batch {number} is committed: skipped")
             return
         if number > last + 1:
-            raise StateConflict(
+            raise errors.StateConflict(
                 f"snapshots are gone: {line.files.uri}: the newest is {last}, the query goes on at "
                 f"{number}: begin with another --checkpoint, which goes back to {last}"
             )
         work = line.work(number, base)
-        done = line.batch(
-            rows, work, by="run", query=self._token, planned=self._planned,
-            before=base.number if base else None,
-        )  # fmt: skip
+        done = line.batch(rows, work, by="run", planned=self._planned, query=self._token)
         self._base = done.manifest
         self._heard(done)
         self._tell_running()
         if number % GARBAGE_EVERY == 0:
-            collect_garbage(line.files, self._keep)
+            snapshot.collect_garbage(line.files, self._keep)
 
     def _tell_running(self) -> None:
         """Whoever takes over looks for it."""
@@ -418,8 +401,10 @@ def run(
     made, files = line.stages, line.files
     external = [topic for stage in made for topic in stage.external]
     if missing := sorted(set(external) - found.keys()):
-        raise NotFound(f"no such topic: {', '.join(missing)}: {app.conf.id} reads it: create it")
-    if base := newest(files):
+        raise errors.NotFound(
+            f"no such topic: {', '.join(missing)}: {app.conf.id} reads it: create it"
+        )
+    if base := snapshot.newest(files):
         refuse_other(base, app.conf.id, made, files.uri)
         held = base.positions
         start = json.dumps({
@@ -433,13 +418,11 @@ def run(
     token = base.query if base else None
     if token is None or not is_there(spark, f"{folder}/{token.token}"):
         token = Query(uuid.uuid4().hex, base.number + 1 if base else 0)
+    options |= {"maxOffsetsPerTrigger": str(max_records)} if max_records else {}
     options |= {
         "subscribe": ",".join(external), "startingOffsets": start, "state": line.uri,
         "tasks": json.dumps([stage.external for stage in made if stage.external]),
-        "maxOffsetsPerTrigger": str(max_records or 0),
     }  # fmt: skip
-    if not max_records:
-        del options["maxOffsetsPerTrigger"]
     live = LiveQuery(
         line, base, token, keep, heard, planned=connector == PYTHON, every_s=every_s
     )  # fmt: skip

@@ -228,7 +228,7 @@ class Attempt:
             part.column(name).to_pylist() for name in ("key", "value", "timestamp")
         )
         headers = part.column("headers")
-        told = None if headers.null_count == size else list(map(_headers, headers.to_pylist()))
+        told = list(map(_headers, headers.to_pylist())) if len(headers.flatten()) else None
         return Batch(topic, self._partition, keys, values, times, offsets, told, offsets[-1] + 1)
 
     def commit(self) -> Iterator[pa.RecordBatch]:

@@ -177,6 +177,18 @@ def test_bad_rows_are_refused_before_anything_is_written(
     assert newest(open_files(boot.uri)) is None
 
 
+def test_a_torn_file_is_named(boot: Boot, tmp_path: Path) -> None:
+    with_offsets(shop_records(), tmp_path)
+    whole = (path := tmp_path / "orders.parquet").read_bytes()
+    path.write_bytes(whole[:200] + bytes(200) + whole[400:])
+    with pytest.raises(UsageError, match=r"spark: .*orders\.parquet"):
+        boot(SHOP, {"orders": str(path)}, partitions=COUNTS)
+    path.write_bytes(whole[:-9])
+    with pytest.raises(UsageError, match=r"spark: .*orders\.parquet"):
+        boot(SHOP, {"orders": str(path)}, partitions=COUNTS)
+    assert newest(open_files(boot.uri)) is None
+
+
 @pytest.mark.parametrize(
     ("app", "history", "more", "what"),
     [

@@ -19,9 +19,10 @@ from streamsx.kafka.partitioner import partition_of
 from streamsx.spark.checkout import SnapshotRows, discard_all, scratch_folder
 from streamsx.spark.plan import INNER, META, Stage, stages
 from streamsx.spark.rows import ROWS
+from streamsx.spark.runner import following
 from streamsx.spark.task import TaskReport, Work, run_task
 from streamsx.state.api import INDEX, ROW
-from streamsx.state.snapshot import Manifest, Part, StoreSnapshot, commit, newest
+from streamsx.state.snapshot import Manifest, commit, newest
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 from streamsx.task.policy import Policy, Word
 from streamsx.testing import TestDriver
@@ -61,6 +62,8 @@ class Batches:
         self.reports: list[TaskReport] = []
         self.more: dict[str, Any] = {}
         """Fields of the next batch's work."""
+        self.published: dict[str, dict[int, int]] = {}
+        """Ends in changelogs, which the next batch says."""
         self.chunk = 10_000
         self.offsets: defaultdict[tuple[str, int], int] = defaultdict(int)
 
@@ -121,27 +124,8 @@ class Batches:
         return [row for *_, row in sorted(heads, key=lambda head: head[:3])]
 
     def following(self, work: Work, reports: Sequence[TaskReport]) -> Manifest:
-        base = work.base
-        positions = {t: dict(each) for t, each in base.positions.items()} if base else {}
-        layouts = {
-            node.name: node.layout(work.counts[node.changelog])
-            for stage in self.stages
-            for node in stage.subtopology.stores
-        }
-        stores = {name: StoreSnapshot(layout, {}) for name, layout in layouts.items()}
-        for name, held in base.stores.items() if base else ():
-            stores[name] = StoreSnapshot(held.layout, dict(held.partitions))
-        for report in reports:
-            for topic, position in report.positions.items():
-                positions.setdefault(topic, {})[report.partition] = position
-            for name, chain in report.chains.items():
-                parts = {**stores[name].partitions, report.partition: Part(chain)}
-                stores[name] = stores[name]._replace(partitions=parts)
-        return Manifest(
-            self.app.conf.id, str(work.signatures), work.number, "run", "run",
-            int(time.monotonic() * 1000), partitions=dict(work.counts), positions=positions,
-            stores=stores,
-        )  # fmt: skip
+        about = self.app.conf.id, "run", "run", int(time.monotonic() * 1000), None
+        return following(work, self.stages, reports, about, self.published)
 
     def stored(self) -> Stored:
         return stored(self.files, self.scratch)

@@ -47,9 +47,10 @@ def test_help_is_a_line_for_each_command_and_imports_nothing_heavy() -> None:
     done = python("-c", LOADED.format(["spark", "--help"]))
     assert "\n  events      Turn event logs of workers into tables and plots" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
-    done = python("-c", LOADED.format(["spark", "events", "--help"]))
-    assert "--out DIR" in done.stdout
-    assert done.stdout.splitlines()[-1] == "[]"
+    for name in ("events", "bootstrap"):
+        done = python("-c", LOADED.format(["spark", name, "--help"]))
+        assert "--out " in done.stdout
+        assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,11 @@ def test_help_is_a_line_for_each_command_and_imports_nothing_heavy() -> None:
         ([], "usage: streamsx spark COMMAND ..."),
         (["event"], "error: no such command: spark event: did you mean events?"),
         (["zzz"], "error: no such command: spark zzz: there are "),
+        (["bootstrap", "a", "--out", "o", "--history", "a"], "error: argument --history: 'a': wri"),
+        (["bootstrap", "a", "--out", "o", "--partitions", "a=0"], "error: argument --partitions: "),
+        (["bootstrap", "a", "--out", "o", "--until", "noon"], "error: argument --until: 'noon': w"),
+        (["run", "a", "--state", "s", "--max-records", "0"], "error: argument --max-records: "),
+        (["run", "nowhere", "--state", "s"], "error: no such module: nowhere"),
         (["events", "x", "--out", "o", "--conf", "a=b"], "error: argument --conf: 'a=b': write sp"),
     ],
 )

@@ -1,0 +1,276 @@
+"""spark/runner.py: state is exact, whoever dies and whatever is repeated or lost."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamsx.app.lookup import app_named
+from streamsx.errors import IncompatibleStore, NotFound, NotSupported, StateConflict
+from streamsx.kafka.partitioner import partition_of
+from streamsx.model import TopicPartition
+from streamsx.spark.checkout import discard_all
+from streamsx.spark.runner import RUNNING_NAME, Committed, run
+from streamsx.state.snapshot import commit, newest, numbers
+from streamsx.state.snapshot_files import open_files
+from streamsx.testing import Broker
+from tests.support.client import Client
+from tests.unit.spark.conftest import Fed, Stored, driven, stored
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
+APP = "tests.spark.apps:frail"
+COUNTS = {"words": 2}
+
+
+class Feed:
+    """The app `frail`, what it was fed, and its state. `heard`: of each batch."""
+
+    def __init__(self, spark: "SparkSession", broker: Broker, folder: Path) -> None:
+        self.spark, self.broker, self.folder = spark, broker, folder
+        self.uri, self.app = str(folder / "state"), app_named(APP)
+        self.app.override(bootstrap=broker.bootstrap)
+        self.client = Client(broker.bootstrap)
+        self.files = open_files(self.uri)
+        self.fed: list[Fed] = []
+        self.heard: list[Committed] = []
+        self.said: list[str] = []
+
+    def feed(self, *words: str) -> None:
+        for word in words:
+            key = word.encode()
+            place = partition_of(key, 2)
+            self.client.send(TopicPartition("words", place), [(key, key)])
+            self.fed.append(Fed("words", place, 0, key, key))
+
+    def run(self, **more: Any) -> None:
+        """All that is there."""
+        about = {"sink": "noop", "publish": False, "scratch": str(self.folder), **more}
+        how = {"heard": self.heard.append, "say": self.said.append, "available_now": True}
+        run(self.spark, APP, self.uri, **{**how, **about}).wait()
+
+    def stored(self) -> Stored:
+        return stored(self.files, str(self.folder))
+
+    def truth(self) -> Stored:
+        return driven(self.app, self.fed, COUNTS)
+
+
+@pytest.fixture
+def feed(spark: "SparkSession", tmp_path: Path) -> Iterator[Feed]:
+    with Broker(topics=COUNTS) as broker:
+        made = Feed(spark, broker, tmp_path)
+        yield made
+        made.client.close()
+    discard_all()
+
+
+def some(start: int, count: int = 40) -> list[str]:
+    return [f"w{n * n % 17}" for n in range(start, start + count)]
+
+
+def test_batches_go_on_from_each_other_and_without_their_checkpoint(feed: Feed) -> None:
+    feed.feed(*some(0))
+    feed.run(max_records=15, sink="kafka")
+    assert [done.manifest.number for done in feed.heard] == [0, 1, 2]
+    assert [done.records for done in feed.heard] == [15, 15, 10]
+    assert feed.client.partitions("told") == 2
+    sent = [r.value for n in range(2) for r in feed.client.read(TopicPartition("told", n), 0)]
+    assert len(sent) == 40
+    feed.feed(*some(40))
+    feed.run()
+    tokens = {done.manifest.query for done in feed.heard}
+    assert len(tokens) == 1
+    shutil.rmtree(f"{feed.uri}/checkpoint")
+    feed.feed(*some(80))
+    feed.run()
+    assert feed.heard[-1].manifest.number == 4
+    assert feed.heard[-1].manifest.query not in tokens
+    assert feed.stored() == feed.truth()
+    assert RUNNING_NAME not in os.listdir(feed.uri)
+
+
+def test_an_attempt_that_is_killed_after_it_applied_records_leaves_no_trace(feed: Feed) -> None:
+    feed.feed(*some(0), "die", *some(40), "die")
+    feed.run()
+    assert sum(done.records for done in feed.heard) == len(feed.fed)
+    assert feed.stored() == feed.truth()
+
+
+def test_a_snapshot_that_is_lost_is_not_jumped_over(feed: Feed) -> None:
+    feed.feed(*some(0))
+    feed.run(max_records=20)
+    feed.files.delete("manifests/000000000001.json")
+    feed.feed(*some(40))
+    with pytest.raises(StateConflict, match="the newest is 0, the query goes on at 2"):
+        feed.run()
+    feed.run(checkpoint=str(feed.folder / "another"))
+    assert feed.stored() == feed.truth()
+
+
+def test_garbage_goes_and_the_newest_snapshots_stay(feed: Feed) -> None:
+    for start in range(0, 34, 2):
+        feed.feed(*some(start, 2))
+    feed.run(max_records=2, keep=3)
+    assert numbers(feed.files) == [14, 15, 16]
+    assert feed.stored() == feed.truth()
+
+
+def test_of_two_that_write_one_state_the_second_is_refused(feed: Feed) -> None:
+    feed.feed(*some(0))
+    feed.run()
+    feed.feed(*some(40))
+
+    def other(text: str) -> None:
+        if "stage 0" in text and (held := newest(feed.files)) and held.number == 0:
+            commit(feed.files, replace(held, number=1, run="other"), before=0)
+
+    with pytest.raises(StateConflict, match=r"found snapshot 1, made by run other: stop one"):
+        feed.run(say=other)
+    assert numbers(feed.files) == [0, 1]
+
+
+def test_a_stop_lets_the_batch_end(feed: Feed) -> None:
+    feed.feed(*some(0))
+    stop = threading.Event()
+    live = run(
+        feed.spark, APP, feed.uri, sink="noop", publish=False, scratch=str(feed.folder),
+        heard=feed.heard.append, say=lambda text: stop.set() if "stage 0" in text else None,
+    )  # fmt: skip
+    live.wait(stop)
+    assert not live.query.isActive
+    assert [done.records for done in feed.heard] == [40]
+    assert feed.stored() == feed.truth()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"app": "other"}, "another app: .*expected frail, found other"),
+        ({"partitions": {"words": 4}}, "another partition count: .*'words': 2.*'words': 4"),
+        ({"stores": {}}, "another layout: .*'seen'.*found {}"),
+    ],
+)
+def test_a_snapshot_of_something_else_is_refused(
+    feed: Feed, change: dict[str, Any], what: str
+) -> None:
+    feed.feed("a")
+    feed.run()
+    held = newest(feed.files)
+    assert held is not None
+    commit(feed.files, replace(held, number=1, **change), before=0)
+    with pytest.raises(IncompatibleStore, match=what):
+        feed.run()
+
+
+def test_what_is_not_there_is_refused_before_anything_is_written(feed: Feed) -> None:
+    with pytest.raises(NotSupported, match="--no-publish"):
+        feed.run(publish=True)
+    feed.client.delete("words")
+    with pytest.raises(NotFound, match="no such topic: words: frail reads it"):
+        feed.run()
+    assert not Path(feed.uri).exists()
+
+
+def test_records_that_are_gone_are_not_passed_over(feed: Feed) -> None:
+    feed.feed(*["a"] * 5)
+    feed.run(max_records=2)
+    feed.feed(*["a"] * 5)
+    shutil.rmtree(f"{feed.uri}/checkpoint")
+    feed.client.delete_records(TopicPartition("words", partition_of(b"a", 2)), 8)
+    before = numbers(feed.files)
+    with pytest.raises(Exception, match="records are gone: words-"):
+        feed.run()
+    assert numbers(feed.files) == before
+
+
+Cli = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def cli(feed: Feed) -> Iterator[Cli]:
+    """`streamsx spark run`, in a process of its own."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*options: str, fault: str = "") -> "subprocess.Popen[str]":
+        command = [
+            sys.executable, "-m", "streamsx", "spark", "run", APP, "--state", feed.uri, "--json",
+            "--no-publish", "--sink", "noop", "--max-records", "15", "--master", "local[2,4]",
+            "--conf", "spark.driver.memory=1g", "--scratch", str(feed.folder), *options,
+        ]  # fmt: skip
+        # Executors of a cluster are in folders of their own.
+        variables = {
+            "STREAMSX_FAULT": fault, "BROKER_URL": feed.broker.bootstrap, "PYTHONPATH": os.getcwd(),
+        }  # fmt: skip
+        made = subprocess.Popen(
+            command, env=os.environ | variables, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        begun.append(made)
+        return made
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def test_a_driver_that_is_killed_around_its_commit_goes_on_exactly(feed: Feed, cli: Cli) -> None:
+    feed.feed(*some(0, 60))
+    killed = cli("--available-now", fault="before_manifest:2")
+    _, said = killed.communicate()
+    assert killed.returncode == -signal.SIGKILL, said
+    assert numbers(feed.files) == [0]
+    killed = cli("--available-now", fault="after_manifest:2")
+    _, said = killed.communicate()
+    assert killed.returncode == -signal.SIGKILL, said
+    assert numbers(feed.files) == [0, 1, 2]
+    feed.feed(*some(60))
+    feed.run(max_records=15)
+    assert feed.said[0] == "batch 2 is committed: skipped"
+    assert feed.stored() == feed.truth()
+
+
+def test_sigterm_finishes_the_batch_and_ends_with_0(feed: Feed, cli: Cli) -> None:
+    feed.feed(*some(0))
+    live = cli("--every", "100ms")
+    assert live.stderr is not None
+    for line in live.stderr:
+        if "in all" in line:
+            break
+    live.send_signal(signal.SIGTERM)
+    out, said = live.communicate()
+    assert live.returncode == 0, said
+    result = json.loads(out.splitlines()[-1])
+    assert result["number"] == numbers(feed.files)[-1]
+    feed.run()
+    assert feed.stored() == feed.truth()
+
+
+@pytest.mark.slow
+def test_an_executor_that_is_killed_takes_nothing_with_it(feed: Feed, cli: Cli) -> None:
+    import pyspark
+
+    feed.feed(*some(0), "kill", *some(40), "kill", *some(80))
+    work = Path(pyspark.__file__).parent / "work"  # where such a cluster leaves its logs
+    before = set(work.glob("app-*"))
+    try:
+        live = cli("--available-now", "--master", "local-cluster[2,1,1024]")
+        out, said = live.communicate()
+    finally:
+        for folder in set(work.glob("app-*")) - before:
+            shutil.rmtree(folder)
+    assert live.returncode == 0, said
+    assert json.loads(out.splitlines()[-1])["records"] == len(feed.fed)
+    assert feed.stored() == feed.truth()

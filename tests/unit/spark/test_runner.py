@@ -1,0 +1,82 @@
+"""spark/runner.py, as far as it only decides; what it does with Spark is in tests/spark."""
+
+from collections.abc import Callable
+
+import pytest
+
+from streamsx.errors import (
+    BrokerUnreachable,
+    SettingError,
+    TaskFailed,
+    TopicGone,
+    UsageError,
+)
+from streamsx.spark.runner import checkpoint_folder, sink_of, told
+from tests.unit.spark.conftest import Batches, fed
+
+Make = Callable[..., Batches]
+
+
+def test_state_that_was_once_left_out_of_its_changelog_stays_unpublished(batches: Make) -> None:
+    made = batches("tests.unit.spark.apps:keeper", edits=1)
+    log = made.stages[0].subtopology.stores[0].changelog
+
+    def batch(key: str, published: dict[int, int]) -> int | None:
+        made.published = {log: published} if published else {}
+        rows = made.rows([fed("edits", 1, key, "1")])
+        return made.batch(rows).stores["kept"].partitions[0].changelog_next
+
+    assert [batch("a", {0: 1}), batch("b", {0: 2}), batch("c", {}), batch("d", {0: 4})] == [
+        1, 2, None, None,
+    ]  # fmt: skip
+
+
+def test_rows_that_we_have_numbered_move_no_position_of_kafka_s(batches: Make) -> None:
+    made = batches("tests.unit.spark.apps:keeper", edits=1)
+    made.more = {"numbered": frozenset({"edits"})}
+    rows = made.rows([fed("edits", 1, "a", "1", 7), fed("edits", 1, "b", "1", 5)])
+    made.batch([{**row, "offset": 0} for row in rows])
+    assert made.reports[0].records == 2
+    manifest = made.work().base
+    assert manifest is not None
+    assert manifest.positions["edits"][0] == (0, 7, 7)
+
+
+TRACE = """An exception was thrown from the Python worker.
+Traceback (most recent call last):
+  File "task.py", line 1, in take
+streamsx.errors.TaskFailed: record failed: orders-0 offset 7: stop
+
+During handling
+streamsx.errors.TopicGone: records are gone: a-0
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (Exception(TRACE), TopicGone, "records are gone: a-0"),
+        (Exception(TRACE.partition("During")[0]), TaskFailed, "record failed: orders-0 offset"),
+        (
+            Exception("x [PATH_NOT_FOUND] Path: file:/a SQLSTATE"),
+            UsageError,
+            "spark: [PATH_NOT_FOUND] Path: file:/a",
+        ),
+        (BrokerUnreachable("no broker"), BrokerUnreachable, "no broker"),
+        (ValueError("[INTERNAL_ERROR] x"), ValueError, "INTERNAL"),
+    ],
+)
+def test_what_spark_wraps_is_told_as_it_was_said(
+    error: Exception, kind: type[Exception], text: str
+) -> None:
+    assert type(found := told(error)) is kind
+    assert text in str(found)
+
+
+def test_a_checkpoint_is_beside_the_snapshots_where_spark_can_write_there() -> None:
+    assert checkpoint_folder("/a", None, None) == "/a/checkpoint"
+    assert checkpoint_folder("hdfs://h/a", None, None) == "hdfs://h/a/checkpoint"
+    assert checkpoint_folder("s3://b/a", "/c", None) == "/c"
+    assert checkpoint_folder("s3://b/a", None, "/tmp").startswith("/tmp/")
+    with pytest.raises(SettingError, match="'kafak': write kafka, noop or parquet=DIR"):
+        sink_of("kafak", {})
