@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from streamsx.errors import BrokerUnreachable, StreamsxError, WorldError
-from streamsx.kafka.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster
+from streamsx.kafka.cluster import NO_LEADER, RETRY_BACKOFF_S, TRANSACTION, Cluster
 from streamsx.kafka.connection import Connection
 from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure, name_of
 from streamsx.kafka.schema import UUID_ZERO
@@ -233,6 +233,12 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     _check([(told.error_code, f"group {group}", "")])
     members = sorted((m.member_id, m.member_metadata, m.member_assignment) for m in told.members)
     return DescribedGroup(told.group_state, told.protocol_type, told.protocol_data, tuple(members))
+
+
+@_persistent
+async def find_transactions(cluster: Cluster, name: str) -> None:
+    """Raises StreamsxError where there are none, or none of that name for us; WorldError."""
+    await cluster.coordinator(name, TRANSACTION)
 
 
 async def committed_topics(cluster: Cluster, group: str) -> set[str]:

@@ -37,8 +37,8 @@ TRIES = 3
 """Of one question to a broker: an open connection may lead to one that is just going down."""
 LANE = "metadata"
 NO_LEADER = -1
-GROUP = 0
-"""FindCoordinator's kind of key; 1 is a transactional id."""
+GROUP, TRANSACTION = 0, 1
+"""FindCoordinator's kinds of keys."""
 
 
 class Cluster:
@@ -174,16 +174,17 @@ class Cluster:
         """A connection to the broker that takes changes of topics. Raises BrokerUnreachable."""
         return await self.open(self._controller, lane)
 
-    async def coordinator(self, group: str) -> int:
-        """The broker that coordinates a group, asked anew each time; `open` knows it then.
+    async def coordinator(self, group: str, kind: int = GROUP) -> int:
+        """The broker that coordinates a group, asked anew each time; `open` knows it then. Or, of
+        that `kind`, a transaction.
 
         Raises WorldError while there is none, which includes BrokerUnreachable; SettingError for a
         group that the broker refuses. That it answers does not mean that it is ready: for up to 4 s
         after a restart it says NOT_COORDINATOR or loads.
         """
-        told = await self._ask_any(Api.FIND_COORDINATOR, {"key": group, "key_type": GROUP})
+        told = await self._ask_any(Api.FIND_COORDINATOR, {"key": group, "key_type": kind})
         if told.error_code != ErrorCode.NONE:
-            where = f"coordinator of group {group}"
+            where = f"coordinator of {'transaction' if kind else 'group'} {group}"
             raise failure(told.error_code, where, told.error_message or "")
         node: int = told.node_id
         self._brokers[node] = Address(told.host, told.port)

@@ -1,0 +1,49 @@
+"""What is written to changelogs of the rows of a batch: the newest of each key, in their order."""
+
+import pyarrow as pa
+import pytest
+
+from streamsx.errors import UsageError
+from streamsx.model import TopicPartition
+from streamsx.spark.plan import LOG
+from streamsx.spark.publish import by_place, newest, pieces, require_transactions
+from streamsx.spark.rows import batch_of
+from streamsx.testing import Broker
+
+Sent = tuple[str, int, int, bytes, bytes | None]
+"""Topic, partition, offset, key, value."""
+
+
+def rows(*sent: Sent) -> pa.RecordBatch:
+    columns = [[LOG, topic, n, at, at, key, value, None, None] for topic, n, at, key, value in sent]
+    return batch_of(list(zip(*columns, strict=True)))
+
+
+def test_the_newest_of_each_key_is_left_in_the_order_in_which_it_was_sent() -> None:
+    log = pa.Table.from_batches(
+        [
+            rows(("t", 0, 1, b"a", b"1"), ("t", 1, 9, b"a", b"other"), ("u", 0, 8, b"a", b"x")),
+            rows(("t", 0, 4, b"a", None), ("t", 0, 3, b"b", b"2"), ("t", 0, 2, b"a", b"3")),
+        ]
+    )
+    found = {tp: each["value"].to_pylist() for tp, each in by_place(newest(log))}
+    assert found == {
+        TopicPartition("t", 0): [b"2", None],
+        TopicPartition("t", 1): [b"other"],
+        TopicPartition("u", 0): [b"x"],
+    }
+
+
+def test_a_long_log_is_taken_piece_by_piece() -> None:
+    batches = [rows(("t", 0, at, b"%d" % at, b"v")) for at in range(5)]
+    found = list(pieces(batches, batches[0].nbytes * 2))
+    assert [len(each) for each in found] == [2, 2, 1]
+    assert [at for each in found for at in each["offset"].to_pylist()] == [*range(5)]
+    assert list(pieces([])) == []
+
+
+def test_a_broker_without_transactions_is_refused_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker() as broker:
+        monkeypatch.setenv("STREAMSX_BOOTSTRAP", broker.bootstrap)
+        with pytest.raises(UsageError, match=r"only groups have .*: give --no-publish$"):
+            require_transactions("streamsx.examples.wordcount")
