@@ -6,6 +6,7 @@ StreamsxError
     TopologyError
       PartitionMismatch TableNotInTask NameClash NotOnSpark
     NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
+    GroupNotEmpty SnapshotAhead
   NotFound     (exit 3)  app id, instance, store or topic
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
     BrokerUnreachable StoreLocked DiskFailed TopicGone SnapshotFailed StateConflict
@@ -76,6 +77,14 @@ class IncompatibleStore(UsageError):
 
 class SnapshotNotPublished(UsageError):
     """A snapshot that no changelog goes on from."""
+
+
+class GroupNotEmpty(UsageError):
+    """Workers run what Spark is to take over, or to hand over."""
+
+
+class SnapshotAhead(UsageError):
+    """A snapshot and what Kafka has are not of one moment."""
 
 
 class NotFound(StreamsxError):

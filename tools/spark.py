@@ -369,6 +369,28 @@ def line_told(result: SparkResult) -> str:
     return ", ".join(f"{name}: {found}" for name, found in result.items())
 
 
+# -- handover
+
+
+def handover_options(command: Command) -> None:
+    add = command.add_argument
+    add_app(command)
+    add(
+        "--state", metavar="URI", required=True, help="its snapshots: workers go on from the newest"
+    )
+    add("--force", action="store_true", help="also if a query has died there just now")
+
+
+def handover(options: argparse.Namespace, say: Say) -> SparkResult:
+    """Needs no session. Raises StreamsxError, before anything is written."""
+    from streamsx.spark.handover import handover
+    from streamsx.spark.session import require
+
+    require()
+    say("changelogs and offsets")
+    return handover(options.app, options.state, force=options.force)._asdict()
+
+
 COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "bootstrap": SparkCommand(
         "Make the state of an app out of history: of files, or all that a topic holds.",
@@ -385,6 +407,10 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "events": SparkCommand(
         "Turn event logs of workers into tables and plots: rebalances, moves, gaps, restores.",
         events_options, events, events_told,
+    ),
+    "handover": SparkCommand(
+        "Hand the newest snapshot over to workers: changelogs, offsets, and what to start.",
+        handover_options, handover, lambda result: result["worker"],
     ),
     "run": SparkCommand(
         "Run an app as a query; what its bodies keep between records is lost after each batch.",

@@ -1,7 +1,7 @@
 """What is asked of a cluster beside records: topics, configs, bounds, groups.
 
 Functions over a Cluster, which says for how long each tries. Nothing is altered but by
-`create_topics`, `delete_topics` and `delete_records`; only a member commits offsets.
+`create_topics`, `delete_topics`, `delete_records` and `commit_offsets`.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ BROKER_DEFAULT = -1
 EARLIEST, LATEST = -2, -1
 NO_REPLICA = -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+NOBODY = {"member_id": "", "generation_id_or_member_epoch": -1}
 ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 TOPIC_RESOURCE = 2
 
@@ -239,6 +240,22 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
 async def find_transactions(cluster: Cluster, name: str) -> None:
     """Raises StreamsxError where there are none, or none of that name for us; WorldError."""
     await cluster.coordinator(name, TRANSACTION)
+
+
+@_persistent
+async def commit_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
+) -> None:
+    """Next offset and metadata of each, of a group without members. Raises StreamsxError, Fenced
+    where it has some; WorldError.
+    """
+    topics = by_topic(
+        (tp, {"partition_index": tp.partition, "committed_offset": at, "committed_metadata": text})
+        for tp, (at, text) in sorted(offsets.items())
+    )
+    connection = await cluster.open(await cluster.coordinator(group), OFFSETS_LANE)
+    told = await connection.ask(Api.OFFSET_COMMIT, {"group_id": group, "topics": topics} | NOBODY)
+    _check((p.error_code, f"{group}: {tp}", "") for tp, p in _each(told))
 
 
 async def committed_topics(cluster: Cluster, group: str) -> set[str]:

@@ -89,11 +89,16 @@ async def written(
         for piece in pieces(batches):
             for tp, rows in by_place(newest(piece)):
                 if tp not in sends:
-                    made = transaction(*brokers, f"{app_id}-spark-{tp.topic}-{tp.partition}")
+                    made = transaction(*brokers, transaction_name(app_id, tp))
                     sends[tp] = await open_ones.enter_async_context(made)
                 columns = (rows[name].to_pylist() for name in ("key", "value", "timestamp"))
                 ends[tp] = await sends[tp](tp, zip(*columns, strict=True))
     return ends
+
+
+def transaction_name(app_id: str, tp: TopicPartition) -> str:
+    """Whoever begins one of this name fences those before."""
+    return f"{app_id}-spark-{tp.topic}-{tp.partition}"
 
 
 def pieces(batches: Iterable[pa.RecordBatch], most: int = PIECE_BYTES) -> Iterator[pa.Table]:

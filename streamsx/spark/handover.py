@@ -1,0 +1,254 @@
+"""State and positions from Spark to workers, and what Spark needs to go on from workers.
+
+Nobody is at work meanwhile: neither a query nor a member of the group. What workers begin with are
+the newest snapshot, changelogs that go on from it, and the group's offsets with stream times.
+
+Not here: how changelogs become a snapshot.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count, islice
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from streamsx.app.app import App
+from streamsx.app.lookup import app_named
+from streamsx.clock import SystemClock
+from streamsx.engine.records import Range
+from streamsx.errors import GroupNotEmpty, NotFound, SnapshotAhead, SnapshotNotPublished, UsageError
+from streamsx.kafka import admin
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.transaction import transaction
+from streamsx.lifecycle import commit
+from streamsx.loops import run
+from streamsx.model import TopicPartition
+from streamsx.spark.checkout import checkout, scratch_folder
+from streamsx.spark.plan import LOG, Stage, stages
+from streamsx.spark.publish import options_of, require_transactions, transaction_name, written
+from streamsx.spark.reading import Stretch, rows
+from streamsx.spark.rows import PIECE_ROWS, batch_of
+from streamsx.spark.runner import RUNNING_NAME, counts_found, create_topics
+from streamsx.spark.source import Asked
+from streamsx.state.api import INDEX, ROW
+from streamsx.state.layout import StoreNode, changelog_key
+from streamsx.state.snapshot import Manifest, Part, Position, Wanted, newest, part_for
+from streamsx.state.snapshot import commit as commit_manifest
+from streamsx.state.snapshot_files import SnapshotFiles, open_files
+
+SILENT_BATCHES: Final = 10
+"""A query that has said nothing for so many is over."""
+BY: Final = "handover"
+
+
+class HandedOver(NamedTuple):
+    """`positions`: as the group has them; `published`: rows, by store that was in no changelog."""
+
+    group: str
+    positions: dict[str, dict[int, int]]
+    published: dict[str, int]
+    worker: str
+
+
+def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = None) -> HandedOver:
+    """To workers of the app MODULE[:ATTR], which may start then. `force`: whatever the query says
+    that has left a mark there.
+
+    Raises UsageError, GroupNotEmpty, SnapshotAhead, IncompatibleStore, NotFound, WorldError, before
+    anything is written; StateConflict.
+    """
+    app, files, asked = app_named(name), open_files(uri), Asked(options_of(name))
+    if (manifest := newest(files)) is None:
+        raise NotFound(f"no snapshot: {files.uri}: nothing can be handed over: spark run, first")
+    refuse_running(files, int(SystemClock().wall() * 1000), force=force)
+    require_transactions(name)
+    asked.ask(lambda cluster: refuse_members(cluster, app.conf.id))
+    found = counts_found(name, app)
+    made = stages(app.topology(), found, app.conf.topic_partitions)
+    unpublished = refuse_ahead(asked, files, manifest, made, found)
+    create_topics(app, options_of(name), found)
+    published = dict[str, int]()
+    for node, partition, part in unpublished:
+        end, size = whole(asked, app, (files, scratch), node, partition, part)
+        store = manifest.stores[node.name]
+        parts = {**store.partitions, partition: Part(part.chain, end)}
+        stores = {**manifest.stores, node.name: store._replace(partitions=parts)}
+        manifest = replace(manifest, stores=stores)
+        published[node.name] = published.get(node.name, 0) + size
+    if unpublished:
+        before, now = manifest.number, int(SystemClock().wall() * 1000)
+        about: dict[str, Any] = {"made_by": BY, "made_at_ms": now, "run": uuid.uuid4().hex}
+        # Without a query: that one would take this number for a batch of its own.
+        manifest = replace(manifest, number=before + 1, query=None, **about)
+        commit_manifest(files, manifest, before=before)
+    offsets = asked.ask(lambda cluster: commit_positions(cluster, app.conf.id, manifest, made))
+    positions: dict[str, dict[int, int]] = {}
+    for tp, at in offsets.items():
+        positions.setdefault(tp.topic, {})[tp.partition] = at
+    worker = f"python -m streamsx worker {name} --snapshot {files.uri}"
+    return HandedOver(app.conf.id, positions, published, worker)
+
+
+# -- what is refused
+
+
+def refuse_running(files: SnapshotFiles, now_ms: int, *, force: bool) -> None:
+    """Raises UsageError."""
+    if force or RUNNING_NAME not in files.names(""):
+        return
+    told = json.loads(files.read(RUNNING_NAME))
+    if now_ms - told["at_ms"] < SILENT_BATCHES * told["every_ms"]:
+        raise UsageError(
+            f"a query is running: {files.uri}: process {told['pid']} on {told['host']}: stop it, "
+            "or give --force if it is dead"
+        )
+
+
+async def refuse_members(cluster: Cluster, group: str) -> None:
+    """Raises GroupNotEmpty, which names them."""
+    if members := [each for each, *_ in (await admin.describe_group(cluster, group)).members]:
+        raise GroupNotEmpty(f"workers are running: group {group}: {', '.join(members)}: stop them")
+
+
+def refuse_ahead(
+    asked: Asked,
+    files: SnapshotFiles,
+    manifest: Manifest,
+    made: Sequence[Stage],
+    found: Mapping[str, int],
+) -> list[tuple[StoreNode, int, Part]]:
+    """The store partitions that are in no changelog; `found`: topics that are there. Whatever
+    still writes to one is fenced.
+
+    Raises IncompatibleStore, and SnapshotAhead where something follows in a changelog.
+    """
+    left = []
+    for stage in made:
+        topics = {topic: stage.counts[topic] for topic in stage.subtopology.topics}
+        for node, n in ((node, n) for node in stage.subtopology.stores for n in range(stage.tasks)):
+            tp, layout = TopicPartition(node.changelog, n), node.layout(stage.tasks)
+            start, end = settled(asked, manifest.app, tp) if tp.topic in found else (0, 0)
+            wanted = Wanted(manifest.app, node.name, n, layout, topics, start, end)
+            try:
+                _, at = part_for(manifest, wanted, files.uri)
+            except SnapshotNotPublished:
+                left.append((node, n, manifest.stores[node.name].partitions[n]))
+                continue
+            after = rows(asked.brokers, n, [Stretch(tp.topic, at, end)])
+            if size := sum(batch.num_rows for batch in after):
+                raise SnapshotAhead(
+                    f"a batch was published and not committed: {tp}: {size} records from {at} on: "
+                    "spark run --available-now, once more"
+                )
+    return left
+
+
+def settled(asked: Asked, group: str, tp: TopicPartition) -> Range:
+    """What a changelog partition holds, once an attempt that is late can write no more to it."""
+
+    async def fence(cluster: Cluster) -> Range:
+        async with transaction(*asked.brokers, transaction_name(group, tp)):
+            pass
+        return Range(*(await admin.bounds(cluster, [tp], committed=True))[tp])
+
+    return asked.ask(fence)
+
+
+# -- what is written
+
+
+def whole(
+    asked: Asked,
+    app: App,
+    place: tuple[SnapshotFiles, str | None],
+    node: StoreNode,
+    partition: int,
+    part: Part,
+) -> tuple[int, int]:
+    """All rows of a store partition to its changelog; a tombstone for what else is there. The
+    offset behind them, and how many.
+    """
+    files, scratch = place
+    held = checkout(files, scratch_folder(scratch), node.name, partition, part.chain)
+    tp = TopicPartition(node.changelog, partition)
+    start, end = settled(asked, app.conf.id, tp)
+    there = rows(asked.brokers, partition, [Stretch(tp.topic, start, end)])
+    keys = {key for batch in there for key in batch.column("key").to_pylist() if key is not None}
+    gone = [(key, None) for key in sorted(keys) if held.get(ROW + key) is None]
+    now, counted = int(SystemClock().wall() * 1000), count()
+
+    def log() -> Iterator[pa.RecordBatch]:
+        live = ((changelog_key(row), value) for row, value in held.scan(ROW, INDEX))
+        pairs = chain(gone, live)
+        while piece := list(islice(pairs, PIECE_ROWS)):
+            sent = [(LOG, *tp, next(counted), now, *pair, None, None) for pair in piece]
+            yield batch_of(list(zip(*sent, strict=True)))
+
+    ends = run(written(app.conf.id, asked.brokers, log()))
+    return ends.get(tp, end), next(counted)
+
+
+async def commit_positions(
+    cluster: Cluster, group: str, manifest: Manifest, made: Sequence[Stage]
+) -> dict[TopicPartition, int]:
+    """As the worker would have. Inner topics at their ends: every stage has read all of them, and
+    their numbers there are none of Kafka's.
+    """
+    inner = inner_of(made)
+    ends = await admin.bounds(cluster, inner)
+    places = {(t, n): at for t, each in manifest.positions.items() for n, at in each.items()}
+    read = {topic for stage in made for topic in stage.external}
+    at = {tp: ends[tp].high_watermark for tp in inner}
+    at |= {TopicPartition(*tp): each.next for tp, each in places.items() if tp[0] in read}
+    times = {tp: places.get(tp, Position(0)).stream_time for tp in at}
+    offsets = {tp: (at[tp], commit.metadata(times[tp])) for tp in at}
+    await admin.commit_offsets(cluster, group, offsets)
+    return at
+
+
+def inner_of(made: Sequence[Stage]) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, n)
+        for stage in made for topic in stage.inner for n in range(stage.counts[topic])
+    ]  # fmt: skip
+
+
+# -- and back
+
+
+class GroupLeft(NamedTuple):
+    """What workers have left: positions for a manifest, and what lies between stages: ranges of
+    inner topics that the first batch has to read before its own rows.
+    """
+
+    positions: Mapping[str, Mapping[int, Position]]
+    rest: Mapping[TopicPartition, Range]
+
+
+def left_by_group(name: str, made: Sequence[Stage]) -> GroupLeft:
+    """Of the app MODULE[:ATTR]; its changelogs are whole from here on. Raises GroupNotEmpty,
+    WorldError while a transaction holds offsets.
+    """
+    group = app_named(name).conf.id
+
+    async def look(cluster: Cluster) -> GroupLeft:
+        await refuse_members(cluster, group)
+        inner = inner_of(made)
+        tps = [TopicPartition(t, n) for s in made for t in s.external for n in range(s.counts[t])]
+        found, why = await admin.committed_now(cluster, group, [*tps, *inner])
+        if why is not None:
+            raise why
+        bounds = await admin.bounds(cluster, inner, committed=True)
+        positions: dict[str, dict[int, Position]] = {}
+        for tp, (at, text) in found.items():
+            if at >= 0:
+                position = Position(at, commit.stream_time(text))
+                positions.setdefault(tp.topic, {})[tp.partition] = position
+        begun = {tp: max(found[tp][0], bounds[tp].start) for tp in inner}
+        rest = {tp: Range(begun[tp], bounds[tp].high_watermark) for tp in inner}
+        return GroupLeft(positions, {tp: each for tp, each in rest.items() if each[0] < each[1]})
+
+    return Asked(options_of(name)).ask(look)

@@ -1,0 +1,126 @@
+"""State from Spark to workers on Apache Kafka: changelogs, offsets and stream times; refusals."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from streamsx.clock import SystemClock
+from streamsx.errors import GroupNotEmpty, NotFound, SnapshotAhead, UsageError
+from streamsx.kafka import admin
+from streamsx.kafka.admin import NewTopic
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.security import PLAINTEXT
+from streamsx.model import TopicPartition
+from streamsx.spark.handover import handover, left_by_group
+from streamsx.spark.publish import written
+from streamsx.spark.reading import Brokers, Stretch, rows
+from streamsx.state.snapshot import newest
+from tests.kafka.test_publishing import log
+from tests.support.apache_kafka import ApacheKafka
+from tests.unit.spark.conftest import Batches, fed
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.xdist_group("kafka"),
+    pytest.mark.timeout(120),
+]
+APP = "tests.unit.spark.apps:grouped"
+"""Reads orders, regroups them into three partitions, keeps sums."""
+
+
+def ask(kafka: ApacheKafka, what: Callable[[Cluster], Any]) -> Any:
+    async def story() -> Any:
+        cluster = Cluster(kafka.bootstrap)
+        await cluster.start()
+        try:
+            return await what(cluster)
+        finally:
+            await cluster.stop()
+
+    return asyncio.run(story())
+
+
+def order(user: str, amount: int, at: int) -> Any:
+    return fed("orders", 2, user, json.dumps({"user": user, "amount": amount}), at)
+
+
+def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refused(
+    kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMSX_BOOTSTRAP", kafka.bootstrap)
+    batches = Batches(APP, tmp_path / "b", orders=2)
+    uri, log_topic = batches.uri, "grouped-sums-changelog"
+    (inner,) = batches.stages[1].inner
+    brokers = Brokers(kafka.bootstrap, PLAINTEXT)
+
+    def read() -> dict[int, dict[bytes, bytes | None]]:
+        tps = [TopicPartition(log_topic, n) for n in range(3)]
+        ends = ask(kafka, lambda c: admin.bounds(c, tps))
+        found: dict[int, dict[bytes, bytes | None]] = {}
+        for _, n in tps:
+            stretch = Stretch(log_topic, *ends[log_topic, n])
+            part = rows(brokers, n, [stretch]) if stretch.start < stretch.end else ()
+            found[n] = {r["key"]: r["value"] for batch in part for r in batch.to_pylist()}
+        return found
+
+    with pytest.raises(NotFound, match="no snapshot"):
+        handover(APP, uri)
+    batches.batch(batches.rows([order(f"u{n}", n, 100 + n) for n in range(20)]))
+    topics = [NewTopic("orders", 2), NewTopic(log_topic, 3, configs={"cleanup.policy": "compact"})]
+    ask(kafka, lambda c: admin.create_topics(c, topics))
+    # What an earlier run had, and this one has not.
+    asyncio.run(written("grouped", brokers, [log(log_topic, 1, (b'"gone"', b"7"))]))
+    mark = {
+        "run": "r",
+        "host": "here",
+        "pid": 1,
+        "every_ms": 60_000,
+        "at_ms": int(SystemClock().wall() * 1000),
+    }
+    batches.files.create("running.json", json.dumps(mark).encode())
+    with pytest.raises(UsageError, match=r"a query is running: .*process 1 on here"):
+        handover(APP, uri)
+    member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "grouped"})
+    member.subscribe(["orders"])
+    while not member.assignment():
+        member.poll(0.1)
+    with pytest.raises(GroupNotEmpty, match="workers are running: group grouped: rdkafka"):
+        handover(APP, uri, force=True)
+    with pytest.raises(GroupNotEmpty):
+        left_by_group(APP, batches.stages)
+    member.close()
+    assert read() == {0: {}, 1: {b'"gone"': b"7"}, 2: {}}
+
+    done = handover(APP, uri, force=True, scratch=batches.scratch)
+    manifest = newest(batches.files)
+    assert manifest is not None
+    stored = batches.stored()
+    expected = {n: {k[1:]: v for k, v in stored.get(("sums", n), [])} for n in range(3)}
+    assert {n: {k: v for k, v in each.items() if v} for n, each in read().items()} == expected
+    assert read()[1][b'"gone"'] is None
+    assert manifest.number == 1
+    assert manifest.query is None
+    assert done.published == {"sums": 21}
+    assert done.worker == f"python -m streamsx worker {APP} --snapshot {batches.files.uri}"
+    offsets = {n: batches.offsets["orders", n] for n in range(2)}
+    assert done.positions == {"orders": offsets, inner: dict.fromkeys(range(3), 0)}
+    left = left_by_group(APP, batches.stages)
+    assert left.rest == {}
+    held = manifest.positions
+    assert {n: at.next for n, at in left.positions["orders"].items()} == offsets
+    for topic, each in left.positions.items():
+        times = {n: held[topic][n].stream_time if n in held[topic] else -1 for n in each}
+        assert {n: at.stream_time for n, at in each.items()} == times
+
+    # Published and not committed, by a batch that died.
+    before = read()
+    (tp,) = asyncio.run(written("grouped", brokers, [log(log_topic, 2, (b'"u1"', b"1"))]))
+    with pytest.raises(SnapshotAhead, match=f"published and not committed: {tp}: 1 records"):
+        handover(APP, uri, force=True)
+    assert before != read()
+    assert newest(batches.files) == manifest
