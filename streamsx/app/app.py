@@ -62,6 +62,14 @@ class App(FaustNames):
     def conf(self) -> Config:
         return self.settled.config
 
+    def earlier_ids(self) -> list[str]:
+        """Of the versions before this one."""
+        given = self._id, self._settings
+        return [
+            settled(*given, {**self._command_line, "version": number}, os.environ).config.id
+            for number in range(1, self.conf.version)
+        ]
+
     def override(self, **settings: object) -> None:
         """From the command line: they count more than all others. Before `topology`."""
         self._command_line |= settings

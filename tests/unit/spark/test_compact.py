@@ -1,0 +1,148 @@
+"""spark/compact.py without a session: what is written, and what is refused before that."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from streamsx.errors import (
+    IncompatibleStore,
+    NotFound,
+    PartitionCountChanged,
+    SettingError,
+    StoreCorrupt,
+    StreamsxError,
+)
+from streamsx.model import TopicPartition
+from streamsx.spark.checkout import discard_all
+from streamsx.spark.compact import compact, sizes
+from streamsx.spark.stored import asked_stores, in_changelogs, in_snapshot
+from streamsx.state.api import ROW
+from streamsx.state.snapshot import Manifest, Part, newest
+from streamsx.state.snapshot_files import open_files
+from streamsx.testing import Broker
+from tests.support.client import Client
+from tests.support.snapshots import make
+from tests.unit.spark.apps import keeper
+
+APP = "tests.unit.spark.apps:keeper"
+LOG = "keeper-kept-changelog"
+LAYOUT = keeper.tables["kept"].node().layout(3)
+Pairs = list[tuple[bytes | None, bytes | None]]
+Parts = dict[int, tuple[list[Mapping[bytes, bytes | None]], int | None]]
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(topics={"edits": 3, LOG: 3}) as made:
+        yield made
+    discard_all()
+
+
+def write(broker: Broker, partition: int, records: Pairs) -> None:
+    client = Client(broker.bootstrap)
+    client.send(TopicPartition(LOG, partition), records)
+    client.close()
+
+
+def stored(uri: str, scratch: Path) -> dict[int, Pairs]:
+    _, parts = in_snapshot(asked_stores(APP), uri, str(scratch))
+    found = {}
+    for part in parts:
+        batches = [batch.to_pydict() for batch in part.rows()]
+        pairs = (zip(each["key"], each["value"], strict=True) for each in batches)
+        found[part.partition] = [pair for each in pairs for pair in each]
+    return found
+
+
+def test_a_snapshot_has_what_a_replay_gives_and_goes_on_where_the_changelog_ends(
+    broker: Broker, tmp_path: Path
+) -> None:
+    write(broker, 0, [(b'"b"', b'"1"'), (b'"a"', b'"2"'), (None, b"x"), (b'"b"', b'"3"')])
+    write(broker, 1, [(b'"c"', b'"4"'), (b'"c"', None)])
+    uri = str(tmp_path / "state")
+    first = compact(APP, uri, brokers=broker.bootstrap, scratch=str(tmp_path))
+    assert stored(uri, tmp_path) == {
+        0: [(ROW + b'"a"', b'"2"'), (ROW + b'"b"', b'"3"')], 1: [], 2: [],
+    }  # fmt: skip
+    parts = first.stores["kept"].partitions
+    assert [part.changelog_next for part in parts.values()] == [4, 2, 0]
+    assert [file.full for file in parts[0].chain] == [True]
+    assert parts[2] == Part((), 0)
+    assert (first.made_by, first.partitions) == ("compact", {"edits": 3})
+    assert sizes(first) == {
+        "number": 0, "tasks": 3, "rows": 2, "bytes": parts[0].chain[0].bytes,
+    }  # fmt: skip
+    write(broker, 2, [(b'"d"', b'"5"')])
+    second = compact(APP, uri, brokers=broker.bootstrap, stores=["kept"], scratch=str(tmp_path))
+    assert newest(open_files(uri)) == second
+    assert stored(uri, tmp_path)[2] == [(ROW + b'"d"', b'"5"')]
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    broker: Broker, tmp_path: Path
+) -> None:
+    def of(uri: str, **more: object) -> Callable[[], Manifest]:
+        return lambda: compact(APP, uri, brokers=broker.bootstrap, **more)  # type: ignore[arg-type]
+
+    make(other := str(tmp_path / "other"), tmp_path, "shop", "kept", LAYOUT, {}, {})
+    later = tmp_path / "later" / "manifests"
+    later.mkdir(parents=True)
+    (later / f"{0:012}.json").write_text('{"format": 9}')
+    for asked, error, said in (
+        (of(other), IncompatibleStore, "expected keeper, found shop: write to a place of its own"),
+        (of(str(later.parent)), IncompatibleStore, "expected 1, found 9"),
+        (of("nowhere://x"), SettingError, "cannot reach nowhere: nowhere://x"),
+        (of(str(tmp_path / "new"), stores=["none"]), NotFound, "app keeper has kept"),
+    ):
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(error, match=said):
+            asked()
+        assert sorted(tmp_path.rglob("*")) == before
+    with Broker(topics={"edits": 2, LOG: 3}) as uneven, pytest.raises(PartitionCountChanged):
+        compact(APP, str(tmp_path / "new"), brokers=uneven.bootstrap)
+    with Broker(topics={"edits": 2}) as bare, pytest.raises(NotFound, match=LOG):
+        compact(APP, str(tmp_path / "new"), brokers=bare.bootstrap)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_snapshot_of_something_else_is_not_read(tmp_path: Path) -> None:
+    asked = asked_stores(APP)
+    parts: Parts = {n: ([], 0) for n in range(3)}
+    cases: dict[str, tuple[str, str, str, Parts, str]] = {
+        "app": ("shop", "kept", LAYOUT, parts, "another app: .* expected keeper, found shop"),
+        "store": ("keeper", "held", LAYOUT, parts, r"expected .*, found \['held'\]"),
+        "kind": ("keeper", "kept", LAYOUT.replace('"kv"', '"window"'), parts, "window"),
+        "codec": ("keeper", "kept", LAYOUT.replace("json", "raw"), parts, "'key': 'raw'"),
+        "count": ("keeper", "kept", LAYOUT, {0: ([], 0), 1: ([], 0)}, "'partitions': 3"),
+        "part": ("keeper", "kept", LAYOUT, {n: ([], 0) for n in (0, 1, 3)}, r"\[0, 1, 3\]"),
+    }
+    for name, (app, store, layout, held, said) in cases.items():
+        make(str(tmp_path / name), tmp_path, app, store, layout, held, {"edits": 3})
+        with pytest.raises(IncompatibleStore, match=said):
+            in_snapshot(asked, str(tmp_path / name))
+    with pytest.raises(NotFound, match="found none: make one"):
+        in_snapshot(asked, str(tmp_path / "nothing"))
+
+
+def test_a_torn_file_is_named(tmp_path: Path) -> None:
+    rows: dict[bytes, bytes | None] = {b'"a"': b"1"}
+    uri = str(tmp_path / "state")
+    made = make(uri, tmp_path, "keeper", "kept", LAYOUT, {n: ([rows], 1) for n in range(3)}, {})
+    name = made.stores["kept"].partitions[1].chain[0].file
+    whole = (tmp_path / "state" / name).read_bytes()
+    (tmp_path / "state" / name).unlink()
+    (tmp_path / "state" / name).write_bytes(whole[:-1])
+    with pytest.raises(StoreCorrupt, match=f"torn file in a snapshot: .*{name}"):
+        stored(uri, tmp_path)
+    discard_all()
+
+
+def test_a_changelog_that_was_cut_since_it_was_looked_at_is_not_half_read(
+    broker: Broker,
+) -> None:
+    write(broker, 0, [(b'"a"', b"1")])
+    _, parts = in_changelogs(asked_stores(APP), broker.bootstrap)
+    gone = parts[0]._replace(log=parts[0].log._replace(end=5))
+    with pytest.raises(StreamsxError, match="records are gone: keeper-kept-changelog-0"):
+        list(gone.rows())
