@@ -7,6 +7,7 @@ Run as a file, by spark-submit, it is the same; `entry` says where it is.
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -218,6 +219,171 @@ def events_told(result: SparkResult) -> str:
     return "\n".join([*lines, *result["files"]])
 
 
+# -- compact, rescale, copy: snapshots of an app
+
+
+def snapshot_options(*names: str) -> Callable[[Command], None]:
+    """Of commands that read or write snapshots: those of SNAPSHOTS with these names."""
+
+    def options(command: Command) -> None:
+        add_app(command)
+        add_session(command)
+        for name in names:
+            command.add_argument(f"--{name}", **SNAPSHOTS[name])
+
+    return options
+
+
+def pair(parse: Callable[[str], Any], form: str) -> Callable[[str], tuple[str, Any]]:
+    """Two words with a sign between them, as `form` shows."""
+
+    def parsed(text: str) -> tuple[str, Any]:
+        name, _, value = text.partition("=" if "=" in form else ":")
+        try:
+            return name, parse(value)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: write {form}") from None
+
+    return parsed
+
+
+def named(text: str) -> str:
+    if not text:
+        raise ValueError("no name")
+    return text
+
+
+SNAPSHOTS: Final[Mapping[str, dict[str, Any]]] = {
+    "out": {"metavar": "URI", "required": True, "help": "where the snapshot is written"},
+    "state": {"metavar": "URI", "required": True, "help": "where snapshots lie: the newest counts"},
+    "store": {"metavar": "S", "action": "append", "help": "only this one; may be given repeatedly"},
+    "partitions": {
+        "metavar": "T=N", "nargs": "+", "required": True, "type": pair(int, "TOPIC=NUMBER"),
+        "help": "how many partitions the new topics have",
+    },
+    "topics": {
+        "metavar": "OLD:NEW", "nargs": "+", "required": True, "type": pair(named, "OLD:NEW"),
+        "help": "from which topic to which",
+    },
+}  # fmt: skip
+
+
+def begun(options: argparse.Namespace, say: Say, uri: str, defaults: Any = None) -> Any:
+    """The session, whose executors see the URI."""
+    from streamsx.spark.session import is_local, probe, session
+
+    say("starting Spark")
+    spark = session(settings_of(options, defaults), debug=options.debug)
+    if uri and not is_local(spark.sparkContext.master or ""):
+        probe(spark, options.app, uri)
+    return spark
+
+
+def compact(options: argparse.Namespace, say: Say) -> SparkResult:
+    """Raises UsageError and others, before anything is written."""
+    from streamsx.spark.session import require
+
+    require()
+    from streamsx.spark.compact import compact, sizes
+
+    began, spark = monotonic(), begun(options, say, options.out)
+    say("compacting changelogs")
+    made = compact(options.app, options.out, stores=options.store, spark=spark)
+    return {"uri": options.out, **sizes(made), "seconds": round(monotonic() - began, 1)}
+
+
+def rescale(options: argparse.Namespace, say: Say) -> SparkResult:
+    """Raises UsageError and others, before anything is written."""
+    from streamsx.spark.session import require
+
+    require()
+    from streamsx.spark.compact import sizes
+    from streamsx.spark.rescale import PROCEDURE, rescale
+
+    began, spark = monotonic(), begun(options, say, options.state)
+    say("writing state for other partitions")
+    counts = dict(options.partitions)
+    made = rescale(options.app, options.state, options.out, counts, spark=spark)
+    named = {"app": options.app, "source": options.state, "target": options.out}
+    return {
+        "uri": options.out, **sizes(made), "seconds": round(monotonic() - began, 1),
+        "procedure": [step.format(**named) for step in PROCEDURE],
+    }  # fmt: skip
+
+
+def copy(options: argparse.Namespace, say: Say) -> SparkResult:
+    """Raises UsageError and others, before anything is written."""
+    from streamsx.spark.session import require
+
+    require()
+    from streamsx.spark.rescale import copy
+
+    spark, records, positions = begun(options, say, ""), 0, {}
+    for old, new in options.topics:
+        say(f"copying {old} to {new}")
+        count, positions[old] = copy(options.app, options.state, old, new, spark)
+        records += count
+    return {"records": records, "positions": positions}
+
+
+def snapshot_told(result: SparkResult) -> str:
+    told = (
+        f"snapshot {result['number']} under {masked(result['uri'])}: {result['rows']} rows of "
+        f"{result['tasks']} store partitions, {result['bytes']} bytes, {result['seconds']} s"
+    )
+    steps = (f"  {n}. {step}" for n, step in enumerate(result.get("procedure", ()), 1))
+    return "\n".join([told, *steps])
+
+
+# -- state
+
+
+def state_options(command: Command) -> None:
+    add_app(command)
+    add = command.add_argument
+    add("--store", metavar="S", required=True, help="which; in SQL it is the table of this name")
+    where = command.add_mutually_exclusive_group(required=True)
+    where.add_argument("--state", metavar="URI", help="its newest snapshot there")
+    where.add_argument("--live", action="store_true", help="its changelog, as of now")
+    add("--sql", metavar="Q", help="a query instead of all rows")
+    add("--out", metavar="FILE.parquet", type=Path, help="all rows as parquet")
+    add("--limit", metavar="N", type=int, default=20, help="rows to show (20)")
+    add_session(command)
+
+
+def state(options: argparse.Namespace, say: Say) -> SparkResult:
+    """Raises UsageError and others, before anything is written."""
+    from streamsx.spark.session import require, told
+
+    require()
+    from streamsx.spark.state import state
+
+    if options.out and options.out.exists():
+        raise UsageError(f"is there already: {options.out}: give another --out")
+    spark = begun(options, say, options.state or "", STATE_SETTINGS)
+    frame = state(options.app, options.store, path=options.state, spark=spark)
+    say("reading the store")
+    try:
+        frame.createOrReplaceTempView(f"`{options.store}`")
+        if options.sql:
+            frame = spark.sql(options.sql)
+        if options.out:
+            frame.write.parquet(str(options.out.absolute()))
+            return {"store": options.store, "file": str(options.out)}
+        rows = frame.limit(options.limit).selectExpr("to_json(struct(*)) row").collect()
+    except Exception as error:
+        raise told(error) from error
+    return {"store": options.store, "rows": [json.loads(each.row) for each in rows]}
+
+
+STATE_SETTINGS: Final = {"spark.sql.jsonGenerator.ignoreNullFields": "false"}
+
+
+def state_told(result: SparkResult) -> str:
+    rows = result.get("rows")
+    return result["file"] if rows is None else "\n".join(map(json.dumps, rows))
+
+
 # -- entry
 
 
@@ -395,6 +561,23 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "bootstrap": SparkCommand(
         "Make the state of an app out of history: of files, or all that a topic holds.",
         bootstrap_options, bootstrap, line_told,
+    ),
+    "compact": SparkCommand(
+        "Write a snapshot of an app's changelogs, for worker --snapshot: each key's newest row.",
+        snapshot_options("out", "store"), compact, snapshot_told,
+    ),
+    "copy": SparkCommand(
+        "Copy the records behind a snapshot into a topic with another number of partitions.",
+        snapshot_options("state", "topics"), copy,
+        lambda result: f"{result['records']} records copied; again until there are none",
+    ),
+    "rescale": SparkCommand(
+        "Write a snapshot's state for another number of partitions.",
+        snapshot_options("state", "partitions", "out"), rescale, snapshot_told,
+    ),
+    "state": SparkCommand(
+        "Show a store as rows: from a snapshot, or live from its changelog.",
+        state_options, state, state_told,
     ),
     "check": SparkCommand(
         "Tell whether an app can run on Spark, and each reason why not.",

@@ -99,7 +99,7 @@ def check(
 ) -> None:
     """Raises TopicGone for what is not there any more."""
     for tp, (start, end) in ranges.items():
-        if start < there[tp].start or end > there[tp].high_watermark:
+        if not there[tp].start <= start <= end <= there[tp].high_watermark:
             raise TopicGone(
                 f"records are gone: {tp}: offsets {start} to {end} are to be read, the topic holds "
                 f"{there[tp].start} to {there[tp].high_watermark}: it was cut, or made anew: begin "

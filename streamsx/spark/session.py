@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import streamsx
+from streamsx import errors
 from streamsx.errors import NotSupported, SettingError, UsageError
 from streamsx.state.snapshot_files import masked, open_files
 
@@ -34,6 +35,8 @@ JDK: Final = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jre-
 MASTER: Final = "local[*,4]"
 """Four tries of each task: with `local[*]` the first that fails ends the query."""
 
+OURS: Final = re.compile(r"streamsx\.errors\.(\w+): (.+)")
+SAID: Final = re.compile(r"\[[A-Z_.]+\] .+")
 SAYS_NO_MORE: Final = re.compile(r"\s|Error: (A fatal|Could not create the Java)|WARNING|Using ")
 """A line of a JVM that dies."""
 
@@ -129,6 +132,15 @@ def accept(spark: "SparkSession") -> None:
         if spark.conf.get(name, "false") != "false":
             what = "it may merge tasks, or run one twice at once"
             raise SettingError(f"spark: {name} is on in this session: {what}: set it to false")
+
+
+def told(error: Exception) -> Exception:
+    """What one of ours said on an executor, or what Spark says of a query, without their traces."""
+    if ours := OURS.findall(str(error)):
+        name, text = ours[-1]
+        return getattr(errors, name)(text)  # type: ignore[no-any-return]
+    said = SAID.findall(str(error))
+    return UsageError(f"spark: {said[-1]}") if said else error
 
 
 def is_local(master: str) -> bool:

@@ -134,7 +134,7 @@ def asked_stores(name: str, stores: Collection[str] | None = None) -> AskedStore
     if missing := sorted(set(stores or ()) - nodes.keys()):
         known = ", ".join(nodes) or "none"
         raise NotFound(f"no such store: {', '.join(missing)}: app {app.conf.id} has {known}")
-    return AskedStores(name, app, {n: nodes[n] for n in nodes if not stores or n in stores})
+    return AskedStores(name, app, {n: nodes[n] for n in nodes if stores is None or n in stores})
 
 
 def in_snapshot(
@@ -181,9 +181,11 @@ def in_changelogs(
     topology = asked.app.topology()
     sources = {topic for plan in topology.subtopologies for topic in plan.topics}
     logs = {node.changelog: name for name, (node, _) in asked.nodes.items()}
-    options = {"app": asked.name, "subscribe": ",".join(sorted(sources | logs.keys()))}
-    if brokers is not None:
-        options["kafka.bootstrap.servers"] = brokers
+    options = {
+        "app": asked.name,
+        "subscribe": ",".join(sorted(sources | logs.keys())),
+        "kafka.bootstrap.servers": brokers or ",".join(asked.app.conf.bootstrap),
+    }
     bounds = there(Asked(options)).bounds
     counts = Counter(tp.topic for tp in bounds)
     partitioned(topology, counts, default=1, declare=True)  # refuses those that do not fit

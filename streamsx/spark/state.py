@@ -1,0 +1,137 @@
+"""A store as a DataFrame: `streamsx-state`, out of a snapshot, or of the live changelog.
+
+    spark.dataSource.register(StateSource)
+    spark.read.format("streamsx-state").options(app="shop.app", store="totals", path="s3://b/shop")
+
+| option | |
+|---|---|
+| `app`, `store` | MODULE[:ATTR], and which of its stores |
+| `path` | URI of snapshots, of which the newest is read; without it the changelog |
+| `kafka.bootstrap.servers` | HOST:PORT[,HOST:PORT]: counts more than the app's |
+| `raw` | `true`: bytes, as the changelog has them |
+
+Columns: `partition`, `key`, `value`; both as text, what is none as JSON. A changelog is read up to
+what is committed; the workers feel nothing of it. Not here: what is done with the rows.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from streamsx.app.lookup import app_named
+from streamsx.errors import DecodeFailed
+from streamsx.serde.codec import to_json
+from streamsx.spark.session import session
+from streamsx.spark.source import Asked
+from streamsx.spark.stored import InChangelog, InSnapshot, asked_stores, in_changelogs, in_snapshot
+from streamsx.state.layout import changelog_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME: Final = "streamsx-state"
+TEXT_DDL: Final = "partition int, key string, value string"
+RAW_DDL: Final = "partition int, key binary, value binary"
+
+
+class StateSource(DataSource):
+    """What Spark makes of the options, on the driver and in each task."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return RAW_DDL if is_raw(self.options) else TEXT_DDL
+
+    def reader(self, schema: object) -> "StateReader":
+        return StateReader(self.options)
+
+
+class StateReader(DataSourceReader):
+    """One partition of Spark for each of the store."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+
+    def partitions(self) -> list[InputPartition]:
+        """Raises UsageError, NotFound, WorldError."""
+        asked = Asked(self._options)
+        stores = asked_stores(asked.get("app"), [asked.get("store")])
+        if uri := asked.get("path", ""):
+            return [InputPartition(part) for part in in_snapshot(stores, uri)[1]]
+        brokers = asked.get("kafka.bootstrap.servers", "") or None
+        return [InputPartition(part) for part in in_changelogs(stores, brokers)[1]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        part = partition.value
+        if not isinstance(part, InSnapshot | InChangelog):
+            return  # Spark's own, where there is none
+        raw = is_raw(self._options)
+        (node, _), *_ = asked_stores(Asked(self._options).get("app"), [part.store]).nodes.values()
+        decoders = (None, None) if raw else (node.keys.decode, node.values.decode)
+        kind = pa.binary() if raw else pa.string()
+        for batch in part.rows():
+            keys, values = (column.to_pylist() for column in batch.columns)
+            columns = [
+                each if decode is None else _texts(each, decode, f"{part.store}-{part.partition}")
+                for each, decode in zip((map(changelog_key, keys), values), decoders, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.repeat(pa.scalar(part.partition, pa.int32()), batch.num_rows),
+                    *(pa.array(column, kind) for column in columns),
+                ],
+                names=["partition", "key", "value"],
+            )
+
+
+def is_raw(options: Mapping[str, str]) -> bool:
+    return options.get("raw", "").lower() == "true"
+
+
+def _texts(column: Any, decode: Callable[[bytes], Any], where: str) -> Iterator[str]:
+    for data in column:
+        try:
+            value = decode(data)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise DecodeFailed(
+                f"not what the table holds: store {where}: {data[:80]!r}: {what}: mend the type, "
+                "or read it with raw=true"
+            ) from error
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, bytes):
+            yield value.decode(errors="backslashreplace")
+        else:
+            yield to_json(value).decode()
+
+
+def state(
+    app: str,
+    store: str,
+    *,
+    path: str | None = None,
+    bootstrap: str | None = None,
+    value: str | None = None,
+    spark: "SparkSession | None" = None,
+) -> "DataFrame":
+    """Out of the newest snapshot under `path`, or else of the live changelog. `value`: the columns
+    of values that are JSON, as "count long, total double"; they are `value.count` then.
+
+    Raises UsageError, NotFound, WorldError.
+    """
+    from pyspark.sql.functions import from_json
+
+    spark = spark or session({})
+    spark.dataSource.register(StateSource)
+    brokers = bootstrap or ",".join(app_named(app).conf.bootstrap)  # as they are here
+    options = {"app": app, "store": store, "kafka.bootstrap.servers": brokers}
+    if path is not None:
+        options["path"] = path
+    StateReader(options).partitions()  # what is wrong is said now, and as it is
+    frame = spark.read.format(NAME).options(**options).load()
+    return frame if value is None else frame.withColumn("value", from_json("value", value))

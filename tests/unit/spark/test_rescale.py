@@ -1,0 +1,107 @@
+"""spark/rescale.py without a session: tasks go on from the state with another number of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from streamsx.errors import (
+    IncompatibleStore,
+    NotFound,
+    NotSupported,
+    PartitionMismatch,
+    SettingError,
+    StoreCorrupt,
+    StreamsxError,
+)
+from streamsx.kafka.partitioner import partition_of
+from streamsx.spark.checkout import discard_all
+from streamsx.spark.rescale import rescale
+from streamsx.state.snapshot import newest
+from streamsx.state.snapshot_files import open_files
+from tests.unit.spark import apps
+from tests.unit.spark.conftest import Batches, Fed, driven, fed
+
+Make = Callable[..., Batches]
+KEEPER = "tests.unit.spark.apps:keeper"
+
+
+def edits(count: int, seed: int) -> list[tuple[str, str]]:
+    draw = Random(seed)
+    words = ["delete", *"abc"]
+    return [(f"k{draw.randrange(200)}", draw.choice(words)) for _ in range(count)]
+
+
+def records(given: list[tuple[str, str]], partitions: int) -> list[Fed]:
+    return [fed("edits", partitions, *each, at) for at, each in enumerate(given)]
+
+
+def rescaled(batches: Make, tmp_path: Path, old: int, new: int) -> Batches:
+    before = batches(KEEPER, edits=old)
+    before.batch(before.rows(records(edits(400, 1), old)))
+    before.batch(before.rows(records(edits(400, 2), old)))
+    after = batches(KEEPER, edits=new)
+    rescale(KEEPER, before.uri, after.uri, {"edits": new}, scratch=str(tmp_path))
+    return after
+
+
+@pytest.mark.parametrize(("old", "new"), [(6, 12), (3, 2), (2, 2), (4, 7)])
+def test_each_key_is_there_once_in_its_partition_and_tasks_go_on(
+    batches: Make, tmp_path: Path, old: int, new: int
+) -> None:
+    after = rescaled(batches, tmp_path, old, new)
+    manifest = newest(after.files)
+    assert manifest is not None
+    assert (manifest.made_by, manifest.partitions, manifest.positions) == (
+        "rescale", {"edits": new}, {},
+    )  # fmt: skip
+    parts = manifest.stores["kept"].partitions
+    assert sorted(parts) == list(range(new))
+    assert {part.changelog_next for part in parts.values()} == {None}
+    keys = [
+        (key[2:-1], partition) for (_, partition), rows in after.stored().items() for key, _ in rows
+    ]
+    assert len({key for key, _ in keys}) == len(keys) > 100
+    assert all(partition_of(key, new) == partition for key, partition in keys)
+    after.batch(after.rows(records(edits(400, 3), new)))
+    all_edits = [each for seed in (1, 2, 3) for each in edits(400, seed)]
+    assert after.stored() == driven(apps.keeper, records(all_edits, new), {"edits": new})
+
+
+def test_what_cannot_be_cut_anew_is_refused_before_anything_is_written(
+    batches: Make, tmp_path: Path
+) -> None:
+    before = batches(KEEPER, edits=2)
+    before.batch(before.rows(records(edits(50, 1), 2)))
+    astray = batches(KEEPER, edits=2)
+    astray.batch(astray.rows([Fed("edits", n % 2, n, b"k%d" % n, b"a") for n in range(20)]))
+    torn = batches(KEEPER, edits=2)
+    made = torn.batch(torn.rows(records(edits(50, 1), 2)))
+    file = Path(torn.uri, made.stores["kept"].partitions[1].chain[0].file)
+    whole = file.read_bytes()
+    file.unlink()
+    file.write_bytes(whole[:-1] + b"?")
+    other = batches("tests.unit.spark.apps:paired")
+    other.batch(other.rows([Fed("lefts", n, n, None, b"a") for n in (0, 1)]))
+    target = tmp_path / "target"
+
+    def refused(source: str, error: type[StreamsxError], said: str, **partitions: int) -> None:
+        with pytest.raises(error, match=said):
+            rescale(KEEPER, source, str(target), partitions or {"edits": 3}, scratch=str(tmp_path))
+        assert not target.exists()
+
+    refused(astray.uri, NotSupported, r"cut anew: store kept-0, key 'k\d+' .* records of edits")
+    refused(before.uri, NotFound, "no such topic: orders: app keeper reads edits", orders=3)
+    refused(other.uri, IncompatibleStore, "another app: .*: expected keeper, found paired")
+    refused(str(tmp_path / "nothing"), NotFound, "found none: make one")
+    discard_all()  # nobody has it in a cache
+    with pytest.raises(StoreCorrupt, match="torn file in a snapshot"):
+        rescale(KEEPER, torn.uri, str(target), {"edits": 3}, scratch=str(tmp_path / "new"))
+    assert not target.exists()
+    with pytest.raises(SettingError, match="snapshots are there already"):
+        rescale(KEEPER, before.uri, before.uri, {"edits": 3})
+    assert newest(open_files(before.uri)) == newest(before.files)
+    pair = str(tmp_path / "pair")
+    with pytest.raises(PartitionMismatch):
+        rescale("tests.unit.spark.apps:paired", other.uri, pair, {"lefts": 3})
