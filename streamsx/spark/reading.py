@@ -89,7 +89,10 @@ def rows(brokers: Brokers, partition: int, stretches: list[Stretch]) -> Iterator
             wait(cluster.start())
             check(wait(admin.bounds(cluster, ranges)), ranges)
             wait(reader.start())
-            yield from merged([(of(each.topic), each.high) for each in sorted(stretches)])
+            try:
+                yield from merged([(of(each.topic), each.high) for each in sorted(stretches)])
+            finally:
+                wait(reader.stop())
         finally:
             wait(cluster.stop())
 
