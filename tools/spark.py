@@ -238,9 +238,9 @@ def pair(parse: Callable[[str], Any], form: str) -> Callable[[str], tuple[str, A
     """Two words with a sign between them, as `form` shows."""
 
     def parsed(text: str) -> tuple[str, Any]:
-        name, _, value = text.partition("=" if "=" in form else ":")
+        name, _, word = text.partition("=" if "=" in form else ":")
         try:
-            return name, parse(value)
+            return named(name), parse(word)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r}: write {form}") from None
 
@@ -253,12 +253,18 @@ def named(text: str) -> str:
     return text
 
 
+def count(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError("none")
+    return int(text)
+
+
 SNAPSHOTS: Final[Mapping[str, dict[str, Any]]] = {
     "out": {"metavar": "URI", "required": True, "help": "where the snapshot is written"},
     "state": {"metavar": "URI", "required": True, "help": "where snapshots lie: the newest counts"},
     "store": {"metavar": "S", "action": "append", "help": "only this one; may be given repeatedly"},
     "partitions": {
-        "metavar": "T=N", "nargs": "+", "required": True, "type": pair(int, "TOPIC=NUMBER"),
+        "metavar": "T=N", "nargs": "+", "required": True, "type": pair(count, "TOPIC=N"),
         "help": "how many partitions the new topics have",
     },
     "topics": {
@@ -286,10 +292,10 @@ def compact(options: argparse.Namespace, say: Say) -> SparkResult:
     require()
     from streamsx.spark.compact import compact, sizes
 
-    began, spark = monotonic(), begun(options, say, options.out)
+    began, spark = time.monotonic(), begun(options, say, options.out)
     say("compacting changelogs")
     made = compact(options.app, options.out, stores=options.store, spark=spark)
-    return {"uri": options.out, **sizes(made), "seconds": round(monotonic() - began, 1)}
+    return {"uri": options.out, **sizes(made), "seconds": round(time.monotonic() - began, 1)}
 
 
 def rescale(options: argparse.Namespace, say: Say) -> SparkResult:
@@ -300,13 +306,13 @@ def rescale(options: argparse.Namespace, say: Say) -> SparkResult:
     from streamsx.spark.compact import sizes
     from streamsx.spark.rescale import PROCEDURE, rescale
 
-    began, spark = monotonic(), begun(options, say, options.state)
+    began, spark = time.monotonic(), begun(options, say, options.state)
     say("writing state for other partitions")
     counts = dict(options.partitions)
     made = rescale(options.app, options.state, options.out, counts, spark=spark)
     named = {"app": options.app, "source": options.state, "target": options.out}
     return {
-        "uri": options.out, **sizes(made), "seconds": round(monotonic() - began, 1),
+        "uri": options.out, **sizes(made), "seconds": round(time.monotonic() - began, 1),
         "procedure": [step.format(**named) for step in PROCEDURE],
     }  # fmt: skip
 
@@ -321,8 +327,8 @@ def copy(options: argparse.Namespace, say: Say) -> SparkResult:
     spark, records, positions = begun(options, say, ""), 0, {}
     for old, new in options.topics:
         say(f"copying {old} to {new}")
-        count, positions[old] = copy(options.app, options.state, old, new, spark)
-        records += count
+        sent, positions[old] = copy(options.app, options.state, old, new, spark)
+        records += sent
     return {"records": records, "positions": positions}
 
 
@@ -410,7 +416,7 @@ def add_pipeline(command: Command) -> None:
     add("--no-publish", dest="publish", action="store_false", help="write no changelogs")
 
 
-def began(options: argparse.Namespace, say: Say) -> dict[str, Any]:
+def pipeline(options: argparse.Namespace, say: Say) -> dict[str, Any]:
     """What both take, with a session. The app is looked at before a JVM starts."""
     from streamsx.app.lookup import app_named
     from streamsx.spark.connector import settings
@@ -427,22 +433,6 @@ def began(options: argparse.Namespace, say: Say) -> dict[str, Any]:
     return {"spark": spark, "name": options.app, "say": say} | {n: vars(options)[n] for n in names}
 
 
-def pair(text: str) -> tuple[str, str]:
-    """TOPIC=WORD."""
-    topic, _, word = text.partition("=")
-    if not (topic and word):
-        raise argparse.ArgumentTypeError(f"{text!r}: write TOPIC=...")
-    return topic, word
-
-
-def count_of(text: str) -> tuple[str, int]:
-    """TOPIC=N."""
-    topic, word = pair(text)
-    if not (word.isdecimal() and int(word)):
-        raise argparse.ArgumentTypeError(f"{text!r}: write TOPIC=N, with N from 1")
-    return topic, int(word)
-
-
 def moment(text: str) -> int:
     """In ms since 1970; without a zone it is in UTC."""
     try:
@@ -456,13 +446,15 @@ def bootstrap_options(command: Command) -> None:
     add = command.add_argument
     add_pipeline(command)
     add(
-        "--history", metavar="TOPIC=PATH", action="append", default=[], type=pair,
+        "--history", metavar="TOPIC=PATH", action="append", default=[],
+        type=pair(named, "TOPIC=PATH"),
         help="parquet, orc or JSON lines; or TOPIC=kafka, or TOPIC=none; one for each topic",
     )  # fmt: skip
     add("--out", metavar="URI", required=True, help="where the snapshot goes")
     add("--until", metavar="ISO", type=moment, help="leave out what was recorded from there on")
     add(
-        "--partitions", metavar="TOPIC=N", action="append", default=[], type=count_of,
+        "--partitions", metavar="TOPIC=N", action="append", default=[],
+        type=pair(count, "TOPIC=N"),
         help="of topics that the brokers do not have",
     )  # fmt: skip
     add("--replace", action="store_true", help="also where snapshots are already")
@@ -475,7 +467,7 @@ def bootstrap(options: argparse.Namespace, say: Say) -> SparkResult:
     begin = time.monotonic()
     done = bootstrap(
         out=options.out, history=dict(options.history), partitions=dict(options.partitions),
-        until_ms=options.until, replace=options.replace, **began(options, say),
+        until_ms=options.until, replace=options.replace, **pipeline(options, say),
     )  # fmt: skip
     files = [file for report in done.reports for chain in report.chains.values() for file in chain]
     return {
@@ -526,7 +518,7 @@ def run_query(options: argparse.Namespace, say: Say) -> SparkResult:
 
     names = ("state", "available_now", "max_records", "start", "sink", "checkpoint", "keep")
     given = {name: vars(options)[name] for name in names}
-    run(every_s=options.every, heard=heard, **given, **began(options, say)).wait(stop)
+    run(every_s=options.every, heard=heard, **given, **pipeline(options, say)).wait(stop)
     uri, took = masked(options.state), round(time.monotonic() - begin, 3)
     return {"uri": uri, **sums, "seconds": took}
 

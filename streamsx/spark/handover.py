@@ -131,7 +131,9 @@ def refuse_ahead(
         for node, n in ((node, n) for node in stage.subtopology.stores for n in range(stage.tasks)):
             tp, layout = TopicPartition(node.changelog, n), node.layout(stage.tasks)
             start, end = settled(asked, manifest.app, tp) if tp.topic in found else (0, 0)
-            wanted = Wanted(manifest.app, node.name, n, layout, topics, start, end)
+            held = manifest.stores.get(node.name)
+            made_from = held and held.changelog_id or ""
+            wanted = Wanted(manifest.app, node.name, n, layout, topics, start, end, made_from)
             try:
                 _, at = part_for(manifest, wanted, files.uri)
             except SnapshotNotPublished:
