@@ -413,7 +413,7 @@ def add_pipeline(command: Command) -> None:
         "--task-memory", dest="task_bytes", metavar="SIZE", type=value(size_bytes),
         default=size_bytes("256MiB"), help="of changed rows, in each task (256MiB)",
     )  # fmt: skip
-    add("--no-publish", dest="publish", action="store_false", help="write no changelogs")
+    add("--no-publish", dest="publishes", action="store_false", help="write no changelogs")
 
 
 def pipeline(options: argparse.Namespace, say: Say) -> dict[str, Any]:
@@ -429,7 +429,7 @@ def pipeline(options: argparse.Namespace, say: Say) -> dict[str, Any]:
     say("starting Spark")
     jars = settings(options.connector, options.jars)
     spark = session(settings_of(options, jars), debug=options.debug)
-    names = ("connector", "scratch", "task_bytes", "publish")
+    names = ("connector", "scratch", "task_bytes", "publishes")
     return {"spark": spark, "name": options.app, "say": say} | {n: vars(options)[n] for n in names}
 
 

@@ -24,6 +24,7 @@ from streamsx.spark import runner
 from streamsx.spark.connector import PYTHON, frame
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.plan import Stage
+from streamsx.spark.publish import options_of
 from streamsx.spark.reading import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
 from streamsx.state.snapshot import numbers
@@ -42,13 +43,12 @@ HEADERS: Final = "array<struct<key: string, value: binary>>"
 def bootstrap(
     spark: "SparkSession", name: str, out: str, history: Mapping[str, str], *,
     until_ms: int | None = None, partitions: Mapping[str, int] | None = None,
-    publish: bool = True, replace: bool = False, connector: str = PYTHON, **more: Any,
+    publishes: bool = True, replace: bool = False, connector: str = PYTHON, **more: Any,
 ) -> Committed:  # fmt: skip
     """`until_ms`: records from there on are left out, and what follows them in their partition;
     `partitions`: of topics that the brokers do not have; `replace`: what is there already; `more`:
     of Pipeline. Raises NotOnSpark, UsageError and others, before anything is written.
     """
-    runner.refuse_publishing(publish)
     app = app_named(name)
     given = dict(partitions or {})
     found = (
@@ -58,11 +58,14 @@ def bootstrap(
     )
     if wrong := {t: n for t, n in given.items() if found.get(t, n) != n}:
         raise SettingError(f"partitions: {wrong}: the brokers have {found}: leave them out")
-    line = runner.pipeline(spark, name, out, {**given, **found}, lambda _: None, **more)
+    counts = {**given, **found}
+    line = runner.pipeline(spark, name, out, counts, lambda _: None, publishes=publishes, **more)
     refuse_histories(history, line.stages)
     before = numbers(line.files)
     if before and not replace:
         raise UsageError(f"snapshots are there: {line.files.uri}: --replace, or another --out")
+    if publishes:
+        runner.create_topics(name, counts)
     try:
         frames, numbered = [], set[str]()
         if topics := [topic for topic, spec in history.items() if spec == KAFKA]:
@@ -107,7 +110,7 @@ def of_kafka(
     together = [
         kept for stage in line.stages if (kept := [t for t in stage.external if t in topics])
     ]
-    options = runner.options_of(line.name, line.app)
+    options = options_of(line.name)
     options |= {"subscribe": ",".join(topics), "tasks": json.dumps(together)}
     rows = frame(line.spark, connector, options)
     return rows if until_ms is None else cut(rows, until_ms, True)

@@ -32,7 +32,8 @@ from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.spark.checkout import scratch_folder
 from streamsx.spark.connector import PYTHON, frame
-from streamsx.spark.plan import INNER, META, OUT, Stage, check, refuse, stages
+from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
+from streamsx.spark.publish import options_of, publish, require_transactions
 from streamsx.spark.rows import DDL
 from streamsx.spark.session import accept, is_local, probe
 from streamsx.spark.source import EARLIEST, LATEST, NAME, Asked
@@ -82,7 +83,9 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """`name`: MODULE[:ATTR]; `run`: of this process; `say`: hears of each stage."""
+    """`name`: MODULE[:ATTR]; `publish`: also to changelogs; `run`: of this process; `say`: hears of
+    each stage.
+    """
 
     spark: "SparkSession"
     name: str
@@ -90,6 +93,7 @@ class Pipeline:
     uri: str
     stages: Sequence[Stage]
     sink: Output
+    publish: bool
     task_bytes: int = TASK_BYTES
     scratch: str | None = None
     say: Callable[[str], object] = bool
@@ -140,9 +144,11 @@ class Pipeline:
             shared = frozenset[str]().union(*(stage.outputs for stage in self.stages))
             leaves = (col("kind") == OUT) | (col("kind") == INNER) & col("topic").isin([*shared])
             self.sink(sent.where(leaves).select(*SENT))
+            log = sent.where(col("kind") == LOG)
+            published = publish(log, self.name) if self.publish else {}
             now = int(SystemClock().wall() * 1000)
             about = self.app.conf.id, self.run, by, now, query
-            manifest = following(work, self.stages, reports, about, {})
+            manifest = following(work, self.stages, reports, about, published)
             faults.point("before_manifest")
             snapshot.commit(self.files, manifest, before=work.number - 1 if work.number else None)
             faults.point("after_manifest")
@@ -256,22 +262,18 @@ def told(error: Exception) -> Exception:
 # -- what a run needs
 
 
-def options_of(name: str, app: App) -> dict[str, str]:
-    """Of our source, so that executors ask the brokers that the driver asks."""
-    return {"app": name, "kafka.bootstrap.servers": ",".join(app.conf.bootstrap)}
-
-
 def counts_found(name: str, app: App) -> dict[str, int]:
     """Partitions of those of its topics that are there. Raises BrokerUnreachable."""
     topics = [spec.name for spec in app.topology().topics]
-    ask = Asked(options_of(name, app)).ask
+    ask = Asked(options_of(name)).ask
     found = ask(lambda cluster: admin.partition_counts(cluster, topics))
     return {topic: count for topic, count in found.items() if count}
 
 
 def pipeline(
-    spark: "SparkSession", name: str, uri: str, found: Mapping[str, int], sink: Output, **more: Any
-) -> Pipeline:
+    spark: "SparkSession", name: str, uri: str, found: Mapping[str, int], sink: Output,
+    *, publishes: bool, **more: Any,
+) -> Pipeline:  # fmt: skip
     """`found`: partition counts as they are. Raises NotOnSpark, and UsageError for a session."""
     app = app_named(name)
     refuse(app.conf.id, check(app, found))
@@ -281,7 +283,9 @@ def pipeline(
     spark.conf.set("spark.sql.shuffle.partitions", str(max(stage.tasks for stage in made)))
     if not is_local(spark.sparkContext.master or ""):
         probe(spark, name, uri)
-    return Pipeline(spark, name, app, uri, made, sink, **more)
+    if publishes:
+        require_transactions(name)
+    return Pipeline(spark, name, app, uri, made, sink, publishes, **more)
 
 
 def sink_of(word: str, options: Mapping[str, str]) -> Output:
@@ -293,12 +297,6 @@ def sink_of(word: str, options: Mapping[str, str]) -> Output:
     if word.startswith(PARQUET):
         return lambda rows: rows.write.mode("append").parquet(word.removeprefix(PARQUET))
     raise errors.SettingError(f"sink: {word!r}: write {KAFKA}, {NOOP} or {PARQUET}DIR")
-
-
-def refuse_publishing(asked: bool) -> None:
-    """Raises NotSupported."""
-    if asked:
-        raise errors.NotSupported("changelogs cannot be written from Spark yet: give --no-publish")
 
 
 # -- the query
@@ -384,7 +382,7 @@ class LiveQuery:
 def run(
     spark: "SparkSession", name: str, state: str, *, every_s: float = 1.0,
     available_now: bool = False, max_records: int | None = None, start: str = EARLIEST,
-    sink: str = KAFKA, connector: str = PYTHON, publish: bool = True,
+    sink: str = KAFKA, connector: str = PYTHON, publishes: bool = True,
     checkpoint: str | None = None, keep: int = 10,
     heard: Callable[[Committed], object] = bool, **more: Any,
 ) -> LiveQuery:  # fmt: skip
@@ -393,11 +391,11 @@ def run(
     Raises NotOnSpark, IncompatibleStore, NotFound for a topic that it reads, and others, before
     anything is written.
     """
-    refuse_publishing(publish)
     app = app_named(name)
-    options = options_of(name, app)
+    options = options_of(name)
     found = counts_found(name, app)
-    line = pipeline(spark, name, state, found, sink_of(sink, options), **more)
+    leave = sink_of(sink, options)
+    line = pipeline(spark, name, state, found, leave, publishes=publishes, **more)
     made, files = line.stages, line.files
     external = [topic for stage in made for topic in stage.external]
     if missing := sorted(set(external) - found.keys()):
@@ -412,8 +410,8 @@ def run(
                     for n in range(made[0].counts[topic])}
             for topic in external
         })  # fmt: skip
-    if sink == KAFKA:
-        create_topics(app, options, found)
+    if sink == KAFKA or publishes:
+        create_topics(name, found)
     folder = checkpoint_folder(line.uri, checkpoint, line.scratch)
     token = base.query if base else None
     if token is None or not is_there(spark, f"{folder}/{token.token}"):
@@ -435,14 +433,15 @@ def run(
     return live
 
 
-def create_topics(app: App, options: Mapping[str, str], found: Mapping[str, int]) -> None:
-    """Those that it sends to, and that are not there."""
+def create_topics(name: str, found: Mapping[str, int]) -> None:
+    """Those that are not there."""
+    app = app_named(name)
     layout = partitioned(
         app.topology(), found, default=app.conf.topic_partitions,
         declare=app.conf.topic_allow_declare,
     )  # fmt: skip
     new = [NewTopic(s.name, s.partitions or 0, s.replication, s.config) for s in layout.create]
-    Asked(options).ask(lambda cluster: admin.create_topics(cluster, new))
+    Asked(options_of(name)).ask(lambda cluster: admin.create_topics(cluster, new))
 
 
 def checkpoint_folder(uri: str, given: str | None, scratch: str | None) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamsx.errors import NotOnSpark, NotSupported, PartitionCountChanged, UsageError
+from streamsx.errors import NotOnSpark, PartitionCountChanged, UsageError
 from streamsx.examples.shop_history import PastOrder, history, write
 from streamsx.kafka.batch import Builder
 from streamsx.model import TopicPartition
@@ -45,7 +45,7 @@ class Boot:
         self.spark, self.folder, self.uri = spark, folder, str(folder / "out")
 
     def __call__(self, app: str, history: dict[str, str], **more: Any) -> "Committed":
-        more = {"publish": False, "scratch": str(self.folder), **more}
+        more = {"publishes": False, "scratch": str(self.folder), **more}
         return bootstrap(self.spark, app, self.uri, history, **more)
 
     def stored(self) -> Stored:
@@ -195,14 +195,13 @@ def test_a_torn_file_is_named(boot: Boot, tmp_path: Path) -> None:
         (SHOP, {}, {}, "no history: orders: give"),
         (SHOP, {"orders": "none", "shop-changes": "x.orc"}, {}, "no history is read of shop-chan"),
         (SHOP, {"orders": "lake/orders"}, {}, "write kafka, none, or files by their ending"),
-        (SHOP, {"orders": "none"}, {"publish": True}, "--no-publish"),
         ("tests.unit.spark.apps:fed_by_itself", {}, {}, "feeds itself"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_read(
     boot: Boot, app: str, history: dict[str, str], more: dict[str, Any], what: str
 ) -> None:
-    with pytest.raises((UsageError, NotOnSpark, NotSupported), match=what):
+    with pytest.raises((UsageError, NotOnSpark), match=what):
         boot(app, history, partitions=COUNTS, **more)
     assert not Path(boot.uri).exists()
 

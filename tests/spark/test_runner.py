@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.app.lookup import app_named
-from streamsx.errors import IncompatibleStore, NotFound, NotSupported, StateConflict
+from streamsx.errors import IncompatibleStore, NotFound, StateConflict, UsageError
 from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
 from streamsx.spark.checkout import discard_all
@@ -56,7 +56,7 @@ class Feed:
 
     def run(self, **more: Any) -> None:
         """All that is there."""
-        about = {"sink": "noop", "publish": False, "scratch": str(self.folder), **more}
+        about = {"sink": "noop", "publishes": False, "scratch": str(self.folder), **more}
         how = {"heard": self.heard.append, "say": self.said.append, "available_now": True}
         run(self.spark, APP, self.uri, **{**how, **about}).wait()
 
@@ -145,7 +145,7 @@ def test_a_stop_lets_the_batch_end(feed: Feed) -> None:
     feed.feed(*some(0))
     stop = threading.Event()
     live = run(
-        feed.spark, APP, feed.uri, sink="noop", publish=False, scratch=str(feed.folder),
+        feed.spark, APP, feed.uri, sink="noop", publishes=False, scratch=str(feed.folder),
         heard=feed.heard.append, say=lambda text: stop.set() if "stage 0" in text else None,
     )  # fmt: skip
     live.wait(stop)
@@ -175,8 +175,8 @@ def test_a_snapshot_of_something_else_is_refused(
 
 
 def test_what_is_not_there_is_refused_before_anything_is_written(feed: Feed) -> None:
-    with pytest.raises(NotSupported, match="--no-publish"):
-        feed.run(publish=True)
+    with pytest.raises(UsageError, match=r"a broker with transactions, found .*--no-publish"):
+        feed.run(publishes=True)
     feed.client.delete("words")
     with pytest.raises(NotFound, match="no such topic: words: frail reads it"):
         feed.run()
