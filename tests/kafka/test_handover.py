@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from streamsx.clock import SystemClock
 from streamsx.errors import GroupNotEmpty, NotFound, SnapshotAhead, UsageError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
+from streamsx.kafka.batch import Builder
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.security import PLAINTEXT
 from streamsx.model import TopicPartition
@@ -22,7 +24,9 @@ from streamsx.spark.reading import Brokers, Stretch, rows
 from streamsx.state.snapshot import newest
 from tests.kafka.test_publishing import log
 from tests.support.apache_kafka import ApacheKafka
-from tests.unit.spark.conftest import Batches, fed
+from tests.support.client import Client
+from tests.support.workers import Workers
+from tests.unit.spark.conftest import Batches, Fed, fed
 
 pytestmark = [
     pytest.mark.kafka,
@@ -45,8 +49,15 @@ def ask(kafka: ApacheKafka, what: Callable[[Cluster], Any]) -> Any:
     return asyncio.run(story())
 
 
-def order(user: str, amount: int, at: int) -> Any:
+def order(user: str, amount: int, at: int) -> Fed:
     return fed("orders", 2, user, json.dumps({"user": user, "amount": amount}), at)
+
+
+def feed(client: Client, records: list[Fed]) -> None:
+    for each in records:
+        builder = Builder(1 << 16)
+        builder.append(each.timestamp, each.key, each.value)
+        client.send_raw(TopicPartition(each.topic, each.partition), builder.close())
 
 
 def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refused(
@@ -70,9 +81,12 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
 
     with pytest.raises(NotFound, match="no snapshot"):
         handover(APP, uri)
-    batches.batch(batches.rows([order(f"u{n}", n, 100 + n) for n in range(20)]))
+    first = [order(f"u{n}", n, 100 + n) for n in range(20)]
+    batches.batch(batches.rows(first))
     topics = [NewTopic("orders", 2), NewTopic(log_topic, 3, configs={"cleanup.policy": "compact"})]
     ask(kafka, lambda c: admin.create_topics(c, topics))
+    client = Client(kafka.bootstrap)
+    feed(client, first)
     # What an earlier run had, and this one has not.
     asyncio.run(written("grouped", brokers, [log(log_topic, 1, (b'"gone"', b"7"))]))
     mark = {
@@ -117,10 +131,46 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
         times = {n: held[topic][n].stream_time if n in held[topic] else -1 for n in each}
         assert {n: at.stream_time for n, at in each.items()} == times
 
-    # Published and not committed, by a batch that died.
-    before = read()
-    (tp,) = asyncio.run(written("grouped", brokers, [log(log_topic, 2, (b'"u1"', b"1"))]))
-    with pytest.raises(SnapshotAhead, match=f"published and not committed: {tp}: 1 records"):
+    # Workers go on where Spark ended, in the middle of the feed.
+    more = [order(f"u{n}", 100, 200 + n) for n in range(10, 30)]
+    batches.rows(more)
+    feed(client, more)
+    with Workers(
+        kafka.bootstrap,
+        tmp_path,
+        app=APP,
+        env={"PYTHONPATH": os.getcwd(), "STREAMSX_SNAPSHOT": uri},
+    ) as workers:
+        workers.start("a")
+        ends = {TopicPartition("orders", n): batches.offsets["orders", n] for n in range(2)}
+        ends |= client.ends([TopicPartition(inner, n) for n in range(3)])
+
+        def done_with() -> bool:
+            ends.update(client.ends([tp for tp in ends if tp.topic == inner]))
+            read_all = sum(at for tp, at in ends.items() if tp.topic == inner) == len(more)
+            return read_all and client.committed("grouped", ends) == ends
+
+        workers.until(done_with, "all is committed")
+        assert workers.stop("a") == [0]
+    sums = {k: v for each in read().values() for k, v in each.items() if v is not None}
+    assert sums == {
+        b'"u%d"' % n: b"%d" % ((n if n < 20 else 0) + (100 if n >= 10 else 0)) for n in range(30)
+    }
+    left = left_by_group(APP, batches.stages)
+    assert left.rest == {}
+    assert {n: at.next for n, at in left.positions["orders"].items()} == {
+        n: batches.offsets["orders", n] for n in range(2)
+    }
+    assert max(at.stream_time for at in left.positions[inner].values()) == 229
+
+    # What lies between stages is left to the first batch.
+    builder = Builder(1 << 16)
+    builder.append(300, b'"u1"', b"{}")
+    client.send_raw(between := TopicPartition(inner, 2), builder.close())
+    assert left_by_group(APP, batches.stages).rest == {between: (ends[between], ends[between] + 1)}
+
+    # What follows in a changelog is of workers, or of a batch that died.
+    with pytest.raises(SnapshotAhead, match="published and not committed: grouped-sums-changelog-"):
         handover(APP, uri, force=True)
-    assert before != read()
     assert newest(batches.files) == manifest
+    client.close()
