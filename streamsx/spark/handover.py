@@ -69,7 +69,7 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
     found = counts_found(name, app)
     made = stages(app.topology(), found, app.conf.topic_partitions)
     unpublished = refuse_ahead(asked, files, manifest, made, found)
-    create_topics(app, options_of(name), found)
+    create_topics(name, found)
     published = dict[str, int]()
     for node, partition, part in unpublished:
         end, size = whole(asked, app, (files, scratch), node, partition, part)
@@ -132,7 +132,7 @@ def refuse_ahead(
             tp, layout = TopicPartition(node.changelog, n), node.layout(stage.tasks)
             start, end = settled(asked, manifest.app, tp) if tp.topic in found else (0, 0)
             held = manifest.stores.get(node.name)
-            made_from = held and held.changelog_id or ""
+            made_from = (held and held.changelog_id) or ""
             wanted = Wanted(manifest.app, node.name, n, layout, topics, start, end, made_from)
             try:
                 _, at = part_for(manifest, wanted, files.uri)

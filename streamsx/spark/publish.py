@@ -46,7 +46,7 @@ def require_transactions(name: str) -> None:
     except StreamsxError as error:
         raise UsageError(
             f"changelogs cannot be written: {','.join(conf.bootstrap)}: expected a broker with "
-            f"transactions, found {error}: give --no-publish"
+            f"transactions, found {error}: use one; run and bootstrap go with --no-publish"
         ) from None
 
 
