@@ -23,6 +23,7 @@ from streamsx.spark.runner import RUNNING_NAME, Committed, run
 from streamsx.state.snapshot import commit, newest, numbers
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
+from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.unit.spark.conftest import Fed, Stored, driven, stored
 
@@ -274,3 +275,25 @@ def test_an_executor_that_is_killed_takes_nothing_with_it(feed: Feed, cli: Cli) 
     assert live.returncode == 0, said
     assert json.loads(out.splitlines()[-1])["records"] == len(feed.fed)
     assert feed.stored() == feed.truth()
+
+
+@pytest.mark.kafka
+def test_changelogs_hold_the_state_that_manifests_say(feed: Feed, kafka: ApacheKafka) -> None:
+    client = Client(kafka.bootstrap)
+    client.create("words", 2)
+    feed.client.close()
+    feed.client = client
+    feed.app.override(bootstrap=kafka.bootstrap)
+    feed.feed(*some(0))
+    feed.run(max_records=25, sink="kafka", publishes=True)
+    held = newest(feed.files)
+    assert held is not None
+    assert held.number == 1
+    for (store, partition), rows in feed.truth().items():
+        log = TopicPartition(f"frail-{store}-changelog", partition)
+        written = {r.key: r.value for r in client.read(log, 0)}
+        assert sorted(written.items()) == [(key[1:], value) for key, value in rows]
+        end = held.stores[store].partitions[partition].changelog_next
+        assert end is not None
+        # The marker of a transaction may lie behind it.
+        assert end <= client.ends([log])[log] <= end + 1
