@@ -268,16 +268,19 @@ SNAPSHOTS: Final[Mapping[str, dict[str, Any]]] = {
         "help": "how many partitions the new topics have",
     },
     "topics": {
-        "metavar": "OLD:NEW", "nargs": "+", "required": True, "type": pair(named, "OLD:NEW"),
+        "metavar": "OLD:NEW", "nargs": "+", "required": True, "type": pair,
         "help": "from which topic to which",
     },
 }  # fmt: skip
 
 
 def begun(options: argparse.Namespace, say: Say, uri: str, defaults: Any = None) -> Any:
-    """The session, whose executors see the URI."""
-    from streamsx.spark.session import is_local, probe, session
+    """The session, whose executors see the URI. Raises UsageError, before a JVM starts."""
+    from streamsx.app.lookup import app_named
+    from streamsx.spark.session import is_local, probe, require, session
 
+    require()
+    app_named(options.app)
     say("starting Spark")
     spark = session(settings_of(options, defaults), debug=options.debug)
     if uri and not is_local(spark.sparkContext.master or ""):
@@ -287,12 +290,9 @@ def begun(options: argparse.Namespace, say: Say, uri: str, defaults: Any = None)
 
 def compact(options: argparse.Namespace, say: Say) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
-    from streamsx.spark.session import require
-
-    require()
+    began, spark = time.monotonic(), begun(options, say, options.out)
     from streamsx.spark.compact import compact, sizes
 
-    began, spark = time.monotonic(), begun(options, say, options.out)
     say("compacting changelogs")
     made = compact(options.app, options.out, stores=options.store, spark=spark)
     return {"uri": options.out, **sizes(made), "seconds": round(time.monotonic() - began, 1)}
@@ -300,13 +300,10 @@ def compact(options: argparse.Namespace, say: Say) -> SparkResult:
 
 def rescale(options: argparse.Namespace, say: Say) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
-    from streamsx.spark.session import require
-
-    require()
+    began, spark = time.monotonic(), begun(options, say, options.state)
     from streamsx.spark.compact import sizes
     from streamsx.spark.rescale import PROCEDURE, rescale
 
-    began, spark = time.monotonic(), begun(options, say, options.state)
     say("writing state for other partitions")
     counts = dict(options.partitions)
     made = rescale(options.app, options.state, options.out, counts, spark=spark)
@@ -319,12 +316,9 @@ def rescale(options: argparse.Namespace, say: Say) -> SparkResult:
 
 def copy(options: argparse.Namespace, say: Say) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
-    from streamsx.spark.session import require
-
-    require()
+    spark, records, positions = begun(options, say, ""), 0, {}
     from streamsx.spark.rescale import copy
 
-    spark, records, positions = begun(options, say, ""), 0, {}
     for old, new in options.topics:
         say(f"copying {old} to {new}")
         sent, positions[old] = copy(options.app, options.state, old, new, spark)
@@ -359,14 +353,12 @@ def state_options(command: Command) -> None:
 
 def state(options: argparse.Namespace, say: Say) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
-    from streamsx.spark.session import require, told
-
-    require()
-    from streamsx.spark.state import state
-
     if options.out and options.out.exists():
         raise UsageError(f"is there already: {options.out}: give another --out")
     spark = begun(options, say, options.state or "", STATE_SETTINGS)
+    from streamsx.spark.session import told
+    from streamsx.spark.state import state
+
     frame = state(options.app, options.store, path=options.state, spark=spark)
     say("reading the store")
     try:

@@ -146,30 +146,29 @@ def in_snapshot(
         raise NotFound(
             f"no snapshot: {files.uri}: expected {MANIFESTS}/NUMBER.json, found none: make one"
         )
-    where = f"{files.uri}: snapshot {manifest.number}"
     ids = [asked.app.conf.id, *asked.app.earlier_ids()]
-    _refuse("app", " or ".join(ids), manifest.app, where, fits=manifest.app in ids)
-    parts = []
+    parts, app = list[InSnapshot](), manifest.app if manifest.app in ids else ids[0]
+    checks: list[tuple[str, object, object]] = [("app", app, manifest.app)]
     for name, (node, _) in asked.nodes.items():
         held = manifest.stores.get(name)
-        found = json.loads(held.layout) if held else {}
-        count = len(held.partitions) if held else 0
-        wanted = {**json.loads(node.layout(count)), "topic": found.get("topic")}
-        _refuse(f"store {name}", wanted, found or sorted(manifest.stores), where, found == wanted)
-        assert held is not None
-        numbers = sorted(held.partitions)
-        whole = list(range(count))
-        _refuse(f"number of partitions of {name}", whole, numbers, where, numbers == whole)
-        parts += [InSnapshot(uri, name, n, held.partitions[n].chain, scratch) for n in numbers]
+        found: Any = json.loads(held.layout) if held else sorted(manifest.stores)
+        numbers = sorted(held.partitions) if held else []
+        wanted = json.loads(node.layout(len(numbers)))
+        if held and manifest.app != ids[0]:
+            wanted["topic"] = found.get("topic")  # bears the app's id
+        checks += [(f"store {name}", wanted, found)]
+        checks += [(f"partitions of {name}", list(range(len(numbers))), numbers)]
+        parts += [
+            InSnapshot(uri, name, n, held.partitions[n].chain, scratch) for n in numbers if held
+        ]
+    for what, expected, had in checks:
+        if expected != had:
+            raise IncompatibleStore(
+                f"snapshot of another app, or of one that has changed: {files.uri}: snapshot "
+                f"{manifest.number}: {what}: expected {expected}, found {had}: give the snapshot "
+                "of this app as it is now"
+            )
     return manifest, parts
-
-
-def _refuse(what: str, expected: object, found: object, where: str, fits: bool) -> None:
-    if not fits:
-        raise IncompatibleStore(
-            f"snapshot of another {what}: {where}: expected {expected}, found {found}: give the "
-            "snapshot of this app as it is now"
-        )
 
 
 def in_changelogs(

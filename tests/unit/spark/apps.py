@@ -33,6 +33,20 @@ async def keep(stream: Stream[str]) -> None:
         kept[key] = None if value == "delete" else object() if value == "set" else value
 
 
+# The same as its next version, which reads another topic.
+
+next_keeper = App("keeper", version=2)
+next_keeper.Table("kept", key_type=str)
+
+
+@next_keeper.agent(
+    next_keeper.topic("edits-12", key_type=str, value_type=str, value_serializer="raw"), name="keep"
+)
+async def keep_on(stream: Stream[str]) -> None:
+    async for key, value in stream.items():
+        next_keeper.tables["kept"][key] = None if value == "delete" else value
+
+
 # Two topics in one task: the last one to say something is remembered, with all before it.
 
 paired = App("paired", topic_partitions=2)

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from streamsx.app.app import App
 from streamsx.errors import (
     IncompatibleStore,
     NotFound,
@@ -24,7 +25,8 @@ from tests.unit.spark import apps
 from tests.unit.spark.conftest import Batches, Fed, driven, fed
 
 Make = Callable[..., Batches]
-KEEPER = "tests.unit.spark.apps:keeper"
+APPS = "tests.unit.spark.apps"
+KEEPER = f"{APPS}:keeper"
 
 
 def edits(count: int, seed: int) -> list[tuple[str, str]]:
@@ -33,40 +35,43 @@ def edits(count: int, seed: int) -> list[tuple[str, str]]:
     return [(f"k{draw.randrange(200)}", draw.choice(words)) for _ in range(count)]
 
 
-def records(given: list[tuple[str, str]], partitions: int) -> list[Fed]:
-    return [fed("edits", partitions, *each, at) for at, each in enumerate(given)]
+def records(given: list[tuple[str, str]], partitions: int, topic: str = "edits") -> list[Fed]:
+    return [fed(topic, partitions, *each, at) for at, each in enumerate(given)]
 
 
-def rescaled(batches: Make, tmp_path: Path, old: int, new: int) -> Batches:
+@pytest.mark.parametrize(
+    ("old", "new", "app", "topic"),
+    [
+        (6, 12, apps.next_keeper, "edits-12"),
+        (3, 2, apps.keeper, "edits"),
+        (2, 2, apps.keeper, "edits"),
+        (4, 7, apps.keeper, "edits"),
+    ],
+)
+def test_each_key_is_there_once_in_its_partition_and_tasks_go_on(
+    batches: Make, tmp_path: Path, old: int, new: int, app: App, topic: str
+) -> None:
     before = batches(KEEPER, edits=old)
     before.batch(before.rows(records(edits(400, 1), old)))
     before.batch(before.rows(records(edits(400, 2), old)))
-    after = batches(KEEPER, edits=new)
-    rescale(KEEPER, before.uri, after.uri, {"edits": new}, scratch=str(tmp_path))
-    return after
-
-
-@pytest.mark.parametrize(("old", "new"), [(6, 12), (3, 2), (2, 2), (4, 7)])
-def test_each_key_is_there_once_in_its_partition_and_tasks_go_on(
-    batches: Make, tmp_path: Path, old: int, new: int
-) -> None:
-    after = rescaled(batches, tmp_path, old, new)
-    manifest = newest(after.files)
-    assert manifest is not None
-    assert (manifest.made_by, manifest.partitions, manifest.positions) == (
-        "rescale", {"edits": new}, {},
-    )  # fmt: skip
-    parts = manifest.stores["kept"].partitions
-    assert sorted(parts) == list(range(new))
-    assert {part.changelog_next for part in parts.values()} == {None}
+    name = KEEPER if app is apps.keeper else f"{APPS}:next_keeper"
+    after = batches(name, **{topic: new})
+    manifest = rescale(name, before.uri, after.uri, {topic: new}, scratch=str(tmp_path))
+    assert newest(after.files) == manifest
+    assert (manifest.app, manifest.made_by) == (app.conf.id, "rescale")
+    assert (manifest.partitions, manifest.positions) == ({topic: new}, {})
+    store = manifest.stores["kept"]
+    assert store.layout == app.tables["kept"].node().layout(new)
+    assert sorted(store.partitions) == list(range(new))
+    assert {part.changelog_next for part in store.partitions.values()} == {None}
     keys = [
         (key[2:-1], partition) for (_, partition), rows in after.stored().items() for key, _ in rows
     ]
     assert len({key for key, _ in keys}) == len(keys) > 100
     assert all(partition_of(key, new) == partition for key, partition in keys)
-    after.batch(after.rows(records(edits(400, 3), new)))
+    after.batch(after.rows(records(edits(400, 3), new, topic)))
     all_edits = [each for seed in (1, 2, 3) for each in edits(400, seed)]
-    assert after.stored() == driven(apps.keeper, records(all_edits, new), {"edits": new})
+    assert after.stored() == driven(app, records(all_edits, new, topic), {topic: new})
 
 
 def test_what_cannot_be_cut_anew_is_refused_before_anything_is_written(
@@ -93,7 +98,7 @@ def test_what_cannot_be_cut_anew_is_refused_before_anything_is_written(
 
     refused(astray.uri, NotSupported, r"cut anew: store kept-0, key 'k\d+' .* records of edits")
     refused(before.uri, NotFound, "no such topic: orders: app keeper reads edits", orders=3)
-    refused(other.uri, IncompatibleStore, "another app: .*: expected keeper, found paired")
+    refused(other.uri, IncompatibleStore, ": app: expected keeper, found paired")
     refused(str(tmp_path / "nothing"), NotFound, "found none: make one")
     discard_all()  # nobody has it in a cache
     with pytest.raises(StoreCorrupt, match="torn file in a snapshot"):
