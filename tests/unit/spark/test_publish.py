@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from streamsx.app.lookup import app_named
 from streamsx.errors import UsageError
 from streamsx.model import TopicPartition
 from streamsx.spark.plan import LOG
@@ -42,10 +43,8 @@ def test_a_long_log_is_taken_piece_by_piece() -> None:
     assert list(pieces([])) == []
 
 
-def test_a_broker_without_transactions_is_refused_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_without_transactions_is_refused_and_told() -> None:
     with Broker() as broker:
-        monkeypatch.setenv("STREAMSX_BOOTSTRAP", broker.bootstrap)
-        with pytest.raises(
-            UsageError, match=r"only groups have .*; run and bootstrap go with --no-publish$"
-        ):
+        app_named("streamsx.examples.wordcount").override(bootstrap=broker.bootstrap)
+        with pytest.raises(UsageError, match=r"only groups have .*: give --no-publish$"):
             require_transactions("streamsx.examples.wordcount")
