@@ -8,7 +8,7 @@ by ours alone: Spark's writes no timestamps.
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamsx.errors import UsageError
 from streamsx.spark.maven import JarsMissing, jars
@@ -70,3 +70,15 @@ def frame(
         }
     )
     return reader.load().selectExpr(*SAME_COLUMNS)
+
+
+def into_topics(rows: "DataFrame", options: Mapping[str, str]) -> None:
+    """Into topics, by our source, whoever reads. Spark looks for it in the session that is active
+    in a thread of the JVM, and behind a connection that was made anew none is.
+    """
+    from streamsx.spark.source import NAME, KafkaSource
+
+    spark: Any = rows.sparkSession
+    spark.dataSource.register(KafkaSource)
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001  # no name else
+    rows.write.format(NAME).options(**options).mode("append").save()

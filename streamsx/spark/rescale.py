@@ -22,11 +22,11 @@ from streamsx.engine.records import Range
 from streamsx.errors import IncompatibleStore, NotFound, NotSupported, SettingError, StateConflict
 from streamsx.model import TopicPartition
 from streamsx.spark.compact import commit_stores, write
-from streamsx.spark.connector import PYTHON, frame
+from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.reading import check
 from streamsx.spark.session import told
-from streamsx.spark.source import EARLIEST, LATEST, NAME, Asked, there
+from streamsx.spark.source import EARLIEST, LATEST, Asked, there
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_snapshot, of_each
 from streamsx.state.layout import changelog_key
 from streamsx.state.snapshot import Manifest, Part, numbers
@@ -173,7 +173,7 @@ def copy(
     read = frame(spark, PYTHON, {**options, **bounds, "subscribe": old})
     rows = read.selectExpr(f"'{new}' topic", "key", "value", "headers", "timestamp")
     try:
-        rows.write.format(NAME).options(**options).mode("append").save()
+        into_topics(rows, options)
     except Exception as error:
         raise told(error) from error
     name = f"{folder}/{len(done):012}.json"

@@ -31,12 +31,12 @@ from streamsx.engine import faults
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.spark.checkout import scratch_folder
-from streamsx.spark.connector import PYTHON, frame
+from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
 from streamsx.spark.publish import options_of, publish, require_transactions
 from streamsx.spark.rows import DDL
 from streamsx.spark.session import accept, is_local, probe
-from streamsx.spark.source import EARLIEST, LATEST, NAME, Asked
+from streamsx.spark.source import EARLIEST, LATEST, Asked
 from streamsx.spark.task import TASK_BYTES, TaskReport, Work, run_task
 from streamsx.state import snapshot
 from streamsx.state.snapshot import Manifest, Part, Position, Query, StoreSnapshot
@@ -291,7 +291,7 @@ def pipeline(
 def sink_of(word: str, options: Mapping[str, str]) -> Output:
     """Raises SettingError."""
     if word == KAFKA:
-        return lambda rows: rows.write.format(NAME).options(**options).mode("append").save()
+        return lambda rows: into_topics(rows, options)
     if word == NOOP:
         return lambda _: None
     if word.startswith(PARQUET):

@@ -4,6 +4,8 @@ Whoever asks for it is marked `spark` and stands in the group "spark", so that n
 pytest starts another.
 """
 
+import gc
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -29,3 +31,14 @@ def spark() -> "Iterator[SparkSession]":
     made = session({"spark.master": "local[2,4]", "spark.driver.memory": "1g", **jars})
     yield made
     made.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_connection_is_left() -> "Iterator[None]":
+    """A thread that asked the JVM something leaves its connection to the garbage collector, which
+    would find it in the middle of somebody else's test.
+    """
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from streamsx.app.lookup import app_named
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import Cluster
@@ -31,9 +32,9 @@ APP = "streamsx.examples.wordcount"
 
 
 def test_a_batch_is_published_and_the_offsets_behind_it_are_known(
-    spark: "SparkSession", kafka: ApacheKafka, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", kafka: ApacheKafka
 ) -> None:
-    monkeypatch.setenv("STREAMSX_BOOTSTRAP", kafka.bootstrap)
+    app_named(APP).override(bootstrap=kafka.bootstrap)
     one, two = f"one-{uuid.uuid4()}", f"two-{uuid.uuid4()}"
 
     async def make() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from streamsx.kafka.batch import Builder
 from streamsx.model import TopicPartition
-from streamsx.spark.connector import JVM, PYTHON, frame
+from streamsx.spark.connector import JVM, PYTHON, frame, into_topics
 from streamsx.testing import Broker
 from tests.support.client import Client
 
@@ -106,7 +106,7 @@ def test_what_a_batch_and_a_stream_write_is_there(
     given = options(bootstrap, subscribe="orders", tasks="[]")
     to_clicks = "'empty' topic", "int(0) partition", "key", "value", "headers", "timestamp"
     read = spark.read.format("streamsx-kafka").options(**given).load().selectExpr(*to_clicks)
-    read.write.format("streamsx-kafka").options(**given).mode("append").save()
+    into_topics(read, given)
     stream = spark.readStream.format("streamsx-kafka").options(**given).load()
     query = stream.selectExpr(*to_clicks).writeStream.format("streamsx-kafka").options(**given)
     query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
