@@ -9,8 +9,10 @@ something foreign, that it sends to a topic no walk has found (`spark/task`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from inspect import unwrap
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final, NamedTuple
 
 from streamsx.app.agent import Agent
@@ -180,9 +182,15 @@ def _reason(agent: Agent, message: str, *, fatal: bool = True) -> Reason:
     return Reason(f"agent {agent.name!r}", place(agent.fun), message, fatal)
 
 
+def code_of(function: Callable[..., Any]) -> CodeType:
+    """Of a user's function, below what wraps it or binds some of its arguments."""
+    function = unwrap(function)
+    return code_of(function.func) if isinstance(function, partial) else function.__code__
+
+
 def place(function: Callable[..., Any], line: int | None = None) -> str:
     """File and line of a user's function; or of a line in it."""
-    code = unwrap(function).__code__
+    code = code_of(function)
     path = Path(code.co_filename)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{shown}:{line or code.co_firstlineno}"

@@ -216,7 +216,9 @@ def _begin(settings: Mapping[str, str], *, debug: bool) -> "SparkSession":
         try:
             # What Spark would do by itself, but with its warnings out of the user's sight.
             words = {} if debug else {"stdout": said, "stderr": said}
-            gateway = launch_gateway(conf, words)  # type: ignore[no-untyped-call]  # has no types
+            # The JVM of a session that was stopped is there still, and is what Spark takes.
+            gateway = SparkContext._gateway  # noqa: SLF001  # no public name tells
+            gateway = gateway or launch_gateway(conf, words)  # type: ignore[no-untyped-call]
             context = SparkContext(conf=conf, gateway=gateway)
         except PySparkRuntimeError as error:
             raise UsageError(f"spark: the JVM did not start: {_last(said, error)}") from error

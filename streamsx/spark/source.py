@@ -11,7 +11,7 @@
 | `tasks` | JSON: `[["orders", "clicks"]]`, topics that one task reads; others are read alone |
 | `state` | URI of a snapshot: how far in time the topics of a task were taken, for their order |
 | `startingOffsets`, `endingOffsets` | `earliest`, `latest` or JSON, as offsets in checkpoints are |
-| `maxOffsetsPerTrigger` | at most so many in all, in proportion to what is left of each partition |
+| `maxOffsetsPerTrigger` | so many in all, by what is left of each partition, one at least |
 
 Each task is one Spark partition, in the order in which it takes its records: no shuffle, no sort.
 Only what is committed is read. WrittenRows is at least once: a row that Spark writes again is there
@@ -41,7 +41,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from streamsx.app.lookup import app_named
-from streamsx.errors import NotFound, SettingError
+from streamsx.errors import NotFound, SettingError, TopicGone
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.kafka.security import PLAINTEXT, security_of
@@ -58,6 +58,10 @@ AT: Final = {-2: EARLIEST, -1: LATEST}
 """As Kafka's own connector writes them in JSON."""
 
 T = TypeVar("T")
+TASKS: Final = [["orders", "clicks"]]
+OFFSETS: Final = {"orders": {"0": 17}}
+"""What options look like that are JSON."""
+
 OffsetsJson = dict[str, dict[str, int]]
 """By topic and partition, as Kafka's own connector writes them into checkpoints."""
 
@@ -119,23 +123,26 @@ class Asked:
 
     @property
     def topics(self) -> list[str]:
-        return [topic.strip() for topic in self.get("subscribe").split(",")]
+        return list(dict.fromkeys(each.strip() for each in self.get("subscribe").split(",")))
 
     @property
     def tasks(self) -> list[list[str]]:
         """The topics of each, every topic in one."""
-        together: list[list[str]] = self.json("tasks", "[]")
+        together: list[list[str]] = self.json("tasks", "[]", TASKS)
         known = {topic for topics in together for topic in topics}
         if sum(map(len, together)) > len(known) or not known <= set(self.topics):
             raise SettingError(f"option tasks: {together}: name each topic once, subscribe to all")
         return [*together, *([topic] for topic in self.topics if topic not in known)]
 
-    def json(self, name: str, default: str) -> Any:
+    def json(self, name: str, default: str, like: Any) -> Any:
         text = self.get(name, default)
         try:
-            return json.loads(text)
+            found = json.loads(text)
         except ValueError as error:
             raise SettingError(f"option {name}: {text!r}: not JSON: {error}") from None
+        if not _is_like(found, like):
+            raise SettingError(f"option {name}: {text!r}: write it like {json.dumps(like)}")
+        return found
 
     def place(self, name: str, default: str, there: "There") -> OffsetsJson:
         """Where to begin or to end; what JSON leaves out is at the default."""
@@ -143,7 +150,7 @@ class Asked:
         if text in AT.values():
             return there.at(text)
         found = there.at(default)
-        for topic, numbers in self.json(name, default).items():
+        for topic, numbers in self.json(name, default, OFFSETS).items():
             for number, offset in numbers.items():
                 if number not in found.get(topic, {}):
                     raise SettingError(f"option {name}: no such partition: {topic}-{number}")
@@ -158,6 +165,15 @@ class Asked:
         manifest = newest(open_files(self.get("state")))
         positions = manifest.positions if manifest else {}
         return {t: {n: at.high for n, at in parts.items()} for t, parts in positions.items()}
+
+
+def _is_like(found: Any, like: Any) -> bool:
+    """Of the same shape; numbers are whole ones."""
+    if type(found) is not type(like):
+        return False
+    if isinstance(like, dict):
+        return all(_is_like(each, next(iter(like.values()))) for each in found.values())
+    return not isinstance(like, list) or all(_is_like(each, like[0]) for each in found)
 
 
 @dataclass(frozen=True)
@@ -244,13 +260,14 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
     """Where a query ends that takes what is there when it begins."""
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802  # Spark's
-        return self._asked.place("startingOffsets", EARLIEST, there(self._asked))
+        # Spark asks for it behind the goal: what came in between is not to be started at.
+        return self._asked.place("startingOffsets", EARLIEST, self._goal or there(self._asked))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's
         self._goal = there(self._asked)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's
-        most = int(self._asked.get("maxOffsetsPerTrigger", "0"))
+        most: int = self._asked.json("maxOffsetsPerTrigger", "0", 1000)
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's
@@ -273,16 +290,24 @@ def begun(start: OffsetsJson, end: OffsetsJson, asked: Asked) -> OffsetsJson:
 
 
 def advanced(start: OffsetsJson, end: OffsetsJson, most: int | None) -> OffsetsJson:
-    """From `start` towards `end`, `most` offsets in all, in proportion to what is left of each."""
-    places = [(topic, number) for topic, numbers in end.items() for number in numbers]
-    left = {(t, n): max(0, end[t][n] - start[t][n]) for t, n in places}
+    """From `start` towards `end`, `most` offsets in all, in proportion to what is left of each: but
+    one of each at least, or a small one waits for as long as a large one is behind.
+
+    Raises TopicGone.
+    """
+    left = {(t, n): stop - start[t][n] for t, numbers in end.items() for n, stop in numbers.items()}
+    if gone := [f"{t}-{n}" for (t, n), count in left.items() if count < 0]:
+        raise TopicGone(
+            f"records are gone: {', '.join(gone)} end before the offsets that were read: the topic "
+            "was made anew: begin with a new checkpoint"
+        )
     total = sum(left.values())
-    shares = left
-    if most is not None and most < total:
-        shares = {at: left[at] * most // total for at in places}
-        rest = most - sum(shares.values())
-        for at in [at for at in places if shares[at] < left[at]][:rest]:
-            shares[at] += 1
+    if most is None or most >= total:
+        return end
+    shares = {at: min(count, max(1, count * most // total)) for at, count in left.items()}
+    rest = max(0, most - sum(shares.values()))
+    for at in [at for at, count in left.items() if shares[at] < count][:rest]:
+        shares[at] += 1
     return {t: {n: start[t][n] + shares[t, n] for n in numbers} for t, numbers in end.items()}
 
 

@@ -29,7 +29,7 @@ from streamsx.engine.driver_loop import DriverLoop
 from streamsx.errors import NotOnSpark, PartitionCountChanged, UsageError
 from streamsx.model import Headers
 from streamsx.spark.checkout import Chain, SnapshotRows, scratch_folder
-from streamsx.spark.plan import FOREIGN, INNER, LOG, OUT, Stage, place, stages
+from streamsx.spark.plan import FOREIGN, INNER, LOG, OUT, Stage, code_of, place, stages
 from streamsx.spark.rows import ArrowOutbox, meta_row
 from streamsx.state.cache import CachedStore
 from streamsx.state.snapshot import Manifest, Part, Position, SstFile
@@ -40,7 +40,8 @@ from streamsx.task.reader import AgentRun
 from streamsx.task.task import Task, TaskMetadata
 
 TASK_BYTES: Final = 256 << 20
-RUN_ROWS: Final = 10_000
+RUN_ROWS: Final = 1000
+"""Between two looks at what has gathered: a row may send, and change, much more than it is."""
 SEAL_ROWS: Final = 2000
 THREAD_WAIT_S: Final = 60.0
 """For a thread that a body has begun; nothing else outside of it is waited for."""
@@ -143,11 +144,7 @@ def run_task(
     try:
         for rows in given:
             attempt = attempt or Attempt(work, stage, rows, loop, checked=checked)
-            attempt.take(rows)
-            yield from attempt.outbox.drain()
-            if attempt.dirty_bytes > work.task_bytes:
-                yield from attempt.commit()
-                attempt.spill(last=False)
+            yield from attempt.take(rows)
         if attempt is not None:
             yield from attempt.commit()
             yield attempt.finish()
@@ -192,12 +189,10 @@ class Attempt:
         about = plan, self._partition, self._stores, self.outbox, _start, policy, metadata, until
         self._task = loop.call(lambda: Task(*about))
 
-    @property
-    def dirty_bytes(self) -> int:
-        return sum(store.dirty_bytes for store in self._stores.values())
-
-    def take(self, rows: pa.RecordBatch) -> None:
-        """Hand them on, all of them. Raises NotOnSpark for a body that does not use them up."""
+    def take(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Hand them on, all of them; what is sent meanwhile. What does not fit into memory is
+        spilled. Raises NotOnSpark for a body that does not use them up.
+        """
         task, places = self._task, pc.min_max(rows.column("partition")).as_py()
         if not 0 <= places["min"] <= places["max"] < self._stage.tasks:
             what = f"partition {places['max']} of {', '.join(self._ends)}"
@@ -210,7 +205,10 @@ class Attempt:
             if (part := rows.filter(pc.equal(rows.column("topic"), topic))).num_rows:
                 task.offer(self._batch(topic, part))
         while self._loop.call(lambda: task.run(RUN_ROWS, self._ends.keys())):
-            pass
+            yield from self.outbox.drain()
+            if sum(store.dirty_bytes for store in self._stores.values()) > self._work.task_bytes:
+                yield from self.commit()
+                self.spill(last=False)
         for body in task.bodies:
             if not body.actor.idle:
                 raise NotOnSpark(f"agent {body.agent!r} ({self._line(body)}): {FOREIGN}")
@@ -285,7 +283,7 @@ class Attempt:
     def _line(self, body: AgentRun) -> str:
         """The innermost one in the file of the agent's own function."""
         function = self._app.agents[body.agent].fun
-        file = function.__code__.co_filename
+        file = code_of(function).co_filename
         lines = [n for name, n in cast("GatedActor", body.actor).lines() if name == file]
         return place(function, lines[-1] if lines else None)
 

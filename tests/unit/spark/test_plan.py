@@ -1,5 +1,6 @@
 """spark/plan.py: stages in their order, and every reason why an app is none for Spark."""
 
+import functools
 import importlib
 import sys
 from pathlib import Path
@@ -121,8 +122,10 @@ def test_an_app_that_no_executor_can_import_is_told_once() -> None:
     run.__module__ = "__main__"
     app.agent("a", name="first")(run)
     app.agent("b", name="second")(run)
-    (reason,) = check(app)
-    assert str(reason) == (
+    app.timer(60, name="bound")(functools.partial(run))  # has no code of its own
+    told = check(app)
+    assert [each.place for each in told] == [place(run)] * 2
+    assert str(told[0]) == (
         f"agent 'first' ({place(run)}): the app lives in __main__: executors cannot import it: "
         "give it a module"
     )

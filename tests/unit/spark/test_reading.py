@@ -114,11 +114,15 @@ def test_a_task_s_topics_are_read_in_its_order_from_where_it_was(
     assert {row["partition"] for each in found for row in each.to_pylist()} == {1}
 
 
-def test_whoever_wants_no_more_leaves_nothing_open(brokers: Brokers, client: Client) -> None:
+def test_whoever_wants_no_more_leaves_nothing_open_and_says_nothing(
+    brokers: Brokers, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     written(client, "a", [(n, n) for n in range(10_000)])
+    assert sum(each.num_rows for each in rows(brokers, 1, [Stretch("a", 0, 10_000)])) == 10_000
     reading = rows(brokers, 1, [Stretch("a", 0, 10_000)])
     assert next(reading).num_rows
     reading.close()  # type: ignore[attr-defined]  # a generator; what stays open would warn
+    assert not [each.message for each in caplog.records if each.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize(("start", "end"), [(1, 4), (2, 5)])

@@ -1,16 +1,19 @@
-"""What is read next, out of options and offsets; no Spark, no broker."""
+"""What is read next, out of options and offsets; without Spark."""
 
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from streamsx.errors import SettingError
+from streamsx.errors import SettingError, TopicGone
 from streamsx.kafka.admin import Bounds
 from streamsx.model import TopicPartition
 from streamsx.spark.reading import Stretch
-from streamsx.spark.source import Asked, OffsetsJson, There, advanced, planned
+from streamsx.spark.source import Asked, OffsetsJson, StreamReader, There, advanced, planned
 from streamsx.state.snapshot import Manifest, Position, commit
 from streamsx.state.snapshot_files import open_files
+from streamsx.testing import Broker
+from tests.support.client import Client
 
 THERE = There(
     {
@@ -29,9 +32,12 @@ def test_each_topic_is_a_task_s_alone_unless_it_is_told() -> None:
     assert asked().tasks == [["a"], ["b"]]
     assert asked(tasks='[["b", "a"]]').tasks == [["b", "a"]]
     assert Asked({"subscribe": "a,b,c", "tasks": '[["c", "a"]]'}).tasks == [["c", "a"], ["b"]]
+    assert Asked({"subscribe": "a,b,a"}).tasks == [["a"], ["b"]]  # or it would be read twice
 
 
-@pytest.mark.parametrize("tasks", ['[["a", "b"], ["a"]]', '[["x"]]', "[["])
+@pytest.mark.parametrize(
+    "tasks", ['[["a", "b"], ["a"]]', '[["x"]]', "[[", "5", '{"a": 5}', '["a"]', "[[5]]"]
+)
 def test_tasks_that_share_a_topic_or_miss_one_are_refused(tasks: str) -> None:
     with pytest.raises(SettingError, match="option tasks"):
         _ = asked(tasks=tasks).tasks
@@ -52,7 +58,9 @@ def test_offsets_are_told_as_kafka_s_own_connector_has_them(
     assert asked(startingOffsets=text).place("startingOffsets", "earliest", THERE) == offsets
 
 
-@pytest.mark.parametrize("text", ['{"a": {"7": 0}}', '{"c": {"0": 0}}', "soon"])
+@pytest.mark.parametrize(
+    "text", ['{"a": {"7": 0}}', '{"c": {"0": 0}}', "soon", "[5]", '{"a": 5}', '{"a": {"0": "x"}}']
+)
 def test_offsets_of_what_is_not_there_are_refused(text: str) -> None:
     with pytest.raises(SettingError, match="option endingOffsets"):
         asked(endingOffsets=text).place("endingOffsets", "latest", THERE)
@@ -79,7 +87,8 @@ def test_a_task_s_topics_are_one_range_and_what_is_empty_is_none() -> None:
         (None, (100, 10, 3)),
         (500, (100, 10, 3)),
         (50, (45, 4, 1)),  # of 44.2, 4.4 and 1.3, and one more
-        (1, (1, 0, 0)),
+        (1, (1, 1, 1)),
+        (-5, (1, 1, 1)),
         (113, (100, 10, 3)),
     ],
 )
@@ -99,8 +108,38 @@ def test_a_limit_is_kept_and_every_end_reached() -> None:
     assert at == end
 
 
-def test_an_end_that_lies_before_the_start_moves_nothing_back() -> None:
-    assert advanced({"a": {"0": 8}}, {"a": {"0": 3}}, None) == {"a": {"0": 8}}
+def test_a_small_partition_goes_on_while_a_large_one_stays_behind() -> None:
+    at, end = {"a": {"0": 0}, "b": {"0": 0}}, {"a": {"0": 1000}, "b": {"0": 5}}
+    for _ in range(5):
+        at = advanced(at, end, 10)
+        end["a"]["0"] += 1000
+    assert at["b"] == {"0": 5}
+
+
+def test_a_topic_that_was_made_anew_is_told_and_not_waited_for() -> None:
+    """Until it has as many records as before, of which all would be passed over."""
+    with pytest.raises(TopicGone, match=r"a-0 end before .*: begin with a new checkpoint"):
+        advanced({"a": {"0": 8}}, {"a": {"0": 3}}, None)
+
+
+@pytest.mark.parametrize("text", ["lots", "1.5", "[]"])
+def test_a_limit_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(SettingError, match="option maxOffsetsPerTrigger"):
+        StreamReader(asked(maxOffsetsPerTrigger=text)).getDefaultReadLimit()
+
+
+def test_what_comes_before_a_query_that_takes_what_is_there_begins_is_not_passed_over() -> None:
+    """Spark asks where to begin after it has told where to end."""
+    with Broker(topics={"a": 1}) as broker:
+        given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "a"}
+        reader = StreamReader(Asked({**given, "startingOffsets": "latest"}))
+        reader.prepareForTriggerAvailableNow()
+        client = Client(broker.bootstrap)
+        client.send(TopicPartition("a", 0), [(None, b"late")])
+        client.close()
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, ReadAllAvailable()) == start == {"a": {"0": 0}}
+        assert reader.partitions(start, start) == []
 
 
 def test_the_order_goes_on_from_the_newest_snapshot(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from streamsx.errors import NotOnSpark, TaskFailed, TaskStopped, UsageError, Val
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.plan import INNER, LOG, OUT
 from streamsx.spark.rows import ROWS
-from streamsx.spark.task import TaskReport, run_task
+from streamsx.spark.task import RUN_ROWS, TaskReport, run_task
 from streamsx.state.snapshot import Position
 from streamsx.task.policy import Policy, Word
 from tests.unit.spark import apps
@@ -159,6 +159,22 @@ def test_what_does_not_fit_into_memory_is_spilled(batches: Make, chunk: int) -> 
         for (_, place), entries in made.stored().items()
         for key, value in entries
     }
+
+
+def test_what_gathers_while_one_chunk_is_taken_leaves_before_its_end(batches: Make) -> None:
+    made = batches(f"{APPS}:grouped")
+    chunk = [each._replace(partition=0) for each in orders(2500)]
+    batch = pa.RecordBatch.from_pylist(made.rows(chunk), ROWS)
+    sent = list(run_task(replace(made.work(), task_bytes=1), 0, [batch]))
+    assert [each.num_rows for each in sent if each["kind"][0].as_py() == INNER] == [
+        RUN_ROWS
+    ] * 2 + [500]
+    keeper = batches(f"{APPS}:keeper")
+    chunk = [each._replace(partition=0) for each in edits(2500)]
+    batch = pa.RecordBatch.from_pylist(keeper.rows(chunk), ROWS)
+    *_, last = run_task(replace(keeper.work(), task_bytes=1), 0, [batch])
+    report = TaskReport.from_json(last.column("meta")[0].as_py())
+    assert (len(report.chains["kept"]), report.records) == (3, 2500)
 
 
 def test_a_chain_is_begun_anew_before_it_is_too_long(batches: Make) -> None:
