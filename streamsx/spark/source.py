@@ -14,16 +14,18 @@
 | `maxOffsetsPerTrigger` | so many in all, by what is left of each partition, one at least |
 
 Each task is one Spark partition, in the order in which it takes its records: no shuffle, no sort.
-Only what is committed is read. WrittenRows is at least once: a row that Spark writes again is there
+Only what is committed is read. Writing is at least once: a row that Spark writes again is there
 twice. Columns: `reading.RECORDS`. Spark hands options over in lower case, and calls by keyword.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -41,21 +43,28 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from streamsx.app.lookup import app_named
-from streamsx.errors import NotFound, SettingError, TopicGone
+from streamsx.clock import SystemClock
+from streamsx.engine.produce import Producer
+from streamsx.engine.records import STALL_S, writing
+from streamsx.errors import NotFound, SettingError, TopicGone, WorldError
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.kafka.security import PLAINTEXT, security_of
 from streamsx.loops import run
 from streamsx.model import TopicPartition
 from streamsx.spark.reading import NEVER, RECORDS_DDL, Brokers, Stretch, rows
-from streamsx.spark.writing import write
 from streamsx.state.snapshot import newest
 from streamsx.state.snapshot_files import open_files
+from streamsx.task.stream import Send
 
 NAME: Final = "streamsx-kafka"
 EARLIEST, LATEST = "earliest", "latest"
 AT: Final = {-2: EARLIEST, -1: LATEST}
 """As Kafka's own connector writes them in JSON."""
+
+COLUMNS: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
+CHUNK_ROWS: Final = 1000
+"""Between two looks at how much is not acknowledged."""
 
 T = TypeVar("T")
 TASKS: Final = [["orders", "clicks"]]
@@ -314,11 +323,56 @@ def advanced(start: OffsetsJson, end: OffsetsJson, most: int | None) -> OffsetsJ
 # -- writing
 
 
-class WrittenRows(WriterCommitMessage):
-    """All rows of a task are acknowledged."""
+async def write(cluster: Cluster, batches: Iterator[pa.RecordBatch]) -> int:
+    """How many rows. Without a partition the key counts, without a timestamp this moment.
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    Raises NotFound for a topic that is not there, UsageError for a partition, WorldError, and what
+    the broker refuses.
+    """
+    count, clock = 0, SystemClock()
+    try:
+        await cluster.start()
+        async with writing(cluster, clock) as producer:
+            async with asyncio.timeout(STALL_S):
+                await producer.start()
+            for batch in batches:
+                if "topic" not in batch.schema.names:
+                    raise SettingError("column topic is missing: of the rows to write: add it")
+                await cluster.follow(pc.unique(batch.column("topic")).to_pylist())
+                now, to = int(clock.wall() * 1000), dict[tuple[str, int | None], Send]()
+                for start in range(0, batch.num_rows, CHUNK_ROWS):
+                    for topic, partition, key, value, headers, at in _rows(batch, start):
+                        if (send := to.get((topic, partition))) is None:
+                            send = to[topic, partition] = producer.to(topic, partition)
+                        send(key, value, now if at is None else at, headers)
+                    if producer.full():
+                        await _flushed(producer)
+                await _flushed(producer)
+                count += batch.num_rows
+    finally:
+        await cluster.stop()
+    return count
+
+
+def _rows(batch: pa.RecordBatch, start: int) -> Iterator[tuple[Any, ...]]:
+    """Some of them, in the order of COLUMNS; null where there is no such column."""
+    some = batch.slice(start, CHUNK_ROWS)
+    columns: list[list[Any]] = [
+        some.column(name).to_pylist() if name in some.schema.names else [None] * some.num_rows
+        for name in COLUMNS
+    ]
+    at = COLUMNS.index("headers")
+    columns[at] = [each and [(h["key"], h["value"]) for h in each] for each in columns[at]]
+    return zip(*columns, strict=True)
+
+
+async def _flushed(producer: Producer) -> None:
+    try:
+        async with asyncio.timeout(STALL_S):
+            await producer.flush()
+    except TimeoutError:
+        why = f"nothing was acknowledged for {STALL_S:g} s"
+        raise WorldError(f"rows cannot be written: {why}: see the brokers' logs") from None
 
 
 class Writing:
@@ -327,8 +381,9 @@ class Writing:
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
-        return WrittenRows(run(write(self._asked.brokers.cluster(), iterator)))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        run(write(self._asked.brokers.cluster(), iterator))
+        return WriterCommitMessage()
 
 
 class BatchSink(Writing, DataSourceArrowWriter):

@@ -14,7 +14,7 @@ from streamsx.kafka.security import PLAINTEXT
 from streamsx.loops import run
 from streamsx.model import TopicPartition
 from streamsx.spark.reading import RECORDS, Brokers, Stretch, columns, merged, rows
-from streamsx.spark.writing import write
+from streamsx.spark.source import write
 from streamsx.task.batch import Batch, Chunk
 from streamsx.task.merge import Merge
 from streamsx.testing import Broker
