@@ -25,9 +25,14 @@ if TYPE_CHECKING:
 def spark() -> "Iterator[SparkSession]":
     """`local[2,4]`: two cores, four tries of each task."""
     jars: dict[str, str] = {}
-    pytest.importorskip("pyspark", reason="needs the extra: pip install -e '.[spark]'")
+    logger = pytest.importorskip(
+        "pyspark.logger", reason="needs the extra: pip install -e '.[spark]'"
+    )
     with suppress(JarsMissing):  # who needs them skips
         jars = settings(JVM)
+    # pytest gives its own handler to each logger that does not propagate, as the one by which
+    # PySpark tells of a failed query, and that one sets its format: for all tests that follow.
+    delattr(logger.PySparkLogger, "addHandler")
     made = session({"spark.master": "local[2,4]", "spark.driver.memory": "1g", **jars})
     yield made
     made.stop()
