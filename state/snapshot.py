@@ -18,9 +18,10 @@ import shutil
 import types
 import uuid
 from collections import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
@@ -34,6 +35,8 @@ from rocksdict import (
     WriteBatch,
 )
 
+import streamsx
+from streamsx.clock import SystemClock
 from streamsx.errors import (
     IncompatibleStore,
     SnapshotNotPublished,
@@ -216,26 +219,50 @@ def read(files: SnapshotFiles, number: int) -> Manifest:
     return Manifest.from_json(files.read(name), f"{files.uri}/{name}")
 
 
-def commit(files: SnapshotFiles, manifest: Manifest, *, before: int | None) -> None:
-    """From here on it counts. Raises StateConflict when the newest is not `before`."""
-    found = numbers(files)
-    last = found[-1] if found else None
-    assert before is None or manifest.number > before
-    try:
-        if last == before:
-            files.create(manifest_name(manifest.number), manifest.to_json())
-            return
-    except FileExistsError:
-        last = manifest.number
-    other = f"made by run {read(files, last).run}" if last is not None else "gone"
+def manifest_after(
+    before: Manifest | None,
+    app: str,
+    signatures: Sequence[int],
+    made_by: str,
+    *,
+    partitions: Mapping[str, int],
+    positions: Mapping[str, Mapping[int, Position]],
+    stores: Mapping[str, StoreSnapshot],
+    run: str | None = None,
+    query: Query | None = None,
+) -> Manifest:
+    """The next one, made now. `signatures`: of the app's topology; `run`: without it, one of its
+    own.
+    """
+    versions = {"streamsx": streamsx.__version__}
+    versions.update(("pyspark", each.version) for each in metadata.distributions(name="pyspark"))
+    return Manifest(
+        app, str(list(signatures)), before.number + 1 if before else 0, run or uuid.uuid4().hex,
+        made_by, int(SystemClock().wall() * 1000), versions, query, partitions, positions, stores,
+        before.others if before else {},
+    )  # fmt: skip
+
+
+def commit(files: SnapshotFiles, manifest: Manifest, *, before: Manifest | None) -> None:
+    """From here on it counts. Raises StateConflict when the newest is not `before`, which another
+    run may have replaced by one with its number; IncompatibleStore, SnapshotFailed.
+    """
+    found = newest(files)
+    if _told(found) == _told(before):
+        try:
+            return files.create(manifest_name(manifest.number), manifest.to_json())
+        except FileExistsError:
+            found = read(files, manifest.number)
     raise StateConflict(
         f"state with two writers: {files.uri}: expected {_told(before)} to be the newest, found "
-        f"{_told(last)}, {other}: stop one of them"
+        f"{_told(found)}: stop one of them"
     )
 
 
-def _told(number: int | None) -> str:
-    return "no snapshot" if number is None else f"snapshot {number}"
+def _told(manifest: Manifest | None) -> str:
+    if manifest is None:
+        return "no snapshot"
+    return f"snapshot {manifest.number}, made by run {manifest.run}"
 
 
 def collect_garbage(files: SnapshotFiles, keep: int) -> None:
@@ -263,6 +290,12 @@ def collect_garbage(files: SnapshotFiles, keep: int) -> None:
 
 
 # -- whether one fits
+
+
+def expect(what: str, where: str, expected: object, found: object, remedy: str) -> None:
+    """Raises IncompatibleStore where they differ."""
+    if expected != found:
+        raise IncompatibleStore(f"{what}: {where}: expected {expected}, found {found}: {remedy}")
 
 
 class Wanted(NamedTuple):
@@ -302,11 +335,8 @@ def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
         ("changelog", wanted.changelog_id, made_from or wanted.changelog_id),
         ("changelog", within, within if fits else next_),
     ):
-        if expected != found:
-            raise IncompatibleStore(
-                f"snapshot of another {what}: {where}: expected {expected}, found {found}: make "
-                "one of this app as it is now"
-            )
+        remedy = "make one of this app as it is now"
+        expect(f"snapshot of another {what}", where, expected, found, remedy)
     if next_ is None:
         raise SnapshotNotPublished(
             f"snapshot not published: {where}: store {wanted.store} is in no changelog: "

@@ -27,7 +27,7 @@ from streamsx.spark.plan import Stage
 from streamsx.spark.publish import options_of
 from streamsx.spark.reading import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
-from streamsx.state.snapshot import numbers
+from streamsx.state.snapshot import newest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -61,7 +61,7 @@ def bootstrap(
     counts = {**given, **found}
     line = runner.pipeline(spark, name, out, counts, lambda _: None, publishes=publishes, **more)
     refuse_histories(history, line.stages)
-    before = numbers(line.files)
+    before = newest(line.files)
     if before and not replace:
         raise UsageError(f"snapshots are there: {line.files.uri}: --replace, or another --out")
     if publishes:
@@ -78,9 +78,9 @@ def bootstrap(
         empty = spark.createDataFrame([], RECORDS_DDL + ", file string")
         whole = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames, empty)
         # What is there counts until it is replaced.
-        work = line.work(before[-1] + 1 if before else 0, None, numbered)
+        work = line.work(before.number + 1 if before else 0, None, numbered)
         planned = connector == PYTHON and set(history.values()) <= {KAFKA, NONE}
-        return line.batch(whole, work, by="bootstrap", planned=planned)
+        return line.batch(whole, work, before, by="bootstrap", planned=planned)
     except Exception as error:
         raise runner.told(error) from error
 

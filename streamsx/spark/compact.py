@@ -6,10 +6,8 @@ goes on in the changelog where they end. Workers may be at work meanwhile.
 Not here: how a store is read (`stored`), when old snapshots are removed.
 """
 
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -18,9 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-import streamsx
-from streamsx.clock import SystemClock
-from streamsx.errors import IncompatibleStore
 from streamsx.spark.checkout import scratch_folder
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_changelogs, of_each
 from streamsx.state.snapshot import (
@@ -31,6 +26,8 @@ from streamsx.state.snapshot import (
     SstWriter,
     StoreSnapshot,
     commit,
+    expect,
+    manifest_after,
     newest,
     sst_name,
 )
@@ -73,11 +70,9 @@ def compact(
 def last_of(files: SnapshotFiles, asked: AskedStores) -> Manifest | None:
     """The newest one where another is to be written. Raises IncompatibleStore for another app's."""
     last = newest(files)
-    if last is not None and last.app != asked.app.conf.id:
-        raise IncompatibleStore(
-            f"snapshots of another app: {files.uri}: expected {asked.app.conf.id}, found "
-            f"{last.app}: write to a place of its own"
-        )
+    if last is not None:
+        remedy = "write to a place of its own"
+        expect("snapshots of another app", files.uri, asked.app.conf.id, last.app, remedy)
     return last
 
 
@@ -126,22 +121,17 @@ def commit_stores(
     positions: Mapping[str, Mapping[int, Position]],
 ) -> Manifest:
     """The manifest after `last`. Raises StateConflict."""
-    manifest = Manifest(
-        app=asked.app.conf.id,
-        topology=str(list(asked.app.topology().signatures)),
-        number=last.number + 1 if last else 0,
-        run=uuid.uuid4().hex,
-        made_by=made_by,
-        made_at_ms=int(SystemClock().wall() * 1000),
-        versions={"streamsx": streamsx.__version__, "pyspark": version("pyspark")},
+    app = asked.app
+    manifest = manifest_after(
+        last, app.conf.id, app.topology().signatures, made_by,
         partitions=counts,
         positions=positions,
         stores={
             name: StoreSnapshot(asked.nodes[name][0].layout(len(parts)), parts)
             for name, parts in stores.items()
         },
-    )
-    commit(files, manifest, before=last.number if last else None)
+    )  # fmt: skip
+    commit(files, manifest, before=last)
     return manifest
 
 

@@ -7,11 +7,9 @@ Not here: how changelogs become a snapshot.
 """
 
 import json
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, count, islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -35,7 +33,15 @@ from streamsx.spark.runner import RUNNING_NAME, counts_found, create_topics
 from streamsx.spark.source import Asked
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.layout import StoreNode, changelog_key
-from streamsx.state.snapshot import Manifest, Part, Position, Wanted, newest, part_for
+from streamsx.state.snapshot import (
+    Manifest,
+    Part,
+    Position,
+    Wanted,
+    manifest_after,
+    newest,
+    part_for,
+)
 from streamsx.state.snapshot import commit as commit_manifest
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 
@@ -70,19 +76,20 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
     made = stages(app.topology(), found, app.conf.topic_partitions)
     unpublished = refuse_ahead(asked, files, manifest, made, found)
     create_topics(name, found)
-    published = dict[str, int]()
+    published, stores = dict[str, int](), dict(manifest.stores)
     for node, partition, part in unpublished:
         end, size = whole(asked, app, (files, scratch), node, partition, part)
-        store = manifest.stores[node.name]
+        store = stores[node.name]
         parts = {**store.partitions, partition: Part(part.chain, end)}
-        stores = {**manifest.stores, node.name: store._replace(partitions=parts)}
-        manifest = replace(manifest, stores=stores)
+        stores[node.name] = store._replace(partitions=parts)
         published[node.name] = published.get(node.name, 0) + size
     if unpublished:
-        before, now = manifest.number, int(SystemClock().wall() * 1000)
-        about: dict[str, Any] = {"made_by": BY, "made_at_ms": now, "run": uuid.uuid4().hex}
+        before = manifest
         # Without a query: that one would take this number for a batch of its own.
-        manifest = replace(manifest, number=before + 1, query=None, **about)
+        manifest = manifest_after(
+            before, before.app, app.topology().signatures, BY, partitions=before.partitions,
+            positions=before.positions, stores=stores,
+        )  # fmt: skip
         commit_manifest(files, manifest, before=before)
     offsets = asked.ask(lambda cluster: commit_positions(cluster, app.conf.id, manifest, made))
     positions: dict[str, dict[int, int]] = {}

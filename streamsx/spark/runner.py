@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-import streamsx
 from streamsx import errors
 from streamsx.app.app import App
 from streamsx.app.lookup import app_named
@@ -39,7 +38,7 @@ from streamsx.spark.session import accept, is_local, probe
 from streamsx.spark.source import EARLIEST, LATEST, Asked
 from streamsx.spark.task import TASK_BYTES, TaskReport, Work, run_task
 from streamsx.state import snapshot
-from streamsx.state.snapshot import Manifest, Part, Position, Query, StoreSnapshot
+from streamsx.state.snapshot import Manifest, Part, Position, Query, StoreSnapshot, manifest_after
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.partitions import partitioned
@@ -111,10 +110,11 @@ class Pipeline:
         return Work(self.name, *about, policy, self.task_bytes, self.scratch, frozenset(numbered))
 
     def batch(
-        self, rows: "DataFrame", work: Work, *, by: str, planned: bool, query: Query | None = None
-    ) -> Committed:
+        self, rows: "DataFrame", work: Work, before: Manifest | None, *, by: str, planned: bool,
+        query: Query | None = None,
+    ) -> Committed:  # fmt: skip
         """Rows of all external topics, `planned` by task and in its order, or not. Raises what
-        `run_task` does; StateConflict, where the newest snapshot is not the one before.
+        `run_task` does; StateConflict, where the newest snapshot is not `before`.
         """
         from pyspark.sql import DataFrame
         from pyspark.sql.functions import col
@@ -146,11 +146,10 @@ class Pipeline:
             self.sink(sent.where(leaves).select(*SENT))
             log = sent.where(col("kind") == LOG)
             published = publish(log, self.name) if self.publish else {}
-            now = int(SystemClock().wall() * 1000)
-            about = self.app.conf.id, self.run, by, now, query
-            manifest = following(work, self.stages, reports, about, published)
+            about = self.app.conf.id, self.run, by, query
+            manifest = following(work, before, self.stages, reports, about, published)
             faults.point("before_manifest")
-            snapshot.commit(self.files, manifest, before=work.number - 1 if work.number else None)
+            snapshot.commit(self.files, manifest, before=before)
             faults.point("after_manifest")
         finally:
             for each in reversed(kept):
@@ -192,15 +191,17 @@ def ordered(rows: "DataFrame", stage: Stage, work: Work) -> "DataFrame":
 
 def following(
     work: Work,
+    before: Manifest | None,
     made: Sequence[Stage],
     reports: Iterable[TaskReport],
-    about: tuple[str, str, str, int, Query | None],
+    about: tuple[str, str, str, Query | None],
     published: Mapping[str, Mapping[int, int]],
 ) -> Manifest:
-    """The manifest after `work.base`. `about`: the app's id, the run, who makes it, when, the
-    query; `published`: the ends of what was written, by changelog and partition.
+    """The manifest after `before`, which is `work.base`, or is replaced. `about`: the app's id, the
+    run, who makes it, the query; `published`: the ends of what was written, by changelog and
+    partition.
     """
-    app, run, by, now, query = about
+    app, run, by, query = about
     base, changelogs = work.base, dict[str, str]()
     positions = {t: dict(each) for t, each in (base.positions if base else {}).items()}
     stores = {}
@@ -216,18 +217,15 @@ def following(
             at = position._replace(next=0) if topic in work.numbered else position
             positions.setdefault(topic, {})[report.partition] = at
         for name, chain in report.chains.items():
-            before = stores[name].partitions[report.partition]
+            part = stores[name].partitions[report.partition]
             # Rows that were left out once are not in its changelog now.
-            whole = not before.chain or before.changelog_next is not None
+            whole = not part.chain or part.changelog_next is not None
             end = published.get(changelogs[name], {}).get(report.partition) if whole else None
             parts = {**stores[name].partitions, report.partition: Part(chain, end)}
             stores[name] = stores[name]._replace(partitions=parts)
-    import pyspark
-
-    return Manifest(
-        app, str(list(work.signatures)), work.number, run, by, now,
-        versions={"streamsx": streamsx.__version__, "pyspark": pyspark.__version__},
-        query=query, partitions=dict(work.counts), positions=positions, stores=stores,
+    return manifest_after(
+        before, app, work.signatures, by, run=run, query=query,
+        partitions=dict(work.counts), positions=positions, stores=stores,
     )  # fmt: skip
 
 
@@ -341,7 +339,7 @@ class LiveQuery:
                 f"{number}: begin with another --checkpoint, which goes back to {last}"
             )
         work = line.work(number, base)
-        done = line.batch(rows, work, by="run", planned=self._planned, query=self._token)
+        done = line.batch(rows, work, base, by="run", planned=self._planned, query=self._token)
         self._base = done.manifest
         self._heard(done)
         self._tell_running()

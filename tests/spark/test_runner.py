@@ -135,7 +135,7 @@ def test_of_two_that_write_one_state_the_second_is_refused(feed: Feed) -> None:
 
     def other(text: str) -> None:
         if "stage 0" in text and (held := newest(feed.files)) and held.number == 0:
-            commit(feed.files, replace(held, number=1, run="other"), before=0)
+            commit(feed.files, replace(held, number=1, run="other"), before=held)
 
     with pytest.raises(StateConflict, match=r"found snapshot 1, made by run other: stop one"):
         feed.run(say=other)
@@ -170,7 +170,7 @@ def test_a_snapshot_of_something_else_is_refused(
     feed.run()
     held = newest(feed.files)
     assert held is not None
-    commit(feed.files, replace(held, number=1, **change), before=0)
+    commit(feed.files, replace(held, number=1, **change), before=held)
     with pytest.raises(IncompatibleStore, match=what):
         feed.run()
 

@@ -15,6 +15,7 @@ from streamsx.state.snapshot import (
     SstWriter,
     StoreSnapshot,
     commit,
+    manifest_after,
     newest,
     sst_name,
 )
@@ -58,9 +59,8 @@ def make(
             written.append(SstFile(name, *found, full))
         made[partition] = Part(tuple(written), after)
     stores = {store: StoreSnapshot(layout, made)}
-    manifest = Manifest(
-        app=app, topology="", number=number, run="a test", made_by="compact", made_at_ms=0,
-        partitions=partitions, positions=positions or {}, stores=stores,
-    )  # fmt: skip
-    commit(files, manifest, before=last.number if last else None)
+    manifest = manifest_after(
+        last, app, (), "compact", partitions=partitions, positions=positions or {}, stores=stores
+    )
+    commit(files, manifest, before=last)
     return manifest

@@ -3,7 +3,6 @@
 What a session of Spark adds is where tasks run. Order, routing and the commit are here as there.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -97,7 +96,7 @@ class Batches:
                 self.outs += sent
         self.reports += reports
         manifest = self.following(work, reports)
-        commit(self.files, manifest, before=work.base.number if work.base else None)
+        commit(self.files, manifest, before=work.base)
         return manifest
 
     def task(self, work: Work, stage: Stage, partition: int, rows: list[Row]) -> list[Row]:
@@ -124,8 +123,8 @@ class Batches:
         return [row for *_, row in sorted(heads, key=lambda head: head[:3])]
 
     def following(self, work: Work, reports: Sequence[TaskReport]) -> Manifest:
-        about = self.app.conf.id, "run", "run", int(time.monotonic() * 1000), None
-        return following(work, self.stages, reports, about, self.published)
+        about = self.app.conf.id, "run", "run", None
+        return following(work, work.base, self.stages, reports, about, self.published)
 
     def stored(self) -> Stored:
         return stored(self.files, self.scratch)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from rocksdict import Rdict
 
+import streamsx
+from streamsx.clock import SystemClock
 from streamsx.errors import (
     IncompatibleStore,
     SnapshotFailed,
@@ -33,6 +35,7 @@ from streamsx.state.snapshot import (
     commit,
     fetch,
     ingest,
+    manifest_after,
     manifest_name,
     newest,
     part_for,
@@ -165,22 +168,44 @@ def test_a_later_format_is_refused_with_both() -> None:
 
 def test_the_newest_is_the_one_with_the_highest_number(files: SnapshotFiles) -> None:
     assert newest(files) is None
-    for number, before in ((9, None), (10, 9), (100, 10)):
-        commit(files, replace(MANIFEST, number=number), before=before)
+    before = None
+    for number in (9, 10, 100):
+        commit(files, made := replace(MANIFEST, number=number), before=before)
+        before = made
     files.create("manifests/note.txt", b"")
     assert newest(files) == replace(MANIFEST, number=100)
 
 
 def test_of_two_writers_the_second_is_told_of_the_first(files: SnapshotFiles) -> None:
     commit(files, MANIFEST, before=None)
-    second = replace(MANIFEST, run="second")
-    for before, told in ((None, "no snapshot"), (40, "snapshot 40")):
-        with pytest.raises(
-            StateConflict, match=f"{told} to be the newest, found snapshot 41, .*a r"
-        ):
+    second = replace(MANIFEST, number=42, run="second")
+    for before, told in (
+        (None, "no snapshot"),
+        (replace(MANIFEST, number=40), "snapshot 40, made by run a run"),
+        (replace(MANIFEST, run="another"), "snapshot 41, made by run another"),
+    ):
+        found = "found snapshot 41, made by run a run: "
+        with pytest.raises(StateConflict, match=f"{told} to be the newest, {found}"):
             commit(files, second, before=before)
-    commit(files, replace(second, number=42), before=41)
-    assert newest(files) == replace(second, number=42)
+    assert newest(files) == MANIFEST
+    commit(files, second, before=MANIFEST)
+    assert newest(files) == second
+
+
+def test_a_manifest_after_another_goes_on_from_it(files: SnapshotFiles) -> None:
+    held = replace(MANIFEST, others={"later": 1})
+    since = int(SystemClock().wall() * 1000)
+    for before, number, others in ((None, 0, {}), (held, 42, held.others)):
+        made = manifest_after(
+            before, "shop", (7, 9), "compact", partitions=held.partitions,
+            positions=held.positions, stores=held.stores,
+        )  # fmt: skip
+        about = (made.number, made.topology, made.made_by, made.query, made.others)
+        assert about == (number, "[7, 9]", "compact", None, others)
+        assert made.stores == held.stores
+        assert made.run not in ("", held.run)
+        assert made.versions["streamsx"] == streamsx.__version__
+        assert made.made_at_ms >= since
 
 
 def test_of_two_writers_at_once_one_commits(
@@ -189,10 +214,10 @@ def test_of_two_writers_at_once_one_commits(
     """Both have looked; both create."""
     commit(files, MANIFEST, before=None)
     looked = files.names("manifests")
-    commit(files, replace(MANIFEST, number=42), before=41)
+    commit(files, replace(MANIFEST, number=42), before=MANIFEST)
     monkeypatch.setattr(files, "names", lambda _: looked)
     with pytest.raises(StateConflict, match="found snapshot 42"):
-        commit(files, replace(MANIFEST, number=42, run="second"), before=41)
+        commit(files, replace(MANIFEST, number=42, run="second"), before=MANIFEST)
 
 
 def test_garbage_is_what_no_kept_manifest_names_and_nobody_is_about_to(
@@ -203,7 +228,7 @@ def test_garbage_is_what_no_kept_manifest_names_and_nobody_is_about_to(
     for n, file in enumerate(made):
         old = (made[0], file) if n else (file,)
         stores = {"totals": StoreSnapshot(LAYOUT, {0: Part(old, 1)})}
-        commit(files, replace(MANIFEST, number=n, stores=stores), before=n - 1 if n else None)
+        commit(files, replace(MANIFEST, number=n, stores=stores), before=newest(files))
     collect_garbage(files, keep=2)
     assert files.names("manifests") == ["000000000004.json", "000000000005.json"]
     left = {f"sst/totals/0/{name}" for name in files.names("sst/totals/0")}
