@@ -1,0 +1,71 @@
+"""What a process costs with all that it has started: CPU time, and memory, by the kernel.
+
+Memory is counted as a share (PSS): what several processes have in common counts once.
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+
+LOOK_EVERY_S = 0.25
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def tree(root: int, without: Collection[int] = ()) -> dict[int, float]:
+    """CPU seconds by process, those of children that have ended with their parent; `without`: these
+    and what they have started.
+    """
+    parents, used = dict[int, int](), dict[int, float]()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it has ended meanwhile
+            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            parents[int(name)] = int(fields[1])
+            used[int(name)] = sum(map(int, fields[11:15])) / TICK
+    mine, more = set[int](), {root}
+    while more:
+        mine |= more
+        more = {pid for pid, of in parents.items() if of in mine} - mine - set(without)
+    return {pid: used[pid] for pid in mine if pid in used}
+
+
+def cpu_s(root: int, without: Collection[int] = ()) -> float:
+    """User and system time of all of them."""
+    return sum(tree(root, without).values())
+
+
+def memory_mb(root: int) -> float:
+    """Of 10^6 bytes, of all of them."""
+    total = 0
+    for pid in tree(root):
+        with suppress(OSError):  # it has ended meanwhile
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total * 1024 / 1e6
+
+
+class Peak:
+    """The most that was seen. `cpu_s`: when it was looked at last."""
+
+    memory_mb = 0.0
+    cpu_s = 0.0
+
+
+@contextmanager
+def watched(root: int) -> Iterator[Peak]:
+    """A process that may end meanwhile, looked at again and again."""
+    peak, over = Peak(), Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_EVERY_S):
+            peak.memory_mb = max(peak.memory_mb, memory_mb(root))
+            peak.cpu_s = max(peak.cpu_s, cpu_s(root))
+
+    thread = Thread(target=look, name="peak")
+    thread.start()
+    try:
+        yield peak
+    finally:
+        over.set()
+        thread.join()
