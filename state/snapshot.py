@@ -19,7 +19,7 @@ import types
 import uuid
 from collections import abc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -49,6 +49,7 @@ from streamsx.state.rocks import RocksMemory, options, table_options, told
 from streamsx.state.snapshot_files import CHUNK_BYTES, SnapshotFiles, Step
 
 MANIFEST_FORMAT: Final = 1
+ANEW: Final = "delete it, or make one in a new place"
 MANIFESTS: Final = "manifests"
 MAY_BE_ABSENT: Final = frozenset({"query", "stream_time", "high", "changelog_id"})
 DIGITS: Final = 12
@@ -141,12 +142,10 @@ class Manifest:
                 return made
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             what = f"{type(error).__name__}: {error}"
-            raise IncompatibleStore(
-                f"not a manifest: {where}: {what}: make the snapshot anew"
-            ) from error
+            raise IncompatibleStore(f"not a manifest: {where}: {what}: {ANEW}") from error
         raise IncompatibleStore(
             f"snapshot in another format: {where}: expected {MANIFEST_FORMAT}, found {found!r}: "
-            "read it with the version that wrote it, or make it anew"
+            f"read it with the version that wrote it, or {ANEW}"
         )
 
     def parts(self) -> Iterator[Part]:
@@ -215,8 +214,10 @@ def manifest_name(number: int) -> str:
 
 
 def read(files: SnapshotFiles, number: int) -> Manifest:
-    name = manifest_name(number)
-    return Manifest.from_json(files.read(name), f"{files.uri}/{name}")
+    where = f"{files.uri}/{manifest_name(number)}"
+    manifest = Manifest.from_json(files.read(manifest_name(number)), where)
+    expect("snapshot of another number", where, number, manifest.number, ANEW)
+    return manifest
 
 
 def manifest_after(
@@ -267,11 +268,15 @@ def _told(manifest: Manifest | None) -> str:
 
 def collect_garbage(files: SnapshotFiles, keep: int) -> None:
     """Manifests but the newest `keep`, and what none of those names; nothing of a running attempt.
+    One that is none names nothing.
 
     Raises SnapshotFailed: what is left then is found the next time.
     """
-    manifests = {number: read(files, number) for number in numbers(files)}
-    doomed, last = list(manifests)[:-keep], max(manifests, default=0)
+    found, manifests = numbers(files), dict[int, Manifest]()
+    doomed, last = found[:-keep], max(found, default=0)
+    for number in found:
+        with suppress(IncompatibleStore):
+            manifests[number] = read(files, number)
     folders = {
         f"sst/{name}/{partition}"
         for manifest in manifests.values()
@@ -280,7 +285,7 @@ def collect_garbage(files: SnapshotFiles, keep: int) -> None:
     }
     for number in doomed:
         files.delete(manifest_name(number))
-        del manifests[number]
+        manifests.pop(number, None)
     kept = {f.file for each in manifests.values() for part in each.parts() for f in part.chain}
     for folder in sorted(folders):
         for name in (f"{folder}/{base}" for base in files.names(folder)):

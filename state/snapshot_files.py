@@ -21,7 +21,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 from streamsx.errors import SettingError, SnapshotFailed, StreamsxError
 
 CHUNK_BYTES: Final = 4 << 20
-NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
+NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 """The other place is on another disk, or takes no links."""
 OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 """Have no folders; pyarrow would make objects of their names. What is written appears whole."""
@@ -180,7 +180,7 @@ class LinkFiles(SnapshotFiles):
 
     def create(self, name: str, data: bytes) -> None:
         with self._told(name):
-            with drafted(target := self._target(name), os.link) as file:
+            with drafted(target := self._target(name), name_once) as file:
                 file.write(data)
             sync(target.parent)
 
@@ -252,6 +252,16 @@ def linked(source: Path, target: Path) -> bool:
             raise
         return False
     return True
+
+
+def name_once(draft: Path, target: Path) -> None:
+    """FileExistsError. Where no link can be made, who comes between look and rename is overwritten,
+    as on object stores.
+    """
+    if not linked(draft, target):
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, "is there already", str(target))
+        draft.replace(target)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,6 +181,10 @@ BAD: dict[str, tuple[Break, str]] = {
         store(lambda s: s._replace(layout=s.layout.replace("json", "avro"))),
         "snapshot of another layout",
     ),
+    "kind": (
+        store(lambda s: s._replace(layout=s.layout.replace('"kv"', '"window"'))),
+        '"store":"window"',
+    ),
     "format": (edit(lambda b: b.replace(b'"format":1', b'"format":9', 1)), "expected 1, found 9"),
     "torn manifest": (edit(lambda b: b[:100]), "not a manifest"),
     "torn file": (cut, "torn file in a snapshot"),
@@ -209,6 +214,22 @@ def test_what_does_not_fit_is_told_and_the_changelog_replayed(
     assert len(errors) == len(set(errors)) > 0, "each thing is said once"
     assert station.told("snapshot_fetched") == []
     assert not any(logs.folder.glob("w1/t/trash/*"))
+
+
+def test_what_ends_behind_the_changelogs_start_is_told_and_what_is_left_replayed(
+    logs: Bench, uri: str
+) -> None:
+    """Records between them are gone: the store would be without them."""
+    snapshot(logs, uri)
+    start = ROWS_PER_BATCH + 1
+    for n in range(3):
+        logs.at_broker(partial(logs.log(changelog(n)).delete_before, start))
+    station = begun(logs, uri)
+    assert read_from(logs, station) == dict.fromkeys(range(3), start)
+    told = " ".join(str(each["what"]) for each in station.told("error"))
+    for n in range(3):
+        assert f"expected counts-{n} at {start} to 1000, found {ROWS_PER_BATCH}: make" in told
+    assert station.told("snapshot_fetched") == []
 
 
 def test_a_place_that_nothing_reaches_is_told_and_the_changelog_replayed(logs: Bench) -> None:

@@ -237,6 +237,32 @@ def test_garbage_is_what_no_kept_manifest_names_and_nobody_is_about_to(
     assert len(files.names("sst/totals/0")) == len(left)
 
 
+@pytest.mark.parametrize("keep", [2, 1])
+def test_a_manifest_that_is_none_holds_up_no_garbage(
+    files: SnapshotFiles, tmp_path: Path, keep: int
+) -> None:
+    """Neither an old one that has to go nor one that stays."""
+    made = [write(files, tmp_path, [(ROW + b"a", b"%d" % n)], number=n) for n in range(6)]
+    for n, file in enumerate(made):
+        if n in (1, 4):
+            files.create(manifest_name(n), b"{" * n)
+            continue
+        stores = {"totals": StoreSnapshot(LAYOUT, {0: Part((file,), 1)})}
+        files.create(manifest_name(n), replace(MANIFEST, number=n, stores=stores).to_json())
+    collect_garbage(files, keep=keep)
+    assert len(files.names("manifests")) == keep
+    left = {f"sst/totals/0/{name}" for name in files.names("sst/totals/0")}
+    assert left == {made[4].file, made[5].file}
+    assert newest(files) is not None
+
+
+def test_a_manifest_under_the_name_of_another_is_refused(files: SnapshotFiles) -> None:
+    files.create(manifest_name(42), MANIFEST.to_json())
+    told = "another number: .*000000000042.json: expected 42, found 41: delete it"
+    with pytest.raises(IncompatibleStore, match=told):
+        newest(files)
+
+
 # -- chains
 
 

@@ -87,7 +87,9 @@ def test_a_fetch_that_is_ended_leaves_nothing(
 # -- links
 
 
-@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP])
+@pytest.mark.parametrize(
+    "code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS]
+)
 def test_where_no_link_can_be_made_there_is_a_copy(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +101,7 @@ def test_where_no_link_can_be_made_there_is_a_copy(
     assert (tmp_path / "came").read_bytes() == b"content"
     assert (tmp_path / "came").stat().st_nlink == 1
     assert files.names("sst") == ["a"]
+    test_a_name_is_created_once(files)
 
 
 def test_what_the_disk_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
