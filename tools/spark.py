@@ -267,6 +267,10 @@ SNAPSHOTS: Final[Mapping[str, dict[str, Any]]] = {
         "metavar": "T=N", "nargs": "+", "required": True, "type": pair(count, "TOPIC=N"),
         "help": "how many partitions the new topics have",
     },
+    "keyed": {
+        "metavar": "STORE=TOPIC", "nargs": "+", "default": [], "type": pair(named, "STORE=TOPIC"),
+        "help": "whose records' keys a store has, where its rows are too few to show it",
+    },
     "topics": {
         "metavar": "OLD:NEW", "nargs": "+", "required": True, "type": pair,
         "help": "from which topic to which",
@@ -306,7 +310,8 @@ def rescale(options: argparse.Namespace, say: Say) -> SparkResult:
 
     say("writing state for other partitions")
     counts = dict(options.partitions)
-    made = rescale(options.app, options.state, options.out, counts, spark=spark)
+    keyed = dict(options.keyed)
+    made = rescale(options.app, options.state, options.out, counts, keyed=keyed, spark=spark)
     named = {"app": options.app, "source": options.state, "target": options.out}
     return {
         "uri": options.out, **sizes(made), "seconds": round(time.monotonic() - began, 1),
@@ -557,7 +562,7 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
     ),
     "rescale": SparkCommand(
         "Write a snapshot's state for another number of partitions.",
-        snapshot_options("state", "partitions", "out"), rescale, snapshot_told,
+        snapshot_options("state", "partitions", "keyed", "out"), rescale, snapshot_told,
     ),
     "state": SparkCommand(
         "Show a store as rows: from a snapshot, or live from its changelog.",

@@ -31,7 +31,7 @@ from streamsx.state.snapshot import (
     newest,
     sst_name,
 )
-from streamsx.state.snapshot_files import SnapshotFiles, open_files
+from streamsx.state.snapshot_files import open_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,23 +57,41 @@ def compact(
     StateConflict.
     """
     asked, files = asked_stores(app, stores), open_files(uri)
-    last = last_of(files, asked)
+    last, positions = newest(files), positions or {}
+    if last is not None:
+        refuse_less(last, asked, positions, files.uri)
     number = last.number + 1 if last else 0
     counts, parts = in_changelogs(asked, brokers)
     made = of_each(spark, partial(write, uri, number, scratch), parts)
     held: dict[str, dict[int, Part]] = {name: {} for name in asked.nodes}
+    ids = {part.store: part.changelog_id for part in parts}
     for part, written in zip(parts, made, strict=True):
         held[part.store][part.partition] = Part(tuple(written.values()), part.log.end)
-    return commit_stores(files, asked, "compact", last, counts, held, positions or {})
+    made_of = {
+        name: StoreSnapshot(node.layout(len(held[name])), held[name], ids.get(name))
+        for name, (node, _) in asked.nodes.items()
+    }
+    manifest = manifest_after(
+        last, asked.app.conf.id, asked.app.topology().signatures, "compact",
+        partitions=counts, positions=positions, stores=made_of,
+    )  # fmt: skip
+    commit(files, manifest, before=last)
+    return manifest
 
 
-def last_of(files: SnapshotFiles, asked: AskedStores) -> Manifest | None:
-    """The newest one where another is to be written. Raises IncompatibleStore for another app's."""
-    last = newest(files)
-    if last is not None:
-        remedy = "write to a place of its own"
-        expect("snapshots of another app", files.uri, asked.app.conf.id, last.app, remedy)
-    return last
+def refuse_less(
+    last: Manifest, asked: AskedStores, positions: Mapping[str, Mapping[int, Position]], uri: str
+) -> None:
+    """The newest counts: where it says less than the one before, a run would begin anew and count
+    twice, or miss a store. Raises IncompatibleStore, for another app's too.
+    """
+    remedy, where = "write to a place of its own", f"{uri}: snapshot {last.number}"
+    expect("snapshots of another app", uri, asked.app.conf.id, last.app, remedy)
+    more = sorted(last.stores.keys() - asked.nodes.keys())
+    expect("stores that would be dropped", where, [], more, remedy)
+    held = [(topic, n) for topic, each in last.positions.items() for n in each]
+    more = sorted(f"{topic}-{n}" for topic, n in held if n not in positions.get(topic, {}))
+    expect("positions that would be dropped", where, [], more, remedy)
 
 
 def write(
@@ -109,30 +127,6 @@ def _by_place(part: StoredPart, places: Places | None) -> Iterator[tuple[int, pa
         found = places(part, batch)
         for target in np.unique(found).tolist():
             yield target, batch.filter(pa.array(found == target))
-
-
-def commit_stores(
-    files: SnapshotFiles,
-    asked: AskedStores,
-    made_by: str,
-    last: Manifest | None,
-    counts: Mapping[str, int],
-    stores: Mapping[str, Mapping[int, Part]],
-    positions: Mapping[str, Mapping[int, Position]],
-) -> Manifest:
-    """The manifest after `last`. Raises StateConflict."""
-    app = asked.app
-    manifest = manifest_after(
-        last, app.conf.id, app.topology().signatures, made_by,
-        partitions=counts,
-        positions=positions,
-        stores={
-            name: StoreSnapshot(asked.nodes[name][0].layout(len(parts)), parts)
-            for name, parts in stores.items()
-        },
-    )  # fmt: skip
-    commit(files, manifest, before=last)
-    return manifest
 
 
 def sizes(manifest: Manifest) -> dict[str, int]:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from streamsx.app.lookup import app_named
-from streamsx.errors import DecodeFailed
+from streamsx.errors import DecodeFailed, SettingError
 from streamsx.serde.codec import to_json
 from streamsx.spark.session import session
 from streamsx.spark.source import Asked
@@ -60,7 +60,9 @@ class StateReader(DataSourceReader):
         """Raises UsageError, NotFound, WorldError."""
         asked = Asked(self._options)
         stores = asked_stores(asked.get("app"), [asked.get("store")])
-        if uri := asked.get("path", ""):
+        if "path" in {name.lower() for name in self._options}:
+            if not (uri := asked.get("path")):
+                raise SettingError("path is empty: give a URI of snapshots, or none: the changelog")
             return [InputPartition(part) for part in in_snapshot(stores, uri)[1]]
         brokers = asked.get("kafka.bootstrap.servers", "") or None
         return [InputPartition(part) for part in in_changelogs(stores, brokers)[1]]

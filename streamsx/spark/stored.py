@@ -8,6 +8,7 @@ Not here: what rows are decoded to, who writes them.
 """
 
 import json
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -18,14 +19,15 @@ import pyarrow.compute as pc
 
 from streamsx.app.app import App
 from streamsx.app.lookup import app_named
-from streamsx.errors import IncompatibleStore, NotFound, StreamsxError
+from streamsx.errors import NotFound, StreamsxError
+from streamsx.kafka import admin
 from streamsx.spark.checkout import Chain, checkout, scratch_folder
 from streamsx.spark.reading import Stretch, rows
 from streamsx.spark.rows import PIECE_ROWS
 from streamsx.spark.source import Asked, there
 from streamsx.state.api import INDEX, ROW
-from streamsx.state.layout import StoreNode, local_keys
-from streamsx.state.snapshot import MANIFESTS, Manifest, newest
+from streamsx.state.layout import StoreNode
+from streamsx.state.snapshot import MANIFESTS, Manifest, expect, newest
 from streamsx.state.snapshot_files import open_files
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import partitioned
@@ -33,8 +35,10 @@ from streamsx.topology.partitions import partitioned
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FOLD_ROWS: Final = 2_000_000
+FOLD_BYTES: Final = 128 << 20
 """Of a changelog, in memory beside the newest row of each key."""
+PIECE_BYTES: Final = 16 << 20
+"""A batch is closed when it has so many, or PIECE_ROWS."""
 LOG: Final = pa.schema({"key": pa.large_binary(), "value": pa.large_binary()})
 """A column of plain binary ends at 2 GiB."""
 PAIRS: Final = pa.schema({"key": pa.binary(), "value": pa.binary()})
@@ -53,56 +57,65 @@ class InSnapshot(NamedTuple):
     scratch: str | None = None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Of PAIRS, at most PIECE_ROWS each. Raises StoreCorrupt, SnapshotFailed."""
+        """Of PAIRS. Raises StoreCorrupt, SnapshotFailed."""
         if not self.chain:
             return
         files, scratch = open_files(self.uri), scratch_folder(self.scratch)
         held = checkout(files, scratch, self.store, self.partition, self.chain)
-        keys, values = list[bytes](), list[bytes]()
-        for key, value in held.scan(ROW, INDEX):
-            keys.append(key)
-            values.append(value)
-            if len(keys) == PIECE_ROWS:
-                yield pairs(keys, values)
-                keys, values = [], []
-        if keys:
-            yield pairs(keys, values)
+        yield from pieces(held.scan(ROW, INDEX))
 
 
 class InChangelog(NamedTuple):
-    """One partition of a store, as its changelog is; `options`: of our source."""
+    """One partition of a store, as its changelog is. `options`: of our source; `changelog_id`: of
+    the topic, as hex, None from a broker that knows none.
+    """
 
     options: Mapping[str, str]
     store: str
     partition: int
     log: Stretch
+    changelog_id: str | None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """As of a snapshot. Raises WorldError, CorruptRecord."""
         if self.log.start == self.log.end:
             return
         read = rows(Asked(self.options).brokers, self.partition, [self.log])
-        for piece in newest_rows(read).to_batches(max_chunksize=PIECE_ROWS):
-            keys, values = (column.to_pylist() for column in piece.columns)
-            yield pairs(local_keys(keys), values)
+        for found in newest_rows(read).to_batches(max_chunksize=PIECE_ROWS):
+            columns = zip(found["key"], found["value"], strict=True)
+            yield from pieces((ROW + key.as_py(), value.as_py()) for key, value in columns)
 
 
 StoredPart = InSnapshot | InChangelog
 
 
-def pairs(keys: Sequence[bytes | None], values: Sequence[bytes]) -> pa.RecordBatch:
+def pieces(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
+    """As PAIRS, at most PIECE_ROWS each, and few where they are large."""
+    keys, values, size = list[bytes](), list[bytes](), 0
+    for key, value in rows:
+        keys.append(key)
+        values.append(value)
+        size += len(key) + len(value)
+        if size >= PIECE_BYTES or len(keys) == PIECE_ROWS:
+            yield pairs(keys, values)
+            keys, values, size = [], [], 0
+    if keys:
+        yield pairs(keys, values)
+
+
+def pairs(keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
     arrays = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
     return pa.RecordBatch.from_arrays(arrays, schema=PAIRS)
 
 
-def newest_rows(log: Iterable[pa.RecordBatch], fold_rows: int = FOLD_ROWS) -> pa.Table:
+def newest_rows(log: Iterable[pa.RecordBatch], fold_bytes: int = FOLD_BYTES) -> pa.Table:
     """The last value of each key, by key; a key whose last one is a tombstone is not there."""
-    waiting, count = [LOG.empty_table()], 0
+    waiting, size = [LOG.empty_table()], 0
     for batch in log:
         waiting.append(pa.Table.from_batches([batch.select(LOG.names)]).cast(LOG))
-        count += batch.num_rows
-        if count >= fold_rows:
-            waiting, count = [_folded(waiting)], 0
+        size += waiting[-1].nbytes
+        if size >= fold_bytes:
+            waiting, size = [_folded(waiting)], 0
     found = _folded(waiting)
     return found.filter(pc.is_valid(found["value"]))
 
@@ -162,12 +175,11 @@ def in_snapshot(
             InSnapshot(uri, name, n, held.partitions[n].chain, scratch) for n in numbers if held
         ]
     for what, expected, had in checks:
-        if expected != had:
-            raise IncompatibleStore(
-                f"snapshot of another app, or of one that has changed: {files.uri}: snapshot "
-                f"{manifest.number}: {what}: expected {expected}, found {had}: give the snapshot "
-                "of this app as it is now"
-            )
+        expect(
+            "snapshot of another app, or of one that has changed",
+            f"{files.uri}: snapshot {manifest.number}: {what}", expected, had,
+            "give the snapshot of this app as it is now",
+        )  # fmt: skip
     return manifest, parts
 
 
@@ -185,15 +197,29 @@ def in_changelogs(
         "subscribe": ",".join(sorted(sources | logs.keys())),
         "kafka.bootstrap.servers": brokers or ",".join(asked.app.conf.bootstrap),
     }
-    bounds = there(Asked(options)).bounds
+    source = Asked(options)
+    # Ahead of the bounds: a changelog that is made anew between them is told from this one then.
+    ids = source.ask(lambda cluster: admin.topic_ids(cluster, logs))
+    bounds = there(source).bounds
     counts = Counter(tp.topic for tp in bounds)
     partitioned(topology, counts, default=1, declare=True)  # refuses those that do not fit
     parts = [
-        InChangelog(options, logs[tp.topic], tp.partition, Stretch(tp.topic, *bounds[tp]))
+        InChangelog(
+            options,
+            logs[tp.topic],
+            tp.partition,
+            Stretch(tp.topic, *bounds[tp]),
+            hex_id(ids[tp.topic]),
+        )
         for tp in sorted(bounds)
         if tp.topic in logs
     ]
     return {topic: counts[topic] for topic in sorted(sources)}, parts
+
+
+def hex_id(topic_id: bytes | None) -> str | None:
+    """None for zeros: the broker knows no ids."""
+    return topic_id.hex() if topic_id and any(topic_id) else None
 
 
 # -- all of them at once
@@ -201,8 +227,8 @@ def in_changelogs(
 
 def of_each(spark: "SparkSession | None", work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
     """What the work gives, of each in a task of its own; one after the other without a session.
-    Raises what one of them raised: Spark would tell it as a trace of its own, after three more
-    tries.
+    Raises what one of them raised, RuntimeError with its trace for what none of ours is: Spark
+    would tell it as a trace of its own, after three more tries.
     """
 
     def attempt(part: T) -> Any:
@@ -210,11 +236,13 @@ def of_each(spark: "SparkSession | None", work: Callable[[T], R], parts: Sequenc
             return work(part)
         except StreamsxError as error:
             return error
+        except Exception:
+            return RuntimeError(traceback.format_exc())
 
     if spark is None or not parts:
         return [work(part) for part in parts]
     done = spark.sparkContext.parallelize(parts, len(parts)).map(attempt).collect()
     for each in done:
-        if isinstance(each, StreamsxError):
+        if isinstance(each, Exception):
             raise each
     return done

@@ -150,11 +150,29 @@ def test_a_store_is_queried_by_columns_by_sql_and_as_bytes(
         ((*live, "--out", str(out)), "is there already"),
         (("state", SHOP, "--store", "none", "--live"), "app shop has standing, customers, sold"),
         (("state", SHOP, "--store", "sold", "--state", str(tmp_path)), "found none: make one"),
+        (("state", SHOP, "--store", "sold", "--state", ""), "path is empty: give a URI"),
     ):
         with pytest.raises(AssertionError, match="error: ") as refused:
             told(capsys, monkeypatch, *words)
-        assert said in str(refused.value)
-        assert "Traceback" not in str(refused.value)
+        *_, line = str(refused.value).rpartition("error: ")  # behind what PySpark logs of its own
+        assert said in line
+        assert "Traceback" not in line
+
+
+def test_what_is_raised_in_a_task_is_told_as_it_is(spark: "SparkSession") -> None:
+    from streamsx.spark.stored import of_each
+
+    def work(number: int) -> float:
+        if number == 3:
+            raise NotFound("no such number: 3")
+        return 1 / number
+
+    assert of_each(spark, work, [1, 2]) == [1, 0.5]
+    with pytest.raises(NotFound, match="no such number: 3"):
+        of_each(spark, work, [2, 3])
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: division by zero") as told_of:
+        of_each(spark, work, [1, 0])
+    assert "py4j" not in str(told_of.value)
 
 
 def test_records_behind_a_snapshot_are_copied_once_by_their_keys(
@@ -196,6 +214,6 @@ def test_records_behind_a_snapshot_are_copied_once_by_their_keys(
         copy(SHOP, uri, "clicks", "orders-12", spark, brokers=bootstrap)
     with pytest.raises(NotFound, match="no such topic: nowhere"):
         copy(SHOP, uri, "orders", "nowhere", spark, brokers=bootstrap)
-    compact(SHOP, uri, brokers=bootstrap, positions={"orders": {0: Position(10**6)}})
+    compact(SHOP, uri, brokers=bootstrap, positions={"orders": {**at, 0: Position(10**6)}})
     with pytest.raises(TopicGone, match="orders-0: offsets 1000000 to"):
         copy(SHOP, uri, "orders", "orders-12", spark, brokers=bootstrap)

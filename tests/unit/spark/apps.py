@@ -47,6 +47,20 @@ async def keep_on(stream: Stream[str]) -> None:
         next_keeper.tables["kept"][key] = None if value == "delete" else value
 
 
+# A table that is kept by what is in the records, not by their keys.
+
+regrouped = App("regrouped", topic_partitions=2)
+by_value = regrouped.Table("by_value", default=int, key_type=str)
+
+
+@regrouped.agent(
+    regrouped.topic("edits", key_type=str, value_type=str, value_serializer="raw"), name="count"
+)
+async def count(stream: Stream[str]) -> None:
+    async for value in stream:
+        by_value[value] += 1
+
+
 # Two topics in one task: the last one to say something is remembered, with all before it.
 
 paired = App("paired", topic_partitions=2)

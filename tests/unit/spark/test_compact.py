@@ -13,12 +13,14 @@ from streamsx.errors import (
     StoreCorrupt,
     StreamsxError,
 )
+from streamsx.kafka import admin
 from streamsx.model import TopicPartition
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.compact import compact, sizes
+from streamsx.spark.source import Asked
 from streamsx.spark.stored import asked_stores, in_changelogs, in_snapshot
 from streamsx.state.api import ROW
-from streamsx.state.snapshot import Manifest, Part, newest
+from streamsx.state.snapshot import Manifest, Part, Position, newest
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
 from tests.support.client import Client
@@ -70,6 +72,10 @@ def test_a_snapshot_has_what_a_replay_gives_and_goes_on_where_the_changelog_ends
     assert [file.full for file in parts[0].chain] == [True]
     assert parts[2] == Part((), 0)
     assert (first.made_by, first.partitions) == ("compact", {"edits": 3})
+    ids = Asked({"kafka.bootstrap.servers": broker.bootstrap}).ask(
+        lambda cluster: admin.topic_ids(cluster, [LOG])
+    )
+    assert first.stores["kept"].changelog_id == (ids[LOG] or b"").hex() != ""
     assert sizes(first) == {
         "number": 0, "tasks": 3, "rows": 2, "bytes": parts[0].chain[0].bytes,
     }  # fmt: skip
@@ -77,6 +83,26 @@ def test_a_snapshot_has_what_a_replay_gives_and_goes_on_where_the_changelog_ends
     second = compact(APP, uri, brokers=broker.bootstrap, stores=["kept"], scratch=str(tmp_path))
     assert newest(open_files(uri)) == second
     assert stored(uri, tmp_path)[2] == [(ROW + b'"d"', b'"5"')]
+
+
+def test_nothing_of_a_run_is_dropped(broker: Broker, tmp_path: Path) -> None:
+    uri = str(tmp_path / "state")
+    parts: Parts = {n: ([], 0) for n in range(3)}
+    at = {"edits": {n: Position(5 + n) for n in range(3)}}
+    run = make(uri, tmp_path, "keeper", "kept", LAYOUT, parts, {"edits": 3}, at)
+    less = {"edits": {0: Position(9), 2: Position(9)}}
+    for positions, lost in (
+        (None, r"\['edits-0', 'edits-1', 'edits-2'\]"),
+        (less, r"\['edits-1'\]"),
+    ):
+        with pytest.raises(IncompatibleStore, match=rf"dropped: .*found {lost}: write to a place"):
+            compact(APP, uri, brokers=broker.bootstrap, positions=positions)
+    assert newest(open_files(uri)) == run
+    assert compact(APP, uri, brokers=broker.bootstrap, positions=at).positions == at
+    other = str(tmp_path / "other")
+    make(other, tmp_path, "keeper", "held", LAYOUT, parts, {"edits": 3})
+    with pytest.raises(IncompatibleStore, match=r"stores that would be dropped: .*\['held'\]"):
+        compact(APP, other, brokers=broker.bootstrap)
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_written(

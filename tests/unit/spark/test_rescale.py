@@ -74,6 +74,41 @@ def test_each_key_is_there_once_in_its_partition_and_tasks_go_on(
     assert after.stored() == driven(app, records(all_edits, new, topic), {topic: new})
 
 
+@pytest.mark.parametrize("old", [1, 2, 4])
+def test_a_table_that_is_kept_by_something_else_is_refused(
+    batches: Make, tmp_path: Path, old: int
+) -> None:
+    """However many partitions there were, and however few rows."""
+    name, target = f"{APPS}:regrouped", tmp_path / "target"
+    before = batches(name, edits=old)
+    few = [(f"k{n}", word) for n in range(20) for word in ("pen", "cup")]
+    before.batch(before.rows(records(few, old)))
+
+    def refused(said: str, error: type[StreamsxError] = NotSupported, **keyed: str) -> None:
+        with pytest.raises(error, match=said):
+            rescale(name, before.uri, str(target), {"edits": 6}, keyed=keyed, scratch=str(tmp_path))
+        assert not target.exists()
+
+    refused("cut anew: store by_value")
+    refused("no such store and topic: by_value=none", NotFound, by_value="none")
+    refused("no such store and topic: none=edits", NotFound, none="edits")
+    if old > 1:
+        refused("by murmur2 of . partitions, found by_value-", by_value="edits")
+
+
+def test_what_is_said_of_a_table_counts_where_rows_cannot_tell(
+    batches: Make, tmp_path: Path
+) -> None:
+    before = batches(KEEPER, edits=1)
+    before.batch(before.rows(records(edits(400, 1), 1)))
+    after = batches(KEEPER, edits=6)
+    with pytest.raises(NotSupported, match=r"rows in 1 partitions.* give --keyed kept=edits if"):
+        rescale(KEEPER, before.uri, after.uri, {"edits": 6}, scratch=str(tmp_path))
+    said = {"kept": "edits"}
+    rescale(KEEPER, before.uri, after.uri, {"edits": 6}, keyed=said, scratch=str(tmp_path))
+    assert after.stored() == driven(apps.keeper, records(edits(400, 1), 6), {"edits": 6})
+
+
 def test_what_cannot_be_cut_anew_is_refused_before_anything_is_written(
     batches: Make, tmp_path: Path
 ) -> None:
@@ -96,7 +131,7 @@ def test_what_cannot_be_cut_anew_is_refused_before_anything_is_written(
             rescale(KEEPER, source, str(target), partitions or {"edits": 3}, scratch=str(tmp_path))
         assert not target.exists()
 
-    refused(astray.uri, NotSupported, r"cut anew: store kept-0, key 'k\d+' .* records of edits")
+    refused(astray.uri, NotSupported, r"cut anew: store kept: .* found kept-0: 'k\d+': read")
     refused(before.uri, NotFound, "no such topic: orders: app keeper reads edits", orders=3)
     refused(other.uri, IncompatibleStore, ": app: expected keeper, found paired")
     refused(str(tmp_path / "nothing"), NotFound, "found none: make one")

@@ -6,7 +6,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from streamsx.spark.stored import newest_rows
+from streamsx.spark.stored import PIECE_BYTES, newest_rows, pieces
 
 Record = tuple[bytes | None, bytes | None]
 
@@ -20,9 +20,9 @@ def batches(log: list[Record], size: int) -> Iterator[pa.RecordBatch]:
         )
 
 
-@pytest.mark.parametrize("fold_rows", [1, 7, 50, 1000])
+@pytest.mark.parametrize("fold_bytes", [1, 200, 2000, 1 << 20])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_newest_rows_are_those_of_a_replay(seed: int, fold_rows: int) -> None:
+def test_the_newest_rows_are_those_of_a_replay(seed: int, fold_bytes: int) -> None:
     random = Random(seed)
     keys = [None, b"", b"\xff\x00", "ä".encode(), *(b"k%d" % n for n in range(30))]
     log: list[Record] = [
@@ -34,7 +34,7 @@ def test_the_newest_rows_are_those_of_a_replay(seed: int, fold_rows: int) -> Non
             replayed.pop(key, None)
         elif key is not None and value is not None:
             replayed[key] = value
-    found = newest_rows(batches(log, 11), fold_rows)
+    found = newest_rows(batches(log, 11), fold_bytes)
     pairs = zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True)
     assert list(pairs) == sorted(replayed.items())
 
@@ -42,3 +42,22 @@ def test_the_newest_rows_are_those_of_a_replay(seed: int, fold_rows: int) -> Non
 def test_nothing_and_only_tombstones_are_no_rows() -> None:
     assert newest_rows(iter(())).num_rows == 0
     assert newest_rows(batches([(b"a", b"1"), (b"a", None), (None, b"x")], 1)).num_rows == 0
+
+
+def test_large_values_are_folded_before_they_fill_the_memory() -> None:
+    def log() -> Iterator[pa.RecordBatch]:
+        for _ in range(200):
+            yield from batches([(b"a", b"x" * (1 << 20))], 1)
+            most.append(pa.total_allocated_bytes() - before)
+
+    before, most = pa.total_allocated_bytes(), list[int]()
+    assert newest_rows(log(), 8 << 20).num_rows == 1
+    assert max(most) < 40 << 20
+
+
+def test_a_piece_of_large_rows_has_few_of_them() -> None:
+    rows = [(b"%d" % n, b"x" * (PIECE_BYTES // 4)) for n in range(10)]
+    assert [batch.num_rows for batch in pieces(rows)] == [4, 4, 2]
+    assert [batch.num_rows for batch in pieces((b"%d" % n, b"") for n in range(4001))] == [
+        2000, 2000, 1,
+    ]  # fmt: skip
