@@ -1,7 +1,8 @@
 """`streamsx spark`: runs what is too much for one machine, or is a table, on Spark.
 
-Each of its commands is a row of COMMANDS. pyspark is imported by the one that runs, behind its
-options: what is wrong with those is said before a JVM starts.
+Each of its commands is a row of COMMANDS, their options are rows of OPTIONS. pyspark is imported by
+the one that runs, behind its options, and the JVM starts when Spark is first asked for something:
+what is wrong with arguments is said before.
 
 Run as a file, by spark-submit, it is the same; `entry` says where it is.
 """
@@ -9,19 +10,21 @@ Run as a file, by spark-submit, it is the same; `entry` says where it is.
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from threading import Event
-from typing import Any, Final, NamedTuple
+from threading import Event, Thread
+from typing import Any, Final, NamedTuple, Self
 
-from streamsx.config import seconds, size_bytes, whole
-from streamsx.errors import UsageError
-from streamsx.state.snapshot_files import masked
+from streamsx.config import positive, seconds, size_bytes, text, whole
+from streamsx.errors import StreamsxError, UsageError
+from streamsx.state.snapshot_files import masked, open_files
 from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.progress import blocking_progress
 
@@ -29,17 +32,22 @@ Say = Callable[[str], None]
 """What is being done now, for people who wait."""
 SparkResult = dict[str, Any]
 """The object of --json."""
+LOOK_EVERY_S: Final = 1.0
 
 
 class SparkCommand(NamedTuple):
-    """`options`: that it has beside those of all; `work`: raises StreamsxError for what is wrong;
-    `told`: what people read of the result.
+    """`needs`, `takes`: names of OPTIONS; `work`: raises StreamsxError for what is wrong, and gets
+    the session; `told`: what people read of the result; `settings`: of Spark; `alone`: it imports
+    nothing of Spark.
     """
 
     purpose: str
-    options: Callable[[Command], None]
-    work: Callable[[argparse.Namespace, Say], SparkResult]
+    needs: str
+    takes: str
+    work: Callable[[argparse.Namespace, Say, Any], SparkResult]
     told: Callable[[SparkResult], str]
+    settings: Mapping[str, str] = {}
+    alone: bool = False
 
 
 def main() -> None:
@@ -54,17 +62,43 @@ def main() -> None:
         print(f"error: no such command: spark {name}: {hint}" if name else usage(), file=sys.stderr)
         sys.exit(UsageError.exit_code)
     del sys.argv[0]
+    command_of(name).run(lambda options: run(name, COMMANDS[name], options))
+
+
+def command_of(name: str) -> Command:
+    """With its options."""
     job = COMMANDS[name]
     command = Command(f"spark {name}", job.purpose)
-    job.options(command)
+    needs = job.needs.split()
+    for option in (*needs, *job.takes.split()):
+        required = {"required": option in needs} if option.startswith("-") else {}
+        command.add_argument(option, **OPTIONS[option] | required)
     command.add_json()
-    command.run(lambda options: run(name, job, options))
+    return command
 
 
 def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
-    """2 where something is not `ok`. Raises StreamsxError."""
-    with blocking_progress(sys.stderr, f"{name}: starting") as say:
-        result = job.work(options, say)
+    """2 where something is not `ok`. Raises StreamsxError, and KeyboardInterrupt on SIGTERM."""
+    begin = time.monotonic()
+    with ExitStack() as stack:
+        say = stack.enter_context(blocking_progress(sys.stderr, f"{name}: starting"))
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        if job.alone:
+            result = job.work(options, say, None)
+        else:
+            from streamsx.spark.session import require, told
+
+            require()
+            spark = stack.enter_context(Later(job, options, say))
+            try:
+                result = job.work(options, spark.say, spark)
+            except StreamsxError:
+                raise
+            except Exception as error:
+                raise told(error) from error
+    if "uri" in result:  # what makes snapshots
+        result |= {"uri": masked(result["uri"]), "seconds": round(time.monotonic() - begin, 3)}
     ok = result.get("ok", True)
     print(job.told(result), file=options.people if ok else sys.stderr)
     tell(options, result)
@@ -78,45 +112,177 @@ def usage() -> str:
     return "\n".join(["usage: streamsx spark COMMAND ...", "", *lines, "", told])
 
 
-# -- what commands with a session share
+class Later:
+    """The session, begun when it is first asked for something. It tells meanwhile how many tasks
+    of Spark are done: a job of minutes says nothing else.
+    """
+
+    def __init__(self, job: SparkCommand, options: argparse.Namespace, say: Say) -> None:
+        self._job, self._options, self._say = job, options, say
+        self._made: Any = None
+        self._words, self._over = "", Event()
+        self._watcher = Thread(target=self._watch, name="tasks done", daemon=True)
+
+    def __getattr__(self, name: str) -> Any:
+        if self._made is None:
+            self._made = self._begun()
+            self._tracker = self._made.sparkContext.statusTracker()
+            self._watcher.start()
+        return getattr(self._made, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+
+    def say(self, words: str) -> None:
+        self._words = words
+        self._say(words)
+
+    def _begun(self) -> Any:
+        from streamsx.spark.connector import settings
+        from streamsx.spark.session import is_local, probe, session
+
+        given = vars(self._options)
+        jars = settings(given["connector"], given["jars"]) if "connector" in given else {}
+        master = {"spark.master": given["master"]} if given["master"] else {}
+        words, _ = self._words, self._say("starting Spark")
+        wanted = {**self._job.settings, **jars, **master, **given["conf"]}
+        made = session(wanted, debug=given["debug"])
+        uri = given.get("state") or given.get("out")
+        # The others, which have a connector, look themselves.
+        if "app" in given and not jars and uri and not is_local(made.sparkContext.master or ""):
+            probe(made, given["app"], uri)
+        self._say(words)
+        return made
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_EVERY_S):
+            try:
+                found = list(map(self._tracker.getStageInfo, self._tracker.getActiveStageIds()))
+            except Exception:  # of a JVM that is gone: who waits for its work says so
+                return
+            stages = [stage for stage in found if stage is not None]
+            if tasks := sum(stage.numTasks for stage in stages):
+                done = sum(stage.numCompletedTasks for stage in stages)
+                self._say(f"{self._words}: {done} of {tasks} tasks")
 
 
-def add_session(command: Command) -> None:
-    """The options of Spark itself."""
-    add = command.add_argument
-    add("--master", metavar="M", help="where Spark runs (spark-submit's, else all cores here)")
-    add(
-        "--conf", metavar="K=V", action="append", default=[], type=setting,
-        help="a setting of Spark; may be given more than once",
-    )  # fmt: skip
+# -- options
 
 
-def setting(text: str) -> tuple[str, str]:
-    """K=V, as spark-submit takes it."""
-    name, sign, value = text.partition("=")
-    if not (name.startswith("spark.") and sign):
-        raise argparse.ArgumentTypeError(f"{text!r}: write spark.NAME=VALUE")
-    return name, value
+class Once(argparse.Action):
+    """Pairs as a dict. A name that is given twice is refused: the second would win in silence."""
+
+    def __call__(
+        self, parser: object, options: argparse.Namespace, given: Any, option: object = None
+    ) -> None:
+        found: dict[str, Any] = {**getattr(options, self.dest)}
+        for name, word in given if isinstance(given, list) else [given]:
+            if name in found:
+                raise argparse.ArgumentError(self, f"{name} is given twice: give it once")
+            found[name] = word
+        setattr(options, self.dest, found)
 
 
-def settings_of(
-    options: argparse.Namespace, defaults: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Of Spark, as the options say; `defaults`: of this command."""
-    master = {"spark.master": options.master} if options.master else {}
-    return {**(defaults or {}), **master, **dict(options.conf)}
+def pair(form: str, parse: Callable[[object], object], prefix: str = "") -> dict[str, Any]:
+    """An option of two words with a sign between them, as `form` shows; the first one begins with
+    `prefix`.
+    """
+
+    def parsed(given: str) -> tuple[str, Any]:
+        name, sign, word = given.partition("=" if "=" in form else ":")
+        try:
+            if name.startswith(prefix) and name != prefix and sign:
+                return name, parse(word)
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{given!r}: write {form}")
+
+    return {"metavar": form, "default": {}, "action": Once, "type": parsed}
 
 
-def add_app(command: Command) -> None:
-    """As for `worker`."""
-    command.add_argument("app", metavar="MODULE[:ATTR]", help="the app, as in an import")
+def moment(text: str) -> int:
+    """In ms since 1970; without a zone it is in UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write 2026-01-31T12:00") from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def sink(given: str) -> str:
+    if given not in ("kafka", "noop") and not re.match("parquet=.", given):
+        raise argparse.ArgumentTypeError(f"{given!r}: write kafka, noop or parquet=DIR")
+    return given
+
+
+def option(metavar: str, told: str, parse: Callable[[object], object] = text) -> dict[str, Any]:
+    return {"metavar": metavar, "help": told, "type": value(parse)}
+
+
+OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
+    "app": option("MODULE[:ATTR]", "the app, as in an import"),
+    "paths": option("PATH", "event logs, or folders with *.jsonl in them") | {"nargs": "+"},
+    "--out": option("PLACE", "where it goes: a URI of snapshots, a folder, FILE.parquet"),
+    "--state": option("URI", "its snapshots: the newest counts"),
+    "--live": {"action": "store_true", "help": "its changelog, as of now"},
+    "--store": option("S", "only this one; may be given repeatedly") | {"action": "append"},
+    "--sql": option("Q", "a query instead of all rows; the store is the table of its name"),
+    "--limit": option("N", "rows to show (20)", whole(1)) | {"default": 20},
+    "--partitions": pair("TOPIC=N", whole(1))
+    | {"nargs": "+", "help": "how many partitions topics get, that are not there yet"},
+    "--keyed": pair("STORE=TOPIC", text)
+    | {"nargs": "+", "help": "whose records' keys a store has, where its rows cannot show it"},
+    "--topics": pair("OLD:NEW", text) | {"nargs": "+", "help": "from which topic to which"},
+    "--history": pair("TOPIC=PATH", text)
+    | {"help": "parquet, orc or JSON lines; or TOPIC=kafka, or TOPIC=none; one for each topic"},
+    "--until": {
+        "metavar": "ISO", "type": moment, "help": "leave out what was recorded from there on",
+    },
+    "--replace": {"action": "store_true", "help": "also where snapshots are already"},
+    "--force": {"action": "store_true", "help": "also if a query has died there just now"},
+    "--available-now": {"action": "store_true", "help": "end when all is read that is there now"},
+    "--every": option("TIME", "a batch (1s)", positive(seconds)) | {"default": 1.0},
+    "--max-records": option("N", "in a batch", whole(1)),
+    "--from": {
+        "dest": "start", "choices": ["earliest", "latest"], "default": "earliest",
+        "help": "where it begins without a snapshot (earliest)",
+    },
+    "--sink": {
+        "metavar": "S", "type": sink, "default": "kafka",
+        "help": "what is sent goes to: kafka, noop, parquet=DIR",
+    },
+    "--checkpoint": option("DIR", "Spark's own (under URI, or here)"),
+    "--keep": option("N", "snapshots (10)", whole(1)) | {"default": 10},
+    "--connector": {
+        "choices": ["python", "jvm"], "default": "python", "help": "who reads Kafka (python)",
+    },
+    "--jars": {
+        "metavar": "DIR", "type": Path, "help": "of --connector jvm (copied through Maven)",
+    },
+    "--scratch": option("DIR", "for databases of executors (Spark's own)"),
+    "--task-memory": option("SIZE", "of changed rows, in each task (256MiB)", positive(size_bytes))
+    | {"dest": "task_bytes", "default": size_bytes("256MiB")},
+    "--no-publish": {
+        "dest": "publishes", "action": "store_false", "help": "write no changelogs",
+    },
+    "--master": option("M", "where Spark runs (spark-submit's, else all cores here)"),
+    "--conf": pair("spark.NAME=VALUE", str, "spark.")
+    | {"help": "a setting of Spark; may be given more than once"},
+}  # fmt: skip
+SESSION: Final = "--master --conf"
+PIPELINE: Final = f"--connector --jars --scratch --task-memory --no-publish {SESSION}"
 
 
 # -- check
 
 
-def check(options: argparse.Namespace, _: Say) -> SparkResult:
-    """Needs no Spark. Raises UsageError for what is no app."""
+def check(options: argparse.Namespace, _: Say, __: None) -> SparkResult:
+    """Raises UsageError for what is no app."""
     from streamsx.app.lookup import app_named
     from streamsx.spark import plan
 
@@ -159,29 +325,14 @@ def check_told(result: SparkResult) -> str:
 
 # -- events
 
-EVENTS_SETTINGS: Final = {"spark.sql.shuffle.partitions": "4"}
-"""Logs of a night are small: Spark's own 200 would take minutes for empty partitions."""
 
-
-def events_options(command: Command) -> None:
-    add = command.add_argument
-    add("paths", metavar="PATH", nargs="+", help="event logs, or folders with *.jsonl in them")
-    add("--out", metavar="DIR", type=Path, required=True, help="the folder of tables and plots")
-    add_session(command)
-
-
-def events(options: argparse.Namespace, say: Say) -> SparkResult:
+def events(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
     from streamsx.spark.events import events, files_of, save, summary
-    from streamsx.spark.session import require, session
     from streamsx.tools.cli.plots import gap_lengths, require_plots, settle_times
 
-    require()
     require_plots()
-    paths = files_of(options.paths)
-    out = folder(options.out)
-    say("starting Spark")
-    spark = session(settings_of(options, EVENTS_SETTINGS), debug=options.debug)
+    paths, out = files_of(options.paths), folder(Path(options.out))
     say(f"reading event logs: {len(paths)}")
     read = events(spark, paths)
     tables, files = save(read, out, say)
@@ -219,167 +370,64 @@ def events_told(result: SparkResult) -> str:
     return "\n".join([*lines, *result["files"]])
 
 
-# -- compact, rescale, copy: snapshots of an app
+# -- snapshots of an app, and its stores as tables
 
 
-def snapshot_options(*names: str) -> Callable[[Command], None]:
-    """Of commands that read or write snapshots: those of SNAPSHOTS with these names."""
-
-    def options(command: Command) -> None:
-        add_app(command)
-        add_session(command)
-        for name in names:
-            command.add_argument(f"--{name}", **SNAPSHOTS[name])
-
-    return options
-
-
-def pair(parse: Callable[[str], Any], form: str) -> Callable[[str], tuple[str, Any]]:
-    """Two words with a sign between them, as `form` shows."""
-
-    def parsed(text: str) -> tuple[str, Any]:
-        name, _, word = text.partition("=" if "=" in form else ":")
-        try:
-            return named(name), parse(word)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r}: write {form}") from None
-
-    return parsed
-
-
-def named(text: str) -> str:
-    if not text:
-        raise ValueError("no name")
-    return text
-
-
-def count(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError("none")
-    return int(text)
-
-
-SNAPSHOTS: Final[Mapping[str, dict[str, Any]]] = {
-    "out": {"metavar": "URI", "required": True, "help": "where the snapshot is written"},
-    "state": {"metavar": "URI", "required": True, "help": "where snapshots lie: the newest counts"},
-    "store": {"metavar": "S", "action": "append", "help": "only this one; may be given repeatedly"},
-    "partitions": {
-        "metavar": "T=N", "nargs": "+", "required": True, "type": pair(count, "TOPIC=N"),
-        "help": "how many partitions the new topics have",
-    },
-    "keyed": {
-        "metavar": "STORE=TOPIC", "nargs": "+", "default": [], "type": pair(named, "STORE=TOPIC"),
-        "help": "whose records' keys a store has, where its rows are too few to show it",
-    },
-    "topics": {
-        "metavar": "OLD:NEW", "nargs": "+", "required": True, "type": pair,
-        "help": "from which topic to which",
-    },
-}  # fmt: skip
-
-
-def begun(options: argparse.Namespace, say: Say, uri: str, defaults: Any = None) -> Any:
-    """The session, whose executors see the URI. Raises UsageError, before a JVM starts."""
-    from streamsx.app.lookup import app_named
-    from streamsx.spark.session import is_local, probe, require, session
-
-    require()
-    app_named(options.app)
-    say("starting Spark")
-    spark = session(settings_of(options, defaults), debug=options.debug)
-    if uri and not is_local(spark.sparkContext.master or ""):
-        probe(spark, options.app, uri)
-    return spark
-
-
-def compact(options: argparse.Namespace, say: Say) -> SparkResult:
+def compact(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
-    began, spark = time.monotonic(), begun(options, say, options.out)
     from streamsx.spark.compact import compact, sizes
 
     say("compacting changelogs")
     made = compact(options.app, options.out, stores=options.store, spark=spark)
-    return {"uri": options.out, **sizes(made), "seconds": round(time.monotonic() - began, 1)}
+    return {"uri": options.out, **sizes(made)}
 
 
-def rescale(options: argparse.Namespace, say: Say) -> SparkResult:
+def rescale(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
-    began, spark = time.monotonic(), begun(options, say, options.state)
     from streamsx.spark.compact import sizes
     from streamsx.spark.rescale import PROCEDURE, rescale
 
     say("writing state for other partitions")
-    counts = dict(options.partitions)
-    keyed = dict(options.keyed)
-    made = rescale(options.app, options.state, options.out, counts, keyed=keyed, spark=spark)
+    how = {"keyed": options.keyed, "spark": spark}
+    made = rescale(options.app, options.state, options.out, options.partitions, **how)
     named = {"app": options.app, "source": options.state, "target": options.out}
-    return {
-        "uri": options.out, **sizes(made), "seconds": round(time.monotonic() - began, 1),
-        "procedure": [step.format(**named) for step in PROCEDURE],
-    }  # fmt: skip
+    steps = [step.format(**named) for step in PROCEDURE]
+    return {"uri": options.out, **sizes(made), "procedure": steps}
 
 
-def copy(options: argparse.Namespace, say: Say) -> SparkResult:
+def copy(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
-    spark, records, positions = begun(options, say, ""), 0, {}
     from streamsx.spark.rescale import copy
 
-    for old, new in options.topics:
+    records, positions = 0, {}
+    for old, new in options.topics.items():
         say(f"copying {old} to {new}")
         sent, positions[old] = copy(options.app, options.state, old, new, spark)
         records += sent
     return {"records": records, "positions": positions}
 
 
-def snapshot_told(result: SparkResult) -> str:
-    told = (
-        f"snapshot {result['number']} under {masked(result['uri'])}: {result['rows']} rows of "
-        f"{result['tasks']} store partitions, {result['bytes']} bytes, {result['seconds']} s"
-    )
-    steps = (f"  {n}. {step}" for n, step in enumerate(result.get("procedure", ()), 1))
-    return "\n".join([told, *steps])
-
-
-# -- state
-
-
-def state_options(command: Command) -> None:
-    add_app(command)
-    add = command.add_argument
-    add("--store", metavar="S", required=True, help="which; in SQL it is the table of this name")
-    where = command.add_mutually_exclusive_group(required=True)
-    where.add_argument("--state", metavar="URI", help="its newest snapshot there")
-    where.add_argument("--live", action="store_true", help="its changelog, as of now")
-    add("--sql", metavar="Q", help="a query instead of all rows")
-    add("--out", metavar="FILE.parquet", type=Path, help="all rows as parquet")
-    add("--limit", metavar="N", type=int, default=20, help="rows to show (20)")
-    add_session(command)
-
-
-def state(options: argparse.Namespace, say: Say) -> SparkResult:
+def state(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
-    if options.out and options.out.exists():
-        raise UsageError(f"is there already: {options.out}: give another --out")
-    spark = begun(options, say, options.state or "", STATE_SETTINGS)
-    from streamsx.spark.session import told
     from streamsx.spark.state import state
 
-    frame = state(options.app, options.store, path=options.state, spark=spark)
+    store, *more = options.store
+    if more:
+        raise UsageError(f"{len(more) + 1} stores: {', '.join(options.store)}: give one at a time")
+    if options.live == bool(options.state):
+        raise UsageError(f"which state of {store}: give either --state URI or --live")
+    if options.out and Path(options.out).exists():
+        raise UsageError(f"is there already: {options.out}: give another --out")
     say("reading the store")
-    try:
-        frame.createOrReplaceTempView(f"`{options.store}`")
-        if options.sql:
-            frame = spark.sql(options.sql)
-        if options.out:
-            frame.write.parquet(str(options.out.absolute()))
-            return {"store": options.store, "file": str(options.out)}
-        rows = frame.limit(options.limit).selectExpr("to_json(struct(*)) row").collect()
-    except Exception as error:
-        raise told(error) from error
-    return {"store": options.store, "rows": [json.loads(each.row) for each in rows]}
-
-
-STATE_SETTINGS: Final = {"spark.sql.jsonGenerator.ignoreNullFields": "false"}
+    frame = state(options.app, store, path=options.state, spark=spark)
+    frame.createOrReplaceTempView(f"`{store}`")
+    if options.sql:
+        frame = spark.sql(options.sql)
+    if options.out:
+        frame.write.parquet(os.path.abspath(options.out))
+        return {"store": store, "file": options.out}
+    rows = frame.limit(options.limit).selectExpr("to_json(struct(*)) row").collect()
+    return {"store": store, "rows": [json.loads(each.row) for each in rows]}
 
 
 def state_told(result: SparkResult) -> str:
@@ -387,123 +435,52 @@ def state_told(result: SparkResult) -> str:
     return result["file"] if rows is None else "\n".join(map(json.dumps, rows))
 
 
-# -- entry
+def line_told(result: SparkResult) -> str:
+    """And a line for each step of what is to be done next."""
+    line = ", ".join(f"{name}: {found}" for name, found in result.items() if name != "procedure")
+    steps = (f"  {n}. {step}" for n, step in enumerate(result.get("procedure", ()), 1))
+    return "\n".join([line, *steps])
 
 
-def entry(_: argparse.Namespace, __: Say) -> SparkResult:
-    """This file."""
-    return {"entry": os.path.abspath(__file__)}
+# -- bootstrap, run, handover
 
 
-# -- bootstrap and run
-
-
-def add_pipeline(command: Command) -> None:
-    """What commands share that run an app's tasks."""
-    add = command.add_argument
-    add_app(command)
-    add_session(command)
-    add("--connector", choices=["python", "jvm"], default="python", help="who reads Kafka (python)")
-    add("--jars", metavar="DIR", type=Path, help="of --connector jvm (copied through Maven)")
-    add("--scratch", metavar="DIR", help="for databases of executors (Spark's own)")
-    add(
-        "--task-memory", dest="task_bytes", metavar="SIZE", type=value(size_bytes),
-        default=size_bytes("256MiB"), help="of changed rows, in each task (256MiB)",
-    )  # fmt: skip
-    add("--no-publish", dest="publishes", action="store_false", help="write no changelogs")
-
-
-def pipeline(options: argparse.Namespace, say: Say) -> dict[str, Any]:
-    """What both take, with a session. The app is looked at before a JVM starts."""
+def pipeline(options: argparse.Namespace, say: Say, spark: Any) -> dict[str, Any]:
+    """What both of them take. Raises UsageError for an app that cannot run there."""
     from streamsx.app.lookup import app_named
-    from streamsx.spark.connector import settings
     from streamsx.spark.plan import check, refuse
-    from streamsx.spark.session import require, session
 
-    require()
     app = app_named(options.app)
     refuse(app.conf.id, check(app))
-    say("starting Spark")
-    jars = settings(options.connector, options.jars)
-    spark = session(settings_of(options, jars), debug=options.debug)
     names = ("connector", "scratch", "task_bytes", "publishes")
     return {"spark": spark, "name": options.app, "say": say} | {n: vars(options)[n] for n in names}
 
 
-def moment(text: str) -> int:
-    """In ms since 1970; without a zone it is in UTC."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write 2026-01-31T12:00") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def bootstrap_options(command: Command) -> None:
-    add = command.add_argument
-    add_pipeline(command)
-    add(
-        "--history", metavar="TOPIC=PATH", action="append", default=[],
-        type=pair(named, "TOPIC=PATH"),
-        help="parquet, orc or JSON lines; or TOPIC=kafka, or TOPIC=none; one for each topic",
-    )  # fmt: skip
-    add("--out", metavar="URI", required=True, help="where the snapshot goes")
-    add("--until", metavar="ISO", type=moment, help="leave out what was recorded from there on")
-    add(
-        "--partitions", metavar="TOPIC=N", action="append", default=[],
-        type=pair(count, "TOPIC=N"),
-        help="of topics that the brokers do not have",
-    )  # fmt: skip
-    add("--replace", action="store_true", help="also where snapshots are already")
-
-
-def bootstrap(options: argparse.Namespace, say: Say) -> SparkResult:
+def bootstrap(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises StreamsxError, before anything is written."""
-    from streamsx.spark.bootstrap import bootstrap
+    from streamsx.app.lookup import app_named
+    from streamsx.spark.bootstrap import bootstrap, refuse_histories
+    from streamsx.spark.compact import sizes
+    from streamsx.spark.plan import stages
 
-    begin = time.monotonic()
+    more, app = pipeline(options, say, spark), app_named(options.app)
+    refuse_histories(options.history, stages(app.topology(), {}, app.conf.topic_partitions))
+    open_files(options.out).names("")
+    say("reading history")
     done = bootstrap(
-        out=options.out, history=dict(options.history), partitions=dict(options.partitions),
-        until_ms=options.until, replace=options.replace, **pipeline(options, say),
+        out=options.out, history=options.history, partitions=options.partitions,
+        until_ms=options.until, replace=options.replace, **more,
     )  # fmt: skip
-    files = [file for report in done.reports for chain in report.chains.values() for file in chain]
-    return {
-        "uri": masked(options.out),
-        "number": done.manifest.number,
-        "records": done.records,
-        "tasks": len(done.reports),
-        "rows": sum(file.rows for file in files),
-        "bytes": sum(file.bytes for file in files),
-        "seconds": round(time.monotonic() - begin, 3),
-    }
+    told = {"uri": options.out, "records": done.records}
+    return {**told, **sizes(done.manifest), "tasks": len(done.reports)}
 
 
-def run_options(command: Command) -> None:
-    add = command.add_argument
-    add_pipeline(command)
-    add("--state", metavar="URI", required=True, help="its snapshots: it goes on from the newest")
-    add("--available-now", action="store_true", help="end when all is read that is there now")
-    add("--every", metavar="TIME", type=value(seconds), default=1.0, help="a batch (1s)")
-    add("--max-records", metavar="N", type=value(whole(1)), help="in a batch")
-    add(
-        "--from", dest="start", choices=["earliest", "latest"], default="earliest",
-        help="where it begins without a snapshot (earliest)",
-    )  # fmt: skip
-    add(
-        "--sink",
-        metavar="S",
-        default="kafka",
-        help="what is sent goes to: kafka, noop, parquet=DIR",
-    )
-    add("--checkpoint", metavar="DIR", help="Spark's own (under URI, or here)")
-    add("--keep", metavar="N", type=value(whole(1)), default=10, help="snapshots (10)")
-
-
-def run_query(options: argparse.Namespace, say: Say) -> SparkResult:
+def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Until all is read, or SIGTERM, which lets the batch end. Raises what ends the query."""
     from streamsx.spark.runner import run
 
-    begin, stop = time.monotonic(), Event()
+    stop, more = Event(), pipeline(options, say, spark)
+    open_files(options.state).names("")
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     sums = {"number": None, "batches": 0, "records": 0, "outputs": 0}
 
@@ -515,33 +492,14 @@ def run_query(options: argparse.Namespace, say: Say) -> SparkResult:
 
     names = ("state", "available_now", "max_records", "start", "sink", "checkpoint", "keep")
     given = {name: vars(options)[name] for name in names}
-    run(every_s=options.every, heard=heard, **given, **pipeline(options, say)).wait(stop)
-    uri, took = masked(options.state), round(time.monotonic() - begin, 3)
-    return {"uri": uri, **sums, "seconds": took}
+    run(every_s=options.every, heard=heard, **given, **more).wait(stop)
+    return {"uri": options.state, **sums}
 
 
-def line_told(result: SparkResult) -> str:
-    return ", ".join(f"{name}: {found}" for name, found in result.items())
-
-
-# -- handover
-
-
-def handover_options(command: Command) -> None:
-    add = command.add_argument
-    add_app(command)
-    add(
-        "--state", metavar="URI", required=True, help="its snapshots: workers go on from the newest"
-    )
-    add("--force", action="store_true", help="also if a query has died there just now")
-
-
-def handover(options: argparse.Namespace, say: Say) -> SparkResult:
+def handover(options: argparse.Namespace, say: Say, _: Any) -> SparkResult:
     """Needs no session. Raises StreamsxError, before anything is written."""
     from streamsx.spark.handover import handover
-    from streamsx.spark.session import require
 
-    require()
     say("changelogs and offsets")
     return handover(options.app, options.state, force=options.force)._asdict()
 
@@ -549,44 +507,50 @@ def handover(options: argparse.Namespace, say: Say) -> SparkResult:
 COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "bootstrap": SparkCommand(
         "Make the state of an app out of history: of files, or all that a topic holds.",
-        bootstrap_options, bootstrap, line_told,
+        "app --out", f"--history --until --partitions --replace {PIPELINE}", bootstrap, line_told,
     ),
     "compact": SparkCommand(
         "Write a snapshot of an app's changelogs, for worker --snapshot: each key's newest row.",
-        snapshot_options("out", "store"), compact, snapshot_told,
+        "app --out", f"--store {SESSION}", compact, line_told,
     ),
     "copy": SparkCommand(
         "Copy the records behind a snapshot into a topic with another number of partitions.",
-        snapshot_options("state", "topics"), copy,
+        "app --state --topics", SESSION, copy,
         lambda result: f"{result['records']} records copied; again until there are none",
     ),
     "rescale": SparkCommand(
         "Write a snapshot's state for another number of partitions.",
-        snapshot_options("state", "partitions", "keyed", "out"), rescale, snapshot_told,
+        "app --state --partitions --out", f"--keyed {SESSION}", rescale, line_told,
     ),
     "state": SparkCommand(
         "Show a store as rows: from a snapshot, or live from its changelog.",
-        state_options, state, state_told,
+        "app --store", f"--state --live --sql --out --limit {SESSION}", state, state_told,
+        {"spark.sql.jsonGenerator.ignoreNullFields": "false"},
     ),
     "check": SparkCommand(
         "Tell whether an app can run on Spark, and each reason why not.",
-        add_app, check, check_told,
+        "app", "", check, check_told, alone=True,
     ),
     "entry": SparkCommand(
         "Say which file spark-submit runs: spark-submit $(streamsx spark entry) COMMAND ...",
-        lambda _: None, entry, lambda result: result["entry"],
+        "", "", lambda *_: {"entry": os.path.abspath(__file__)},
+        lambda result: result["entry"], alone=True,
     ),
     "events": SparkCommand(
         "Turn event logs of workers into tables and plots: rebalances, moves, gaps, restores.",
-        events_options, events, events_told,
+        "paths --out", SESSION, events, events_told,
+        # Logs of a night are small: Spark's own 200 would take minutes for empty partitions.
+        {"spark.sql.shuffle.partitions": "4"},
     ),
     "handover": SparkCommand(
         "Hand the newest snapshot over to workers: changelogs, offsets, and what to start.",
-        handover_options, handover, lambda result: result["worker"],
+        "app --state", "--force", handover, lambda result: result["worker"],
     ),
     "run": SparkCommand(
         "Run an app as a query; what its bodies keep between records is lost after each batch.",
-        run_options, run_query, line_told,
+        "app --state",
+        f"--available-now --every --max-records --from --sink --checkpoint --keep {PIPELINE}",
+        run_query, line_told,
     ),
 }  # fmt: skip
 

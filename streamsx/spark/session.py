@@ -200,6 +200,7 @@ def _begin(settings: Mapping[str, str], *, debug: bool) -> "SparkSession":
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has set a master
@@ -227,6 +228,8 @@ def _begin(settings: Mapping[str, str], *, debug: bool) -> "SparkSession":
             raise UsageError(f"spark: no session: {what}: see --debug") from error
     if not debug:
         context.setLogLevel("ERROR")
+        # It would log each exception of a query, with its trace, beside raising it.
+        PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
     return SparkSession(context)
 
 

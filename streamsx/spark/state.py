@@ -128,12 +128,12 @@ def state(
     """
     from pyspark.sql.functions import from_json
 
-    spark = spark or session({})
-    spark.dataSource.register(StateSource)
     brokers = bootstrap or ",".join(app_named(app).conf.bootstrap)  # as they are here
     options = {"app": app, "store": store, "kafka.bootstrap.servers": brokers}
     if path is not None:
         options["path"] = path
-    StateReader(options).partitions()  # what is wrong is said now, and as it is
+    StateReader(options).partitions()  # what is wrong is said now, as it is: before a JVM starts
+    spark = spark or session({})
+    spark.dataSource.register(StateSource)
     frame = spark.read.format(NAME).options(**options).load()
     return frame if value is None else frame.withColumn("value", from_json("value", value))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from streamsx.tools import spark as commands
 from streamsx.tools.cli.plots import gap_lengths, settle_times
 
 LOADED = (
@@ -71,6 +72,84 @@ def test_what_is_no_command_ends_with_2(arguments: list[str], said: str) -> None
     done = spark(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(said)
+
+
+EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
+    "bootstrap": (
+        ("shop --history orders=lake/*.parquet --history clicks=kafka --out s3://b/shop "
+        "--until 2026-01-31T12:00 --partitions orders=6 --partitions clicks=3 --replace "
+        "--no-publish --task-memory 64MiB --scratch tmp --connector jvm --jars jars --debug"),
+        {
+            "history": {"orders": "lake/*.parquet", "clicks": "kafka"}, "until": 1769860800000,
+            "partitions": {"orders": 6, "clicks": 3}, "task_bytes": 64 << 20, "publishes": False,
+        },
+    ),
+    "compact": ("shop --out snap --store sold --store standing", {"store": ["sold", "standing"]}),
+    "copy": ("shop --state snap --topics orders:orders-12", {"topics": {"orders": "orders-12"}}),
+    "rescale": (
+        "shop --state snap --partitions orders=12 clicks=12 --out twelve",
+        {"partitions": {"orders": 12, "clicks": 12}},
+    ),
+    "state": ("shop --store sold --live --limit 5 --out a.parquet", {"limit": 5, "state": None}),
+    "check": ("shop", {"app": "shop"}),
+    "entry": ("", {}),
+    "events": ("a.jsonl b --out night", {"paths": ["a.jsonl", "b"], "out": "night"}),
+    "handover": ("shop --state snap --force", {"state": "snap", "force": True}),
+    "run": (
+        ("shop --state snap --every 5s --max-records 10 --from latest --sink parquet=out --keep 2 "
+        "--checkpoint here --master local[2] --conf spark.a=b=c --conf spark.d= --available-now"),
+        {
+            "every": 5.0, "start": "latest", "sink": "parquet=out",
+            "conf": {"spark.a": "b=c", "spark.d": ""},
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_each_command_takes_its_options(name: str) -> None:
+    words, expected = EXAMPLES[name]
+    given = vars(commands.command_of(name).parse_args([*words.split(), "--json"]))
+    assert given.items() >= expected.items()
+    assert given["json"]
+
+
+TWICE = "given twice: give it once"
+RUN = "run shop --state s"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("bootstrap shop --out o --history orders=a --history orders=b", f"orders is {TWICE}"),
+        ("bootstrap shop --out o --partitions a=3 --partitions a=5", f"a is {TWICE}"),
+        ("rescale shop --state s --out o --partitions a=3 a=5", f"a is {TWICE}"),
+        ("copy shop --state s --topics a:b a:c", f"a is {TWICE}"),
+        ("copy shop --state s --topics a", "'a': write OLD:NEW"),
+        (f"{RUN} --conf spark.a=1 --conf spark.a=2", f"spark.a is {TWICE}"),
+        (f"{RUN} --every 0", "argument --every: '0': give more than 0"),
+        (f"{RUN} --task-memory 0", "argument --task-memory: '0': give more than 0"),
+        (f"{RUN} --checkpoint EMPTY", "argument --checkpoint: nothing is given"),
+        (f"{RUN} --sink file", "argument --sink: 'file': write kafka, noop or parquet=DIR"),
+        (f"{RUN} --sink parquet=", "argument --sink: 'parquet=': write kafka, noop or parquet="),
+        ("run shop --state EMPTY", "argument --state: nothing is given"),
+        ("state shop --store a --state EMPTY", "argument --state: nothing is given"),
+        ("state shop --store a --live --limit -1", "argument --limit: not a whole number from 1"),
+        ("bootstrap shop --out EMPTY", "argument --out: nothing is given"),
+        ("events x --out EMPTY", "argument --out: nothing is given"),
+        ("handover shop", "the following arguments are required: --state"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *rest = words.split()
+    with pytest.raises(SystemExit) as ended:
+        commands.command_of(name).parse_args(["" if word == "EMPTY" else word for word in rest])
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said in told
+    assert told.count("\n") == 1
 
 
 def test_its_entry_is_a_file_that_is_the_command() -> None:
