@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from streamsx.clock import SystemClock
@@ -130,33 +131,14 @@ def columns(batch: Batch) -> pa.RecordBatch:
 # -- the order of a task
 
 
-class Waiting:
-    """Rows of one topic that were not handed on yet, each with the running maximum that it is
-    ordered by.
-    """
-
-    def __init__(self, batches: Iterator[pa.RecordBatch], high: int) -> None:
-        self._batches, self._high = batches, high
-        self.rows: Any = None
-        self.order = np.empty(0, np.int64)
-        self.ended = False
-
-    def fill(self) -> None:
-        """So that something is there, if there is more."""
-        if self.rows is not None or self.ended:
-            return
-        self.rows = next(self._batches, None)
-        self.ended = self.rows is None
-        if self.rows is not None:
-            times = self.rows.column("timestamp").to_numpy()
-            self.order = np.maximum.accumulate(np.maximum(times, self._high))
-            self._high = int(self.order[-1])
-
-    def take(self, count: int) -> pa.RecordBatch:
-        head, rest = self.rows.slice(0, count), self.rows.slice(count)
-        self.rows = rest if rest.num_rows else None
-        self.order = self.order[count:]
-        return head
+def headed(
+    batches: Iterator[pa.RecordBatch], high: int
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
+    """Each with the running maximum that its rows are ordered by."""
+    for batch in batches:
+        heads = np.maximum.accumulate(np.maximum(batch.column("timestamp").to_numpy(), high))
+        high = int(heads[-1])
+        yield batch, heads
 
 
 def merged(inputs: list[tuple[Iterator[pa.RecordBatch], int]]) -> Iterator[pa.RecordBatch]:
@@ -164,24 +146,25 @@ def merged(inputs: list[tuple[Iterator[pa.RecordBatch], int]]) -> Iterator[pa.Re
     if len(inputs) == 1:
         yield from inputs[0][0]
         return
-    queues = [Waiting(*each) for each in inputs]
-    while True:
-        for queue in queues:
-            queue.fill()
-        live = [(index, queue) for index, queue in enumerate(queues) if queue.rows is not None]
-        if not live:
-            return
+    queues = [headed(*each) for each in inputs]
+    waiting = {at: first for at, queue in enumerate(queues) if (first := next(queue, None))}
+    while waiting:
         # What comes later of a topic is not below its last row; all before the least of these is
         # known, and whoever that is hands on all it has.
-        limit, owner = min((int(queue.order[-1]), index) for index, queue in live)
-        counts = [
-            int(np.searchsorted(queue.order, limit, "right" if index <= owner else "left"))
-            for index, queue in live
-        ]
-        order = np.concatenate([q.order[:n] for (_, q), n in zip(live, counts, strict=True)])
-        parts = [queue.take(n) for (_, queue), n in zip(live, counts, strict=True) if n]
-        if len(parts) == 1:
-            yield parts[0]
+        limit, owner = min((int(heads[-1]), at) for at, (_, heads) in waiting.items())
+        taken, order = [], []
+        for at, (rows, heads) in list(waiting.items()):
+            if count := int(np.searchsorted(heads, limit, "right" if at <= owner else "left")):
+                taken.append(rows.slice(0, count))
+                order.append(heads[:count])
+            if count < len(heads):
+                waiting[at] = rows.slice(count), heads[count:]
+            elif more := next(queues[at], None):
+                waiting[at] = more
+            else:
+                del waiting[at]
+        if len(taken) == 1:
+            yield taken[0]
             continue
-        taken = pa.Table.from_batches(parts).take(np.argsort(order, kind="stable"))
-        yield from taken.combine_chunks().to_batches()
+        by = np.argsort(np.concatenate(order), kind="stable")
+        yield from pa.Table.from_batches(taken).take(by).combine_chunks().to_batches()

@@ -36,7 +36,8 @@ MASTER: Final = "local[*,4]"
 """Four tries of each task: with `local[*]` the first that fails ends the query."""
 
 OURS: Final = re.compile(r"streamsx\.errors\.(\w+): (.+)")
-SAID: Final = re.compile(r"\[[A-Z_.]+\] .+")
+SAID: Final = re.compile(r"\[(?!INTERNAL|STREAM_FAILED|FOREACH)[A-Z_.]+\] .+")
+"""What Spark says of files, of queries, and of rows that are refused; never how it is made."""
 SAYS_NO_MORE: Final = re.compile(r"\s|Error: (A fatal|Could not create the Java)|WARNING|Using ")
 """A line of a JVM that dies."""
 
@@ -136,9 +137,12 @@ def accept(spark: "SparkSession") -> None:
 
 def told(error: Exception) -> Exception:
     """What one of ours said on an executor, or what Spark says of a query, without their traces."""
+    if isinstance(error, errors.StreamsxError):
+        return error
     if ours := OURS.findall(str(error)):
         name, text = ours[-1]
-        return getattr(errors, name)(text)  # type: ignore[no-any-return]
+        kind = getattr(errors, name, errors.StreamsxError)  # an app may have its own
+        return kind(text)
     said = SAID.findall(str(error))
     return UsageError(f"spark: {said[-1]}") if said else error
 

@@ -15,7 +15,8 @@
 
 Each task is one Spark partition, in the order in which it takes its records: no shuffle, no sort.
 Only what is committed is read. Writing is at least once: a row that Spark writes again is there
-twice. Columns: `reading.RECORDS`. Spark hands options over in lower case, and calls by keyword.
+twice; a stream writes its batches through `foreachBatch`. Columns: `reading.RECORDS`. Spark hands
+options over in lower case, and calls by keyword.
 """
 
 import asyncio
@@ -30,7 +31,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
@@ -93,9 +93,6 @@ class KafkaSource(DataSource):
 
     def writer(self, schema: object, overwrite: bool) -> "BatchSink":
         return BatchSink(Asked(self.options))
-
-    def streamWriter(self, schema: object, overwrite: bool) -> "StreamSink":  # noqa: N802
-        return StreamSink(Asked(self.options))
 
 
 class Asked:
@@ -336,7 +333,7 @@ async def write(cluster: Cluster, batches: Iterator[pa.RecordBatch]) -> int:
             async with asyncio.timeout(STALL_S):
                 await producer.start()
             for batch in batches:
-                if "topic" not in batch.schema.names:
+                if "topic" not in batch.schema.names or batch.column("topic").null_count:
                     raise SettingError("column topic is missing: of the rows to write: add it")
                 await cluster.follow(pc.unique(batch.column("topic")).to_pylist())
                 now, to = int(clock.wall() * 1000), dict[tuple[str, int | None], Send]()
@@ -362,8 +359,14 @@ def _rows(batch: pa.RecordBatch, start: int) -> Iterator[tuple[Any, ...]]:
         for name in COLUMNS
     ]
     at = COLUMNS.index("headers")
-    columns[at] = [each and [(h["key"], h["value"]) for h in each] for each in columns[at]]
+    columns[at] = [each and [*map(_header, each)] for each in columns[at]]
     return zip(*columns, strict=True)
+
+
+def _header(given: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
+    if given is None or given["key"] is None:
+        raise SettingError("column headers: a header without a key: Kafka has none: leave it out")
+    return given["key"], given["value"]
 
 
 async def _flushed(producer: Producer) -> None:
@@ -375,7 +378,7 @@ async def _flushed(producer: Producer) -> None:
         raise WorldError(f"rows cannot be written: {why}: see the brokers' logs") from None
 
 
-class Writing:
+class BatchSink(DataSourceArrowWriter):
     """`topic`, and what there is of `partition`, `key`, `value`, `headers` and `timestamp`."""
 
     def __init__(self, asked: Asked) -> None:
@@ -384,17 +387,3 @@ class Writing:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         run(write(self._asked.brokers.cluster(), iterator))
         return WriterCommitMessage()
-
-
-class BatchSink(Writing, DataSourceArrowWriter):
-    """Of a batch."""
-
-
-class StreamSink(Writing, DataSourceStreamArrowWriter):
-    """The same, batch after batch; what was written stays."""
-
-    def commit(self, messages: object, batchId: int) -> None:  # noqa: N803  # Spark's
-        pass
-
-    def abort(self, messages: object, batchId: int) -> None:  # noqa: N803  # Spark's
-        pass

@@ -100,21 +100,14 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
     assert batches[3:] == [[("empty", 0, 0)]]
 
 
-def test_what_a_batch_and_a_stream_write_is_there(
-    spark: "SparkSession", bootstrap: str, tmp_path: Path
-) -> None:
+def test_what_is_written_is_there(spark: "SparkSession", bootstrap: str) -> None:
     given = options(bootstrap, subscribe="orders", tasks="[]")
     to_clicks = "'empty' topic", "int(0) partition", "key", "value", "headers", "timestamp"
     read = spark.read.format("streamsx-kafka").options(**given).load().selectExpr(*to_clicks)
     into_topics(read, given)
-    stream = spark.readStream.format("streamsx-kafka").options(**given).load()
-    query = stream.selectExpr(*to_clicks).writeStream.format("streamsx-kafka").options(**given)
-    query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
-    query.start().awaitTermination()
     back = spark.read.format("streamsx-kafka").options(**{**given, "subscribe": "empty"}).load()
     found = sorted((row.timestamp, row.key, row.headers) for row in back.collect())
-    twice = sorted((row.timestamp, row.key, row.headers) for row in read.collect() * 2)
-    assert found == twice
+    assert found == sorted((row.timestamp, row.key, row.headers) for row in read.collect())
 
 
 @pytest.mark.kafka  # its jars come through Maven too

@@ -171,6 +171,8 @@ def test_rows_arrive_with_all_they_have_and_by_key_where_no_partition_is_told(
         (of_row(topic="nowhere"), NotFound, "unknown topic: nowhere"),
         (of_row(partition=2), UsageError, "no such partition: a-2"),
         ({"value": b"v"}, SettingError, "column topic is missing"),
+        (of_row(topic=None), SettingError, "column topic is missing"),
+        (of_row(headers=[{"key": None, "value": b"x"}]), SettingError, "header without a key"),
     ],
 )
 def test_rows_that_cannot_be_written_are_refused(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.spark.session import PACKAGES, is_local
+from streamsx.errors import Bug, NotFound, StreamsxError, UsageError
+from streamsx.spark.session import PACKAGES, is_local, told
 
 ROOT = Path(__file__).parents[3]
 ASK = (
@@ -121,3 +122,26 @@ def test_nothing_of_spark_is_imported_by_who_does_not_ask_for_it(what: str) -> N
 )  # fmt: skip
 def test_a_master_of_this_machine_is_told_from_others(master: str, local: bool) -> None:
     assert is_local(master) is local
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "says"),
+    [
+        ("Traceback:\nstreamsx.errors.NotFound: no such topic: a\n\tat", NotFound,
+         "no such topic: a"),
+        ("streamsx.errors.OfLater: said", StreamsxError, "said"),
+        ("of\n[PATH_NOT_FOUND] Path: a\n\tat", UsageError, "spark: [PATH_NOT_FOUND] Path: a"),
+        ("[INTERNAL_ERROR] of Spark", ValueError, "[INTERNAL_ERROR] of Spark"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_on_an_executor_is_told_by_whose_fault_it_is(
+    text: str, kind: type[Exception], says: str
+) -> None:
+    found = told(ValueError(text))
+    assert type(found) is kind
+    assert str(found) == says
+
+
+def test_what_is_said_already_stays_as_it_is() -> None:
+    said = Bug("streamsx.errors.NotFound: of another one")
+    assert told(said) is said
