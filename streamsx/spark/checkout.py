@@ -6,7 +6,7 @@ are fetched once per host, into a cache beside the databases; Spark kills idle p
 the dead have left is removed by who comes next.
 
     SCRATCH/{pid}/{n}           databases of a process
-    SCRATCH/sst/{uri}/...       files of this host, checked when they came
+    SCRATCH/sst/{uri}/...       files of this host, checked whenever one is taken
 
 Not here: which chain is the committed one, what a task writes.
 """
@@ -14,6 +14,7 @@ Not here: which chain is the committed one, what a task writes.
 import errno
 import os
 import shutil
+import socket
 import tempfile
 import zlib
 from collections import OrderedDict
@@ -25,13 +26,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
+from streamsx.spark.plan import STORES_MAX
 from streamsx.state.api import END, POSITION, ROW, Rows, position_row
 from streamsx.state.rocks import RocksMemory, RocksRows, told
-from streamsx.state.snapshot import DIGITS, SstFile, SstWriter, fetch, ingest, sst_name
+from streamsx.state.snapshot import DIGITS, SstFile, SstWriter, checksum, fetch, ingest, sst_name
 from streamsx.state.snapshot_files import SnapshotFiles, place
 
-OPEN_MAX: Final = 64
-"""Databases of a process."""
 CHAIN_MAX: Final = 16
 BLOCKS_BYTES: Final = 64 << 20
 BUFFERS_BYTES: Final = 8 << 20
@@ -70,10 +70,12 @@ def _memory() -> RocksMemory:
 
 
 def scratch_folder(given: str | None) -> Path:
-    """Of this host and user; `given` by the driver, for all hosts alike."""
+    """Of this host and user: on a disk that hosts share, a process id says nothing of another's.
+    `given` by the driver, for all hosts alike.
+    """
     spark = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     found = given or os.environ.get("STREAMSX_SCRATCH") or spark or tempfile.gettempdir()
-    folder = Path(found, f"streamsx-{os.getuid()}")
+    folder = Path(found, f"streamsx-{os.getuid()}-{socket.gethostname()}")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -93,7 +95,7 @@ def checkout(
         held.add(sst, _cached(files, scratch, sst))
     if chain:
         _forget(cache_place(files, scratch, chain[0].file))
-    while len(_HELD) > OPEN_MAX:
+    while len(_HELD) > STORES_MAX:
         _HELD.popitem(last=False)[1].discard()
     return held
 
@@ -112,8 +114,9 @@ def cache_place(files: SnapshotFiles, scratch: Path, name: str) -> Path:
 
 
 def _cached(files: SnapshotFiles, scratch: Path, sst: SstFile) -> Path:
+    """What this host's disk has spoilt is fetched anew."""
     path = cache_place(files, scratch, sst.file)
-    if not path.exists():
+    if not path.exists() or checksum(path) != sst.crc32c:
         draft = path.with_name(f"{path.name}.{os.getpid()}")
         draft.unlink(missing_ok=True)  # of somebody who had our number
         fetch(files, sst, draft)

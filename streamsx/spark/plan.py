@@ -27,6 +27,8 @@ from streamsx.topology.partitions import partitioned
 LOG, INNER, OUT, META = "log", "inner", "out", "meta"
 """Kinds of rows: for a changelog, for a later stage, for whoever reads the topic, of a task."""
 FOREIGN: Final = "waits for something outside its stream: run it in a worker"
+STORES_MAX: Final = 64
+"""Of a task: so many databases a process keeps open, and closes none that is in use."""
 LOOP: Final = "needs a worker's event loop: run it in a worker"
 LATE: Final = "which was read before it: name the topic in the body"
 
@@ -135,6 +137,10 @@ def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
         made = stages(topology, found or {}, app.conf.topic_partitions)
     except (PartitionMismatch, PartitionCountChanged) as error:
         return [*reasons, Reason(f"app {topology.app_id!r}", "its topics", str(error))]
+    for stage in made:
+        if (many := len(stage.subtopology.stores)) > STORES_MAX:
+            message = f"{many} tables in one task, at most {STORES_MAX}: divide its agents"
+            reasons.append(Reason(f"stage {stage.number}", "its tables", message))
     shared = {topic for each in made for topic in each.inner if topic in each.outputs}
     for agent, each in halves:
         for topic in sorted(shared.intersection(each.topics)):

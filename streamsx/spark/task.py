@@ -16,6 +16,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
@@ -170,7 +171,8 @@ class Attempt:
         known = {topic: each for topic, each in found.items() if each is not None}
         self._known = set(known)
         """Topics with a position: that of another one would be a guess."""
-        self._ends = {topic: known.get(topic, Position(0)).next for topic in plan.topics}
+        self._starts = {topic: known.get(topic, Position(0)).next for topic in plan.topics}
+        self._ends = dict(self._starts)
         metadata = TaskMetadata(
             dict(self._ends),
             max((each.stream_time for each in known.values()), default=-1),
@@ -202,7 +204,10 @@ class Attempt:
             )
         assert places == {"min": self._partition, "max": self._partition}, f"rows of {places}"
         for topic in self._ends:
-            if (part := rows.filter(pc.equal(rows.column("topic"), topic))).num_rows:
+            part = rows.filter(pc.equal(rows.column("topic"), topic))
+            if not self._is_numbered(topic):  # a source may start too early
+                part = part.filter(pc.greater_equal(part.column("offset"), self._starts[topic]))
+            if part.num_rows:
                 task.offer(self._batch(topic, part))
         while self._loop.call(lambda: task.run(RUN_ROWS, self._ends.keys())):
             yield from self.outbox.drain()
@@ -215,12 +220,18 @@ class Attempt:
 
     def _batch(self, topic: str, part: pa.RecordBatch) -> Batch:
         """Inner rows are numbered on from the manifest: numbered from 0 in each batch, a task takes
-        them for what it has seen.
+        them for what it has seen. What goes back it would pass over in silence. Raises UsageError
+        for a history that has a record twice.
         """
         size, end = part.num_rows, self._ends[topic]
-        numbered = topic in self._stage.inner or topic in self._work.numbered
+        numbered = self._is_numbered(topic)
         offsets = range(end, end + size) if numbered else part.column("offset").to_pylist()
-        self._ends[topic] = max(end, offsets[-1] + 1)
+        for before, offset in pairwise([end - 1, *offsets]):
+            where = topic, self._partition, offset
+            if offset == before:
+                raise UsageError("record given twice: {}-{} offset {}: give it once".format(*where))
+            assert offset > before, "{}-{} offset {} was given after {}".format(*where, before)
+        self._ends[topic] = offsets[-1] + 1
         self._known.add(topic)
         keys, values, times = (
             part.column(name).to_pylist() for name in ("key", "value", "timestamp")
@@ -228,6 +239,9 @@ class Attempt:
         headers = part.column("headers")
         told = list(map(_headers, headers.to_pylist())) if len(headers.flatten()) else None
         return Batch(topic, self._partition, keys, values, times, offsets, told, offsets[-1] + 1)
+
+    def _is_numbered(self, topic: str) -> bool:
+        return topic in self._stage.inner or topic in self._work.numbered
 
     def commit(self) -> Iterator[pa.RecordBatch]:
         """Steps of a worker's commit: what has changed goes to the changelogs, then to the rows."""

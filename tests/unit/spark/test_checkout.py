@@ -1,6 +1,7 @@
 """spark/checkout.py: which files a database of a process holds, and what the dead leave behind."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ import pytest
 from streamsx.errors import DiskFailed, StoreCorrupt
 from streamsx.spark import checkout as module
 from streamsx.spark.checkout import (
-    OPEN_MAX,
     Chain,
     SnapshotRows,
     cache_place,
@@ -19,6 +19,7 @@ from streamsx.spark.checkout import (
     discard_all,
     scratch_folder,
 )
+from streamsx.spark.plan import STORES_MAX
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 
@@ -109,6 +110,27 @@ def test_a_torn_file_is_refused_and_not_cached(files: SnapshotFiles, scratch: Pa
     assert held(files, scratch, (sst,)) == {"a": "1"}
 
 
+def test_a_file_that_the_disk_of_a_host_has_spoilt_is_fetched_anew(
+    files: SnapshotFiles, scratch: Path
+) -> None:
+    (sst,) = spilled(files, scratch, (), 0, a="1")
+    cached = cache_place(files, scratch, sst.file)
+    spoilt = bytearray(cached.read_bytes())
+    spoilt[len(spoilt) // 2] ^= 255
+    cached.unlink()  # else it is the snapshot's own file
+    cached.write_bytes(spoilt)
+    discard_all()
+    assert held(files, scratch, (sst,)) == {"a": "1"}
+
+
+def test_hosts_that_share_a_disk_share_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = scratch_folder(str(tmp_path))
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    assert scratch_folder(str(tmp_path)) != mine
+
+
 def test_databases_of_the_dead_are_removed_and_those_of_the_living_stay(
     files: SnapshotFiles, scratch: Path
 ) -> None:
@@ -127,8 +149,8 @@ def test_databases_of_the_dead_are_removed_and_those_of_the_living_stay(
 def test_what_was_not_used_for_long_is_closed(
     files: SnapshotFiles, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert OPEN_MAX == 64
-    monkeypatch.setattr(module, "OPEN_MAX", 2)
+    assert STORES_MAX == 64
+    monkeypatch.setattr(module, "STORES_MAX", 2)
     made = [checkout(files, scratch, "store", n, ()).path for n in (0, 1)]
     checkout(files, scratch, "store", 0, ())
     checkout(files, scratch, "store", 2, ())

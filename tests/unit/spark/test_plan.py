@@ -11,7 +11,7 @@ from streamsx import App, Stream
 from streamsx.app.lookup import app_named
 from streamsx.errors import NotOnSpark
 from streamsx.examples import wordcount
-from streamsx.spark.plan import INNER, LOG, OUT, Stage, check, place, refuse, stages
+from streamsx.spark.plan import INNER, LOG, OUT, STORES_MAX, Stage, check, place, refuse, stages
 
 WORKER_ONLY = '''\
 """An app with all that only a worker can do."""
@@ -110,6 +110,20 @@ def test_topics_that_do_not_fit_together_are_a_reason_in_their_own_words() -> No
     (reason,) = check(app, {"one": 2, "two": 3})
     assert str(reason).startswith("app 'split' (its topics): partition counts differ: ")
     assert not check(app, {"one": 2, "two": 2})
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_task_of_more_stores_than_a_process_keeps_open_is_refused(more: int) -> None:
+    app = App("wide")
+    tables = {n: app.Table(f"table{n}", default=int) for n in range(STORES_MAX + more)}
+
+    @app.agent(app.topic("many"))
+    async def count(stream: Stream[int]) -> None:
+        async for key in stream:
+            tables[key][key] += 1
+
+    told = "stage 0 (its tables): 65 tables in one task, at most 64: divide its agents"
+    assert [str(reason) for reason in check(app)] == [told] * more
 
 
 def test_an_app_that_no_executor_can_import_is_told_once() -> None:

@@ -18,7 +18,7 @@ from streamsx.spark.task import RUN_ROWS, TaskReport, run_task
 from streamsx.state.snapshot import Position
 from streamsx.task.policy import Policy, Word
 from tests.unit.spark import apps
-from tests.unit.spark.conftest import Batches, Fed, driven, fed
+from tests.unit.spark.conftest import Batches, Fed, Row, driven, fed
 
 Make = Callable[..., Batches]
 APPS = "tests.unit.spark.apps"
@@ -316,6 +316,30 @@ def test_a_body_that_waits_for_something_foreign_is_told_with_its_line(batches: 
 def test_a_topic_that_no_walk_has_found_is_refused_if_it_was_read(batches: Make) -> None:
     with pytest.raises(NotOnSpark, match=r"sends to 'requests', .*\(wait, requests-0 offset 0"):
         one(batches(f"{APPS}:waiter"), b'"back"')
+
+
+@pytest.mark.parametrize("chunk", [1, 100])
+def test_rows_that_go_back_in_a_batch_end_the_attempt_and_those_committed_do_not(
+    batches: Make, chunk: int
+) -> None:
+    """As files in another order than that of their offsets would give them."""
+    made = batches(f"{APPS}:keeper")
+    rows = made.rows([Fed("edits", 0, 0, b"key", b"%d" % n) for n in range(6)])
+
+    def taken(given: list[Row]) -> TaskReport:
+        parts = [
+            pa.RecordBatch.from_pylist(given[at : at + chunk], ROWS)
+            for at in range(0, len(given), chunk)
+        ]
+        *_, last = run_task(made.work(), 0, parts)
+        return TaskReport.from_json(last.column("meta")[0].as_py())
+
+    with pytest.raises(AssertionError, match="edits-0 offset 0 was given after 5"):
+        taken(rows[3:] + rows[:3])
+    with pytest.raises(UsageError, match="record given twice: edits-0 offset 2"):
+        taken(rows[:3] + rows[2:])
+    made.batch(rows[:3])
+    assert taken(rows[1:3] + rows[:1] + rows[3:]).records == 3
 
 
 def test_an_executor_with_another_app_is_refused(batches: Make) -> None:
