@@ -256,7 +256,6 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
         "metavar": "S", "type": sink, "default": "kafka",
         "help": "what is sent goes to: kafka, noop, parquet=DIR",
     },
-    "--checkpoint": option("DIR", "Spark's own (under URI, or here)"),
     "--keep": option("N", "snapshots (10)", whole(1)) | {"default": 10},
     "--connector": {
         "choices": ["python", "jvm"], "default": "python", "help": "who reads Kafka (python)",
@@ -490,7 +489,7 @@ def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         sums["number"] = done.manifest.number
         say(f"batch {sums['number']}: {done.records} records, {sums['records']} in all")
 
-    names = ("state", "available_now", "max_records", "start", "sink", "checkpoint", "keep")
+    names = ("state", "available_now", "max_records", "start", "sink", "keep")
     given = {name: vars(options)[name] for name in names}
     run(every_s=options.every, heard=heard, **given, **more).wait(stop)
     return {"uri": options.state, **sums}
@@ -549,7 +548,7 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "run": SparkCommand(
         "Run an app as a query; what its bodies keep between records is lost after each batch.",
         "app --state",
-        f"--available-now --every --max-records --from --sink --checkpoint --keep {PIPELINE}",
+        f"--available-now --every --max-records --from --sink --keep {PIPELINE}",
         run_query, line_told,
     ),
 }  # fmt: skip

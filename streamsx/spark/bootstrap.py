@@ -27,6 +27,7 @@ from streamsx.spark.plan import Stage
 from streamsx.spark.publish import options_of
 from streamsx.spark.reading import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
+from streamsx.spark.session import told
 from streamsx.state.snapshot import newest
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def bootstrap(
         planned = connector == PYTHON and set(history.values()) <= {KAFKA, NONE}
         return line.batch(whole, work, before, by="bootstrap", planned=planned)
     except Exception as error:
-        raise runner.told(error) from error
+        raise told(error) from error
 
 
 def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:

@@ -6,7 +6,6 @@ the newest snapshot, changelogs that go on from it, and the group's offsets with
 Not here: how changelogs become a snapshot.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, islice
 from typing import Final, NamedTuple
@@ -29,7 +28,7 @@ from streamsx.spark.plan import LOG, Stage, stages
 from streamsx.spark.publish import options_of, require_transactions, transaction_name, written
 from streamsx.spark.reading import Stretch, rows
 from streamsx.spark.rows import PIECE_ROWS, batch_of
-from streamsx.spark.runner import RUNNING_NAME, counts_found, create_topics
+from streamsx.spark.runner import RUNNING, counts_found, create_topics
 from streamsx.spark.source import Asked
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.layout import StoreNode, changelog_key
@@ -45,8 +44,6 @@ from streamsx.state.snapshot import (
 from streamsx.state.snapshot import commit as commit_manifest
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 
-SILENT_BATCHES: Final = 10
-"""A query that has said nothing for so many is over."""
 BY: Final = "handover"
 
 
@@ -104,14 +101,13 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
 
 def refuse_running(files: SnapshotFiles, now_ms: int, *, force: bool) -> None:
     """Raises UsageError."""
-    if force or RUNNING_NAME not in files.names(""):
-        return
-    told = json.loads(files.read(RUNNING_NAME))
-    if now_ms - told["at_ms"] < SILENT_BATCHES * told["every_ms"]:
-        raise UsageError(
-            f"a query is running: {files.uri}: process {told['pid']} on {told['host']}: stop it, "
-            "or give --force if it is dead"
-        )
+    for name in () if force else files.names(RUNNING):
+        until, process, _, host = name.split("-", 3)
+        if now_ms < int(until):
+            raise UsageError(
+                f"a query is running: {files.uri}: process {process} on {host}: stop it, or give "
+                "--force if it is dead"
+            )
 
 
 async def refuse_members(cluster: Cluster, group: str) -> None:

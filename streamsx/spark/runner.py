@@ -1,7 +1,7 @@
 """An app on Spark, batch after batch: all of its stages, the sink, and the commit.
 
-A manifest is the commit, and the only truth: numbers count on from its own, and what Spark repeats
-is passed over. Spark's checkpoint says where the source goes on; it may be lost.
+A manifest is the commit, and the only truth: also of where the source goes on. Whatever Spark keeps
+of a query is thrown away with it, so that the two cannot disagree.
 
     rows -> stage -> inner rows -> stage -> ... -> sink -> changelogs -> manifest
 
@@ -11,12 +11,11 @@ task does, histories (`bootstrap`).
 
 import json
 import os
-import re
 import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,12 +28,12 @@ from streamsx.clock import SystemClock
 from streamsx.engine import faults
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
-from streamsx.spark.checkout import scratch_folder
+from streamsx.model import TopicPartition
 from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
 from streamsx.spark.publish import options_of, publish, require_transactions
 from streamsx.spark.rows import DDL
-from streamsx.spark.session import accept, is_local, probe
+from streamsx.spark.session import accept, is_local, probe, told
 from streamsx.spark.source import EARLIEST, LATEST, Asked
 from streamsx.spark.task import TASK_BYTES, TaskReport, Work, run_task
 from streamsx.state import snapshot
@@ -46,18 +45,19 @@ from streamsx.topology.partitions import partitioned
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 GARBAGE_EVERY: Final = 16
-RUNNING_NAME: Final = "running.json"
+RUNNING: Final = "running"
+"""Folder of marks, UNTIL_MS-PID-RUN-HOST: each of one query that lives until then at least."""
+RENEW_S: Final = 5
+SILENT_S: Final = 60
 LOOK_EVERY_S: Final = 1
-WORDS: Final = {EARLIEST: -2, LATEST: -1}
+FIRST: Final = -2
+"""In Spark's offsets: from the earliest on."""
 TAKEN: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 SENT: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
 KAFKA, NOOP, PARQUET = "kafka", "noop", "parquet="
-OURS: Final = re.compile(r"streamsx\.errors\.(\w+): (.+)")
-FILES: Final = "PATH_NOT|USER_RAISED|MALFORMED|FAILED_READ|CANNOT_READ|UNABLE_TO_INFER"
-SAID: Final = re.compile(rf"\[(?:{FILES})[\w.]*\] .+")
-"""What Spark says of files, and of rows that are refused."""
 
 Output = Callable[["DataFrame"], object]
 
@@ -174,8 +174,9 @@ def ordered(rows: "DataFrame", stage: Stage, work: Work) -> "DataFrame":
     from pyspark.sql import functions as f
 
     timed = f.col("topic").isin([*stage.inner, *work.numbered])
-    within: list[Column] = [f.when(timed, f.col("timestamp"))]
-    within += [f.col(name) for name in ("file", "offset") if name in rows.columns]
+    names = [name for name in ("timestamp", "file") if name in rows.columns]
+    within: list[Column] = [f.when(timed, f.col(name)) for name in names]
+    within += [f.col("offset")] if "offset" in rows.columns else []
     by, topics = within, stage.subtopology.topics
     if len(topics) > 1:
         held = work.base.positions if work.base else {}
@@ -202,27 +203,32 @@ def following(
     partition.
     """
     app, run, by, query = about
-    base, changelogs = work.base, dict[str, str]()
+    base = work.base
     positions = {t: dict(each) for t, each in (base.positions if base else {}).items()}
     stores = {}
     for stage in made:
         for node in stage.subtopology.stores:
             held = base.stores.get(node.name) if base else None
             parts = {n: Part() for n in range(stage.tasks)} | dict(held.partitions if held else {})
-            changelogs[node.name] = node.changelog
             stores[node.name] = StoreSnapshot(node.layout(work.counts[node.changelog]), parts)
     for report in reports:
         for topic, position in report.positions.items():
             # Numbers of our own are none of Kafka's: what goes on from here begins at its start.
             at = position._replace(next=0) if topic in work.numbered else position
             positions.setdefault(topic, {})[report.partition] = at
-        for name, chain in report.chains.items():
-            part = stores[name].partitions[report.partition]
-            # Rows that were left out once are not in its changelog now.
-            whole = not part.chain or part.changelog_next is not None
-            end = published.get(changelogs[name], {}).get(report.partition) if whole else None
-            parts = {**stores[name].partitions, report.partition: Part(chain, end)}
-            stores[name] = stores[name]._replace(partitions=parts)
+        topics, n = made[report.stage].subtopology.topics, report.partition
+        been = base.positions if base else {}
+        new = all(been.get(topic, {}).get(n, Position(0)).high < 0 for topic in topics)
+        for node in made[report.stage].subtopology.stores:
+            part = stores[node.name].partitions[n]
+            chain = report.chains.get(node.name, part.chain)
+            end = published.get(node.changelog, {}).get(n)
+            if chain == part.chain and end is None:
+                continue
+            # Rows, or tombstones, that were left out once are not in its changelog now.
+            whole = part.changelog_next is not None or new
+            parts = {**stores[node.name].partitions, n: Part(chain, end if whole else None)}
+            stores[node.name] = stores[node.name]._replace(partitions=parts)
     return manifest_after(
         before, app, work.signatures, by, run=run, query=query,
         partitions=dict(work.counts), positions=positions, stores=stores,
@@ -244,17 +250,6 @@ def refuse_other(base: Manifest, app_id: str, made: Sequence[Stage], uri: str) -
                 f"snapshot of another {what}: {uri}: snapshot {base.number}: expected {expected}, "
                 f"found {found}: give the snapshot of this app as it is now"
             )
-
-
-def told(error: Exception) -> Exception:
-    """What one of ours said on an executor, or what Spark says of files, without their traces."""
-    if isinstance(error, errors.StreamsxError):
-        return error
-    if ours := OURS.findall(str(error)):
-        name, text = ours[-1]
-        return getattr(errors, name)(text)  # type: ignore[no-any-return]
-    said = SAID.findall(str(error))
-    return errors.UsageError(f"spark: {said[-1]}") if said else error
 
 
 # -- what a run needs
@@ -301,67 +296,92 @@ def sink_of(word: str, options: Mapping[str, str]) -> Output:
 
 
 class LiveQuery:
-    """A query under way: `query`, Spark's own."""
+    """A query under way: `query`, Spark's own. Its mark is renewed as long as it lives, whether
+    there is anything to do or not; each name is of one query, which alone takes it away.
+    """
 
     query: "StreamingQuery"
 
     def __init__(
-        self, pipeline: Pipeline, base: Manifest | None, token: Query, keep: int,
-        heard: Callable[[Committed], object], *, planned: bool, every_s: float,
+        self, pipeline: Pipeline, base: Manifest | None, keep: int,
+        heard: Callable[[Committed], object], *, planned: bool,
     ) -> None:  # fmt: skip
-        self._pipeline, self._base, self._token, self._keep = pipeline, base, token, keep
-        self._heard, self._planned, self._every_s = heard, planned, every_s
+        self._pipeline, self._base, self._keep = pipeline, base, keep
+        self._heard, self._planned = heard, planned
         self._turn = threading.Lock()
         self._error: Exception | None = None
-        self._tell_running()
+        self._mark: str | None = None
+        self._marking = threading.Thread(target=self._keep_mark, daemon=True)
 
-    def hear(self, rows: "DataFrame", batch_id: int) -> None:
-        """As Spark calls it."""
+    def start(self, writer: "DataStreamWriter") -> None:
+        self._renew()
+        try:
+            self.query = writer.foreachBatch(self.hear).start()
+        except BaseException:
+            self._unmark(self._mark)
+            raise
+        self._marking.start()
+
+    def hear(self, rows: "DataFrame", _: int) -> None:
+        """As Spark calls it; its number of the batch says nothing of what is committed."""
         if not self._turn.acquire(blocking=False):
             raise InterruptedError("the query is being stopped")
         try:
-            self._batch(rows, self._token.base + batch_id)
+            self._batch(rows)
         except Exception as error:
             self._error = told(error)
             raise
         finally:
             self._turn.release()
 
-    def _batch(self, rows: "DataFrame", number: int) -> None:
+    def _batch(self, rows: "DataFrame") -> None:
         line, base = self._pipeline, self._base
-        last = -1 if base is None else base.number
-        if number <= last:
-            line.say(f"batch {number} is committed: skipped")
-            return
-        if number > last + 1:
-            raise errors.StateConflict(
-                f"snapshots are gone: {line.files.uri}: the newest is {last}, the query goes on at "
-                f"{number}: begin with another --checkpoint, which goes back to {last}"
-            )
+        number = base.number + 1 if base else 0
         work = line.work(number, base)
-        done = line.batch(rows, work, base, by="run", planned=self._planned, query=self._token)
+        done = line.batch(rows, work, base, by="run", planned=self._planned)
         self._base = done.manifest
         self._heard(done)
-        self._tell_running()
         if number % GARBAGE_EVERY == 0:
-            snapshot.collect_garbage(line.files, self._keep)
+            try:
+                snapshot.collect_garbage(line.files, self._keep)
+            except errors.StreamsxError as error:
+                line.say(f"garbage stays: {error}")
 
-    def _tell_running(self) -> None:
-        """Whoever takes over looks for it."""
-        self._tell_ended()
-        at = {"at_ms": int(SystemClock().wall() * 1000), "every_ms": int(self._every_s * 1000)}
-        who = {"run": self._pipeline.run, "host": socket.gethostname(), "pid": os.getpid()}
-        self._pipeline.files.create(RUNNING_NAME, json.dumps(who | at).encode())
+    def _keep_mark(self) -> None:
+        from pyspark.errors import StreamingQueryException
 
-    def _tell_ended(self) -> None:
-        files = self._pipeline.files
-        if RUNNING_NAME in files.names(""):
-            files.delete(RUNNING_NAME)
+        try:
+            while not self.query.awaitTermination(RENEW_S):
+                self._renew()
+        except StreamingQueryException:
+            pass  # wait() raises it
+        finally:
+            self._unmark(self._mark)
+
+    def _renew(self) -> None:
+        """The next one before the last goes: there is always one."""
+        until, old = int((SystemClock().wall() + SILENT_S) * 1000), self._mark
+        name = f"{RUNNING}/{until}-{os.getpid()}-{self._pipeline.run}-{socket.gethostname()}"
+        try:
+            self._pipeline.files.create(name, b"running")
+        except errors.SnapshotFailed as error:
+            self._pipeline.say(f"not renewed: {error}")
+            return
+        self._mark = name
+        self._unmark(old)
+
+    def _unmark(self, name: str | None) -> None:
+        if name:
+            try:
+                self._pipeline.files.delete(name)
+            except errors.SnapshotFailed as error:
+                self._pipeline.say(f"a mark stays for {SILENT_S} s: {error}")
 
     def stop(self) -> None:
         """When the batch that runs is over."""
         with self._turn:
             self.query.stop()
+        self._marking.join()
 
     def wait(self, stop: threading.Event | None = None) -> None:
         """Until it has ended, or `stop` is set. Raises what has ended it."""
@@ -370,18 +390,18 @@ class LiveQuery:
         try:
             while not self.query.awaitTermination(LOOK_EVERY_S):
                 if stop is not None and stop.is_set():
-                    return self.stop()
+                    self.stop()
         except StreamingQueryException as error:
+            self._marking.join()
             raise (self._error or told(error)) from error
-        finally:
-            self._tell_ended()
+        self._marking.join()
 
 
 def run(
     spark: "SparkSession", name: str, state: str, *, every_s: float = 1.0,
     available_now: bool = False, max_records: int | None = None, start: str = EARLIEST,
     sink: str = KAFKA, connector: str = PYTHON, publishes: bool = True,
-    checkpoint: str | None = None, keep: int = 10,
+    keep: int = 10,
     heard: Callable[[Committed], object] = bool, **more: Any,
 ) -> LiveQuery:  # fmt: skip
     """Begins a query, which goes on from the newest snapshot there; `more`: of Pipeline.
@@ -400,35 +420,56 @@ def run(
         raise errors.NotFound(
             f"no such topic: {', '.join(missing)}: {app.conf.id} reads it: create it"
         )
-    if base := snapshot.newest(files):
+    base = snapshot.newest(files)
+    if base:
         refuse_other(base, app.conf.id, made, files.uri)
-        held = base.positions
-        start = json.dumps({
-            topic: {n: held.get(topic, {}).get(n, Position(0)).next or WORDS[EARLIEST]
-                    for n in range(made[0].counts[topic])}
-            for topic in external
-        })  # fmt: skip
+        if not base.positions and any(part.chain for part in base.parts()):
+            raise errors.UsageError(
+                f"snapshot without positions: {files.uri}: snapshot {base.number}, made by "
+                f"{base.made_by}: all records would count twice: take one that run or bootstrap "
+                "has made"
+            )
     if sink == KAFKA or publishes:
         create_topics(name, found)
-    folder = checkpoint_folder(line.uri, checkpoint, line.scratch)
-    token = base.query if base else None
-    if token is None or not is_there(spark, f"{folder}/{token.token}"):
-        token = Query(uuid.uuid4().hex, base.number + 1 if base else 0)
+    if base is None and start == LATEST:
+        base = first_of(line, external)
     options |= {"maxOffsetsPerTrigger": str(max_records)} if max_records else {}
     options |= {
-        "subscribe": ",".join(external), "startingOffsets": start, "state": line.uri,
+        "subscribe": ",".join(external), "state": line.uri,
+        "startingOffsets": places_of(base, external, made[0].counts) if base else start,
         "tasks": json.dumps([stage.external for stage in made if stage.external]),
     }  # fmt: skip
-    live = LiveQuery(
-        line, base, token, keep, heard, planned=connector == PYTHON, every_s=every_s
-    )  # fmt: skip
-    writer = frame(spark, connector, options, stream=True).writeStream.foreachBatch(live.hear)
-    writer = writer.option("checkpointLocation", f"{folder}/{token.token}")
+    live = LiveQuery(line, base, keep, heard, planned=connector == PYTHON)
     when: Any = (
         {"availableNow": True} if available_now else {"processingTime": f"{every_s} seconds"}
     )
-    live.query = writer.trigger(**when).start()
+    # Without a place of its own, which would be one more word on where to go on.
+    live.start(frame(spark, connector, options, stream=True).writeStream.trigger(**when))
     return live
+
+
+def places_of(base: Manifest, external: Iterable[str], counts: Mapping[str, int]) -> str:
+    held = base.positions
+    return json.dumps({
+        topic: {n: held.get(topic, {}).get(n, Position(0)).next or FIRST
+                for n in range(counts[topic])}
+        for topic in external
+    })  # fmt: skip
+
+
+def first_of(line: Pipeline, external: Iterable[str]) -> Manifest:
+    """Where `latest` is now, committed: else it would be a later place after a crash."""
+    counts = line.stages[0].counts
+    tps = [TopicPartition(topic, n) for topic in external for n in range(counts[topic])]
+    found = Asked(options_of(line.name)).ask(lambda c: admin.bounds(c, tps, committed=True))
+    positions: dict[str, dict[int, Position]] = {}
+    for tp, (_, high, *_) in found.items():
+        positions.setdefault(tp.topic, {})[tp.partition] = Position(high)
+    about = line.app.conf.id, line.run, "run", None
+    made = following(line.work(0, None), None, line.stages, [], about, {})
+    made = replace(made, positions=positions)
+    snapshot.commit(line.files, made, before=None)
+    return made
 
 
 def create_topics(name: str, found: Mapping[str, int]) -> None:
@@ -440,16 +481,3 @@ def create_topics(name: str, found: Mapping[str, int]) -> None:
     )  # fmt: skip
     new = [NewTopic(s.name, s.partitions or 0, s.replication, s.config) for s in layout.create]
     Asked(options_of(name)).ask(lambda cluster: admin.create_topics(cluster, new))
-
-
-def checkpoint_folder(uri: str, given: str | None, scratch: str | None) -> str:
-    """Where Spark keeps its own; it needs no jars for a folder of this machine."""
-    own = "://" not in uri or uri.startswith(("file:", "hdfs:"))
-    return given or (f"{uri}/checkpoint" if own else str(scratch_folder(scratch) / "checkpoint"))
-
-
-def is_there(spark: "SparkSession", folder: str) -> bool:
-    """As Spark sees it."""
-    jvm: Any = spark._jvm  # noqa: SLF001  # Python has no name for Hadoop's file systems
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))  # noqa: SLF001

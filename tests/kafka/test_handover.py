@@ -89,14 +89,8 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
     feed(client, first)
     # What an earlier run had, and this one has not.
     asyncio.run(written("grouped", brokers, [log(log_topic, 1, (b'"gone"', b"7"))]))
-    mark = {
-        "run": "r",
-        "host": "here",
-        "pid": 1,
-        "every_ms": 60_000,
-        "at_ms": int(SystemClock().wall() * 1000),
-    }
-    batches.files.create("running.json", json.dumps(mark).encode())
+    until = int(SystemClock().wall() * 1000) + 60_000
+    batches.files.create(f"running/{until}-1-run-here", b"running")
     with pytest.raises(UsageError, match=r"a query is running: .*process 1 on here"):
         handover(APP, uri)
     member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "grouped"})

@@ -212,3 +212,18 @@ def test_nothing_of_the_past_is_a_snapshot_too(boot: Boot) -> None:
     assert {n: len(store.partitions) for n, store in done.manifest.stores.items()} == {
         "standing": 3, "customers": 2, "sold": 8,
     }  # fmt: skip
+
+
+def test_offsets_are_the_order_whichever_file_they_are_in(boot: Boot, tmp_path: Path) -> None:
+    size = 6000
+    rows = [
+        {"topic": "words", "partition": 0, "offset": n, "timestamp": n, "key": b"a", "value": b"a",
+         "headers": None}
+        for n in range(2 * size)
+    ]  # fmt: skip
+    for name, some in (("b", rows[:size]), ("a", rows[size:])):
+        pq.write_table(pa.Table.from_pylist(some, RECORDS), tmp_path / f"{name}.parquet")
+    history = {"words": f"{tmp_path}/*.parquet"}
+    done = boot("tests.spark.apps:frail", history, partitions={"words": 2})
+    assert done.manifest.positions["words"][0].next == 2 * size
+    assert [rows[0][1] for rows in boot.stored().values()] == [str(2 * size).encode()]

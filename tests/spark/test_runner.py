@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.app.lookup import app_named
+from streamsx.clock import SystemClock
 from streamsx.errors import IncompatibleStore, NotFound, StateConflict, UsageError
 from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
 from streamsx.spark.checkout import discard_all
-from streamsx.spark.runner import RUNNING_NAME, Committed, run
+from streamsx.spark.handover import refuse_running
+from streamsx.spark.runner import RUNNING, Committed, LiveQuery, run
 from streamsx.state.snapshot import commit, newest, numbers
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
@@ -55,11 +57,14 @@ class Feed:
             self.client.send(TopicPartition("words", place), [(key, key)])
             self.fed.append(Fed("words", place, 0, key, key))
 
+    def live(self, **more: Any) -> LiveQuery:
+        about = {"sink": "noop", "publishes": False, "scratch": str(self.folder), **more}
+        how: dict[str, Any] = {"heard": self.heard.append, "say": self.said.append}
+        return run(self.spark, APP, self.uri, **{**how, **about})
+
     def run(self, **more: Any) -> None:
         """All that is there."""
-        about = {"sink": "noop", "publishes": False, "scratch": str(self.folder), **more}
-        how = {"heard": self.heard.append, "say": self.said.append, "available_now": True}
-        run(self.spark, APP, self.uri, **{**how, **about}).wait()
+        self.live(available_now=True, **more).wait()
 
     def stored(self) -> Stored:
         return stored(self.files, str(self.folder))
@@ -81,7 +86,7 @@ def some(start: int, count: int = 40) -> list[str]:
     return [f"w{n * n % 17}" for n in range(start, start + count)]
 
 
-def test_batches_go_on_from_each_other_and_without_their_checkpoint(feed: Feed) -> None:
+def test_batches_go_on_from_each_other(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run(max_records=15, sink="kafka")
     assert [done.manifest.number for done in feed.heard] == [0, 1, 2]
@@ -91,15 +96,10 @@ def test_batches_go_on_from_each_other_and_without_their_checkpoint(feed: Feed) 
     assert len(sent) == 40
     feed.feed(*some(40))
     feed.run()
-    tokens = {done.manifest.query for done in feed.heard}
-    assert len(tokens) == 1
-    shutil.rmtree(f"{feed.uri}/checkpoint")
-    feed.feed(*some(80))
-    feed.run()
-    assert feed.heard[-1].manifest.number == 4
-    assert feed.heard[-1].manifest.query not in tokens
+    assert feed.heard[-1].manifest.number == 3
     assert feed.stored() == feed.truth()
-    assert RUNNING_NAME not in os.listdir(feed.uri)
+    assert feed.files.names(RUNNING) == []
+    assert "checkpoint" not in os.listdir(feed.uri)
 
 
 def test_an_attempt_that_is_killed_after_it_applied_records_leaves_no_trace(feed: Feed) -> None:
@@ -109,14 +109,84 @@ def test_an_attempt_that_is_killed_after_it_applied_records_leaves_no_trace(feed
     assert feed.stored() == feed.truth()
 
 
-def test_a_snapshot_that_is_lost_is_not_jumped_over(feed: Feed) -> None:
+def test_the_newest_snapshot_alone_says_where_a_query_goes_on(feed: Feed) -> None:
+    """One that is lost is made again; nothing of Spark's repeats or jumps a number."""
     feed.feed(*some(0))
     feed.run(max_records=20)
     feed.files.delete("manifests/000000000001.json")
     feed.feed(*some(40))
-    with pytest.raises(StateConflict, match="the newest is 0, the query goes on at 2"):
+    feed.run(max_records=20)
+    assert [done.manifest.number for done in feed.heard] == [0, 1, 1, 2, 3]
+    assert feed.stored() == feed.truth()
+
+
+def test_latest_is_where_it_was_when_the_first_query_began(feed: Feed) -> None:
+    old = some(0)
+    feed.feed(*old)
+    feed.run(start="latest")
+    assert newest(feed.files) is not None
+    feed.fed.clear()
+    feed.feed(*some(40))
+    feed.run(start="latest")
+    assert feed.stored() == feed.truth()
+
+
+def test_a_snapshot_without_positions_is_not_taken_for_the_start(feed: Feed) -> None:
+    feed.feed(*some(0))
+    feed.run()
+    held = newest(feed.files)
+    assert held is not None
+    commit(feed.files, replace(held, number=1, made_by="compact", positions={}), before=held)
+    with pytest.raises(UsageError, match=r"without positions: .*snapshot 1, made by compact"):
         feed.run()
-    feed.run(checkpoint=str(feed.folder / "another"))
+
+
+def test_a_query_is_known_to_live_while_it_has_nothing_to_do(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamsx.spark.runner.RENEW_S", 0.1)
+    renewed, begun = threading.Event(), threading.Event()
+    names: set[str] = set()
+    create = type(feed.files).create
+
+    def seen(files: Any, name: str, data: bytes) -> None:
+        create(files, name, data)
+        if name.startswith(f"{RUNNING}/"):
+            names.add(name)
+            if begun.is_set() and len(names) > 3:
+                renewed.set()
+
+    monkeypatch.setattr(type(feed.files), "create", seen)
+    live = feed.live(every_s=0.2)
+    try:
+        begun.set()
+        assert renewed.wait(30)
+        with pytest.raises(UsageError, match=r"a query is running: .*process"):
+            refuse_running(feed.files, int(SystemClock().wall() * 1000), force=False)
+        other = feed.live(every_s=0.2)
+        other.stop()
+        with pytest.raises(UsageError, match="a query is running"):
+            refuse_running(feed.files, int(SystemClock().wall() * 1000), force=False)
+    finally:
+        live.stop()
+    assert feed.files.names(RUNNING) == []
+
+
+def test_a_query_that_does_not_begin_leaves_no_mark(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Exception, match=r"(?i)interval|duration|spark"):
+        feed.live(every_s=float("nan"))
+    assert feed.files.names(RUNNING) == []
+
+
+def test_garbage_that_cannot_go_ends_no_query(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamsx.spark.runner.GARBAGE_EVERY", 1)
+    feed.feed(*some(0))
+    feed.run(max_records=20)
+    Path(feed.uri, "manifests/000000000000.json").write_text('{"format": 2}')
+    feed.feed(*some(40))
+    feed.run()
     assert feed.stored() == feed.truth()
 
 
@@ -188,7 +258,6 @@ def test_records_that_are_gone_are_not_passed_over(feed: Feed) -> None:
     feed.feed(*["a"] * 5)
     feed.run(max_records=2)
     feed.feed(*["a"] * 5)
-    shutil.rmtree(f"{feed.uri}/checkpoint")
     feed.client.delete_records(TopicPartition("words", partition_of(b"a", 2)), 8)
     before = numbers(feed.files)
     with pytest.raises(Exception, match="records are gone: words-"):
@@ -239,7 +308,6 @@ def test_a_driver_that_is_killed_around_its_commit_goes_on_exactly(feed: Feed, c
     assert numbers(feed.files) == [0, 1, 2]
     feed.feed(*some(60))
     feed.run(max_records=15)
-    assert feed.said[0] == "batch 2 is committed: skipped"
     assert feed.stored() == feed.truth()
 
 

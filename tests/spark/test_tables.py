@@ -150,7 +150,7 @@ def test_a_store_is_queried_by_columns_by_sql_and_as_bytes(
         ((*live, "--out", str(out)), "is there already"),
         (("state", SHOP, "--store", "none", "--live"), "app shop has standing, customers, sold"),
         (("state", SHOP, "--store", "sold", "--state", str(tmp_path)), "found none: make one"),
-        (("state", SHOP, "--store", "sold", "--state", ""), "path is empty: give a URI"),
+        (("state", SHOP, "--store", "sold", "--state", ""), "argument --state: nothing is given"),
     ):
         with pytest.raises(AssertionError, match="error: ") as refused:
             told(capsys, monkeypatch, *words)

@@ -7,11 +7,14 @@ import pytest
 from streamsx.errors import (
     BrokerUnreachable,
     SettingError,
+    StreamsxError,
     TaskFailed,
     TopicGone,
     UsageError,
 )
-from streamsx.spark.runner import checkpoint_folder, sink_of, told
+from streamsx.spark import checkout
+from streamsx.spark.runner import sink_of
+from streamsx.spark.session import told
 from tests.unit.spark.conftest import Batches, fed
 
 Make = Callable[..., Batches]
@@ -62,6 +65,7 @@ streamsx.errors.TopicGone: records are gone: a-0
             UsageError,
             "spark: [PATH_NOT_FOUND] Path: file:/a",
         ),
+        (Exception("streamsx.errors.NoSuch: gone"), StreamsxError, "gone"),
         (BrokerUnreachable("no broker"), BrokerUnreachable, "no broker"),
         (ValueError("[INTERNAL_ERROR] x"), ValueError, "INTERNAL"),
     ],
@@ -73,10 +77,32 @@ def test_what_spark_wraps_is_told_as_it_was_said(
     assert text in str(found)
 
 
-def test_a_checkpoint_is_beside_the_snapshots_where_spark_can_write_there() -> None:
-    assert checkpoint_folder("/a", None, None) == "/a/checkpoint"
-    assert checkpoint_folder("hdfs://h/a", None, None) == "hdfs://h/a/checkpoint"
-    assert checkpoint_folder("s3://b/a", "/c", None) == "/c"
-    assert checkpoint_folder("s3://b/a", None, "/tmp").startswith("/tmp/")
+def test_a_sink_that_nobody_knows_is_refused() -> None:
     with pytest.raises(SettingError, match="'kafak': write kafka, noop or parquet=DIR"):
         sink_of("kafak", {})
+
+
+def test_a_tombstone_for_what_was_never_kept_moves_the_changelog_on(batches: Make) -> None:
+    made = batches("tests.unit.spark.apps:keeper", edits=1)
+    log = made.stages[0].subtopology.stores[0].changelog
+    ends = []
+    for end in (1, 2):
+        made.published = {log: {0: end}}
+        rows = made.rows([fed("edits", 1, "b", "1"), fed("edits", 1, "b", "delete")])
+        ends.append(made.batch(rows).stores["kept"].partitions[0])
+    assert ends == [((), 1), ((), 2)]
+
+
+def test_a_changelog_that_lacks_tombstones_is_not_whole_again(
+    batches: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = batches("tests.unit.spark.apps:keeper", edits=1)
+    log = made.stages[0].subtopology.stores[0].changelog
+    monkeypatch.setattr(checkout, "CHAIN_MAX", 1)
+    parts = []
+    for key, word, published in (("a", "1", {0: 1}), ("a", "delete", {}), ("b", "1", {0: 2})):
+        made.published = {log: published} if published else {}
+        rows = made.rows([fed("edits", 1, key, word)])
+        parts.append(made.batch(rows).stores["kept"].partitions[0])
+    assert [bool(part.chain) for part in parts] == [True, False, True]
+    assert [part.changelog_next for part in parts] == [1, None, None]

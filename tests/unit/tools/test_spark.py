@@ -97,7 +97,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
     "handover": ("shop --state snap --force", {"state": "snap", "force": True}),
     "run": (
         ("shop --state snap --every 5s --max-records 10 --from latest --sink parquet=out --keep 2 "
-        "--checkpoint here --master local[2] --conf spark.a=b=c --conf spark.d= --available-now"),
+        "--master local[2] --conf spark.a=b=c --conf spark.d= --available-now"),
         {
             "every": 5.0, "start": "latest", "sink": "parquet=out",
             "conf": {"spark.a": "b=c", "spark.d": ""},
@@ -129,7 +129,6 @@ RUN = "run shop --state s"
         (f"{RUN} --conf spark.a=1 --conf spark.a=2", f"spark.a is {TWICE}"),
         (f"{RUN} --every 0", "argument --every: '0': give more than 0"),
         (f"{RUN} --task-memory 0", "argument --task-memory: '0': give more than 0"),
-        (f"{RUN} --checkpoint EMPTY", "argument --checkpoint: nothing is given"),
         (f"{RUN} --sink file", "argument --sink: 'file': write kafka, noop or parquet=DIR"),
         (f"{RUN} --sink parquet=", "argument --sink: 'parquet=': write kafka, noop or parquet="),
         ("run shop --state EMPTY", "argument --state: nothing is given"),
