@@ -82,7 +82,6 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
         published[node.name] = published.get(node.name, 0) + size
     if unpublished:
         before = manifest
-        # Without a query: that one would take this number for a batch of its own.
         manifest = manifest_after(
             before, before.app, app.topology().signatures, BY, partitions=before.partitions,
             positions=before.positions, stores=stores,

@@ -37,7 +37,7 @@ from streamsx.spark.session import accept, is_local, probe, told
 from streamsx.spark.source import EARLIEST, LATEST, Asked
 from streamsx.spark.task import TASK_BYTES, TaskReport, Work, run_task
 from streamsx.state import snapshot
-from streamsx.state.snapshot import Manifest, Part, Position, Query, StoreSnapshot, manifest_after
+from streamsx.state.snapshot import Manifest, Part, Position, StoreSnapshot, manifest_after
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.partitions import partitioned
@@ -110,9 +110,8 @@ class Pipeline:
         return Work(self.name, *about, policy, self.task_bytes, self.scratch, frozenset(numbered))
 
     def batch(
-        self, rows: "DataFrame", work: Work, before: Manifest | None, *, by: str, planned: bool,
-        query: Query | None = None,
-    ) -> Committed:  # fmt: skip
+        self, rows: "DataFrame", work: Work, before: Manifest | None, *, by: str, planned: bool
+    ) -> Committed:
         """Rows of all external topics, `planned` by task and in its order, or not. Raises what
         `run_task` does; StateConflict, where the newest snapshot is not `before`.
         """
@@ -146,7 +145,7 @@ class Pipeline:
             self.sink(sent.where(leaves).select(*SENT))
             log = sent.where(col("kind") == LOG)
             published = publish(log, self.name) if self.publish else {}
-            about = self.app.conf.id, self.run, by, query
+            about = self.app.conf.id, self.run, by
             manifest = following(work, before, self.stages, reports, about, published)
             faults.point("before_manifest")
             snapshot.commit(self.files, manifest, before=before)
@@ -195,14 +194,13 @@ def following(
     before: Manifest | None,
     made: Sequence[Stage],
     reports: Iterable[TaskReport],
-    about: tuple[str, str, str, Query | None],
+    about: tuple[str, str, str],
     published: Mapping[str, Mapping[int, int]],
 ) -> Manifest:
     """The manifest after `before`, which is `work.base`, or is replaced. `about`: the app's id, the
-    run, who makes it, the query; `published`: the ends of what was written, by changelog and
-    partition.
+    run, who makes it; `published`: the ends of what was written, by changelog and partition.
     """
-    app, run, by, query = about
+    app, run, by = about
     base = work.base
     positions = {t: dict(each) for t, each in (base.positions if base else {}).items()}
     stores = {}
@@ -230,7 +228,7 @@ def following(
             parts = {**stores[node.name].partitions, n: Part(chain, end if whole else None)}
             stores[node.name] = stores[node.name]._replace(partitions=parts)
     return manifest_after(
-        before, app, work.signatures, by, run=run, query=query,
+        before, app, work.signatures, by, run=run,
         partitions=dict(work.counts), positions=positions, stores=stores,
     )  # fmt: skip
 
@@ -465,7 +463,7 @@ def first_of(line: Pipeline, external: Iterable[str]) -> Manifest:
     positions: dict[str, dict[int, Position]] = {}
     for tp, (_, high, *_) in found.items():
         positions.setdefault(tp.topic, {})[tp.partition] = Position(high)
-    about = line.app.conf.id, line.run, "run", None
+    about = line.app.conf.id, line.run, "run"
     made = following(line.work(0, None), None, line.stages, [], about, {})
     made = replace(made, positions=positions)
     snapshot.commit(line.files, made, before=None)

@@ -112,7 +112,6 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
     assert {n: {k: v for k, v in each.items() if v} for n, each in read().items()} == expected
     assert read()[1][b'"gone"'] is None
     assert manifest.number == 1
-    assert manifest.query is None
     assert done.published == {"sums": 21}
     assert done.worker == f"python -m streamsx worker {APP} --snapshot {batches.files.uri}"
     offsets = {n: batches.offsets["orders", n] for n in range(2)}

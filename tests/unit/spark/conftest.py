@@ -123,7 +123,7 @@ class Batches:
         return [row for *_, row in sorted(heads, key=lambda head: head[:3])]
 
     def following(self, work: Work, reports: Sequence[TaskReport]) -> Manifest:
-        about = self.app.conf.id, "run", "run", None
+        about = self.app.conf.id, "run", "run"
         return following(work, work.base, self.stages, reports, about, self.published)
 
     def stored(self) -> Stored:
