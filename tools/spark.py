@@ -9,6 +9,7 @@ Run as a file, by spark-submit, it is the same; `entry` says where it is.
 
 import argparse
 import json
+import logging
 import os
 import re
 import signal
@@ -20,10 +21,10 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from streamsx.config import positive, seconds, size_bytes, text, whole
-from streamsx.errors import StreamsxError, UsageError
+from streamsx.errors import UsageError
 from streamsx.state.snapshot_files import masked, open_files
 from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.progress import blocking_progress
@@ -78,12 +79,10 @@ def command_of(name: str) -> Command:
 
 
 def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
-    """2 where something is not `ok`. Raises StreamsxError, and KeyboardInterrupt on SIGTERM."""
+    """2 where something is not `ok`. Raises StreamsxError, and KeyboardInterrupt on SIGTERM too."""
     begin = time.monotonic()
     with ExitStack() as stack:
         say = stack.enter_context(blocking_progress(sys.stderr, f"{name}: starting"))
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-        stack.callback(signal.signal, signal.SIGTERM, before)
         if job.alone:
             result = job.work(options, say, None)
         else:
@@ -91,11 +90,12 @@ def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
 
             require()
             spark = stack.enter_context(Later(job, options, say))
+            stopped = interrupts()
             try:
                 result = job.work(options, spark.say, spark)
-            except StreamsxError:
-                raise
             except Exception as error:
+                if stopped.is_set():
+                    raise KeyboardInterrupt from error
                 raise told(error) from error
     if "uri" in result:  # what makes snapshots
         result |= {"uri": masked(result["uri"]), "seconds": round(time.monotonic() - begin, 3)}
@@ -103,6 +103,22 @@ def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
     print(job.told(result), file=options.people if ok else sys.stderr)
     tell(options, result)
     return 0 if ok else UsageError.exit_code
+
+
+def interrupts() -> Event:
+    """Set by what interrupts us. From then on all that fails, or is logged, fails of that: calls of
+    the JVM that were cut short, and what cleans up behind them.
+    """
+    stopped = Event()
+
+    def interrupt(*_: object) -> NoReturn:
+        stopped.set()
+        logging.disable()
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    return stopped
 
 
 def usage() -> str:
@@ -120,7 +136,7 @@ class Later:
     def __init__(self, job: SparkCommand, options: argparse.Namespace, say: Say) -> None:
         self._job, self._options, self._say = job, options, say
         self._made: Any = None
-        self._words, self._over = "", Event()
+        self._words, self._over = "looking at the app", Event()
         self._watcher = Thread(target=self._watch, name="tasks done", daemon=True)
 
     def __getattr__(self, name: str) -> Any:
@@ -151,7 +167,9 @@ class Later:
         master = {"spark.master": given["master"]} if given["master"] else {}
         words, _ = self._words, self._say("starting Spark")
         wanted = {**self._job.settings, **jars, **master, **given["conf"]}
+        interrupt = signal.getsignal(signal.SIGINT)
         made = session(wanted, debug=given["debug"])
+        signal.signal(signal.SIGINT, interrupt)  # Spark's own asks the JVM, amid another question
         uri = given.get("state") or given.get("out")
         # The others, which have a connector, look themselves.
         if "app" in given and not jars and uri and not is_local(made.sparkContext.master or ""):
@@ -478,9 +496,10 @@ def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Until all is read, or SIGTERM, which lets the batch end. Raises what ends the query."""
     from streamsx.spark.runner import run
 
-    stop, more = Event(), pipeline(options, say, spark)
-    open_files(options.state).names("")
+    stop = Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    more = pipeline(options, say, spark)
+    open_files(options.state).names("")
     sums = {"number": None, "batches": 0, "records": 0, "outputs": 0}
 
     def heard(done: Any) -> None:

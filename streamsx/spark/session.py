@@ -14,6 +14,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -223,7 +224,9 @@ def _begin(settings: Mapping[str, str], *, debug: bool) -> "SparkSession":
             words = {} if debug else {"stdout": said, "stderr": said}
             # The JVM of a session that was stopped is there still, and is what Spark takes.
             gateway = SparkContext._gateway  # noqa: SLF001  # no public name tells
-            gateway = gateway or launch_gateway(conf, words)  # type: ignore[no-untyped-call]
+            # Waited for in another thread: a launch that is interrupted leaves a JVM without end.
+            with ThreadPoolExecutor(1) as launch:
+                gateway = gateway or launch.submit(launch_gateway, conf, words).result()
             context = SparkContext(conf=conf, gateway=gateway)
         except PySparkRuntimeError as error:
             raise UsageError(f"spark: the JVM did not start: {_last(said, error)}") from error

@@ -1,7 +1,8 @@
-"""An app whose tasks can be made to fail, on their first attempt only."""
+"""Apps whose tasks can be made to fail, on their first attempt only; or to take for ever."""
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 from pyspark import TaskContext
@@ -26,3 +27,13 @@ async def see(stream: Stream[str]) -> None:
         if word in ("die", "kill") and context is not None and context.attemptNumber() == 0:
             os.kill(os.getpid() if word == "die" else executor(), signal.SIGKILL)
         await told.send(key=word, value=str(seen[word]))
+
+
+endless = App("endless", topic_partitions=1)
+
+
+@endless.agent(endless.topic("words", value_type=str, value_serializer="raw"))
+async def hold(stream: Stream[str]) -> None:
+    async for _ in stream:
+        os.write(os.open(os.environ["HELD"], os.O_WRONLY), b"worker\n")
+        threading.Event().wait()
