@@ -219,7 +219,7 @@ def test_figures_of_five_million_orders(broker: EmbeddedBroker, tmp_path: Path) 
 def test_figures_of_a_topic_without_a_shuffle(
     spark: "SparkSession", broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    total, keys = scaled(1_000_000), scaled(100_000)
+    total, keys = scaled(5_000_000), scaled(500_000)  # a job costs more than a second, of any size
     fill(broker.bootstrap, total, keys)
     app_named(APP).override(bootstrap=broker.bootstrap)
     ours, theirs = list[Spent](), list[PlainRun]()
@@ -246,7 +246,7 @@ def test_figures_of_a_query_beside_transform_with_state(
     pytest.importorskip(
         "google.protobuf", reason="Spark's own state needs it: pip install protobuf"
     )
-    total, keys = scaled(200_000), scaled(20_000)
+    total, keys = scaled(500_000), scaled(50_000)
     fill(broker.bootstrap, total, keys)
     app_named(APP).override(bootstrap=broker.bootstrap)
     asked = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC}
