@@ -20,11 +20,12 @@ import uuid
 from collections import abc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
+import orjson
 from crc32c import crc32c
 from rocksdict import (
     DBCompressionType,
@@ -51,7 +52,7 @@ from streamsx.state.snapshot_files import CHUNK_BYTES, SnapshotFiles, Step
 MANIFEST_FORMAT: Final = 1
 ANEW: Final = "delete it, or make one in a new place"
 MANIFESTS: Final = "manifests"
-MAY_BE_ABSENT: Final = frozenset({"query", "stream_time", "high", "changelog_id"})
+MAY_BE_ABSENT: Final = frozenset({"stream_time", "high", "changelog_id"})
 DIGITS: Final = 12
 MANIFEST_NAME: Final = re.compile(rf"(\d{{{DIGITS}}})\.json")
 SST_NAME: Final = re.compile(rf"sst/[A-Za-z0-9._-]+/\d+/(\d{{{DIGITS}}})-[0-9a-f]{{32}}\.sst")
@@ -98,17 +99,10 @@ class StoreSnapshot(NamedTuple):
     changelog_id: str | None = None
 
 
-class Query(NamedTuple):
-    """The Spark query that made it: numbers count from `base` within one `token`."""
-
-    token: str
-    base: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Manifest:
     """`partitions`: how many each topic has; `positions`: by topic and partition; `stores`: by
-    name; `others`: fields of a later version, kept.
+    name. Fields of a later version are left out: whether they still hold, that one knows.
     """
 
     app: str
@@ -118,29 +112,26 @@ class Manifest:
     made_by: str
     made_at_ms: int
     versions: Mapping[str, str] = field(default_factory=dict)
-    query: Query | None = None
     partitions: Mapping[str, int] = field(default_factory=dict)
     positions: Mapping[str, Mapping[int, Position]] = field(default_factory=dict)
     stores: Mapping[str, StoreSnapshot] = field(default_factory=dict)
-    others: Mapping[str, object] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        mine = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
-        document = {"format": MANIFEST_FORMAT, **mine.pop("others"), **mine}
-        return json.dumps(document, separators=(",", ":")).encode()
+        return to_json({"format": MANIFEST_FORMAT, **vars(self)})
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Manifest":
         """Raises IncompatibleStore for what is none, or of a later format."""
         try:
-            document = json.loads(data)
-            if (found := document.pop("format")) == MANIFEST_FORMAT:
-                known = {name: document.pop(name) for name in cls.__annotations__.keys() & document}
-                made: Manifest = _typed(cls, {**known, "others": document})
+            document = orjson.loads(data)
+            if (found := document["format"]) == MANIFEST_FORMAT:
+                made: Manifest = typed(cls, document)
                 for part in made.parts():
-                    _check(part.chain)
+                    for at, sst in enumerate(part.chain):
+                        if not SST_NAME.fullmatch(sst.file) or not (at or sst.full):
+                            raise ValueError(f"file {at} of a chain: {sst}")
                 return made
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             what = f"{type(error).__name__}: {error}"
             raise IncompatibleStore(f"not a manifest: {where}: {what}: {ANEW}") from error
         raise IncompatibleStore(
@@ -152,44 +143,36 @@ class Manifest:
         return (part for store in self.stores.values() for part in store.partitions.values())
 
 
-def _check(chain: tuple[SstFile, ...]) -> None:
-    for file in chain:
-        if not SST_NAME.fullmatch(file.file):
-            raise ValueError(f"not the name of a file of a chain: {file.file!r}")
-    if chain and not chain[0].full:
-        raise ValueError(f"a chain begins with a delta: {chain[0].file}")
+def to_json(value: object) -> bytes:
+    """What is in it by names, and a layout as what it says."""
+    return orjson.dumps(value, _named, orjson.OPT_NON_STR_KEYS)
 
 
-def _plain(value: Any) -> Any:
-    """As it is in the document: by names, and a layout as what it says."""
+def _named(value: Any) -> Mapping[str, object]:
+    found: dict[str, object] = value._asdict()
     if isinstance(value, StoreSnapshot):
-        more = {name: each for name, each in value._asdict().items() if name != "layout"}
-        return {"format": json.loads(value.layout), **_plain(more)}
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+        found["format"] = orjson.Fragment(found.pop("layout"))  # type: ignore[arg-type]  # text
+    return found
 
 
-def _typed(kind: Any, value: Any) -> Any:
+def typed(kind: Any, value: Any) -> Any:
     """By annotations, without the fields of a later version. Raises KeyError, TypeError, ValueError
     for anything else.
     """
     of = get_args(kind)
     match get_origin(kind):
         case types.UnionType:
-            return None if value is None else _typed(of[0], value)
+            return None if value is None else typed(of[0], value)
         case abc.Mapping:
-            return {of[0](name): _typed(of[1], each) for name, each in value.items()}
+            return {of[0](name): typed(of[1], each) for name, each in value.items()}
         case builtins.tuple:
-            return tuple(_typed(of[0], each) for each in value)
+            return tuple(typed(of[0], each) for each in value)
     if kind is StoreSnapshot:
         value = {**value, "layout": json.dumps(value["format"], separators=(",", ":"))}
     if hasattr(kind, "__annotations__"):
         names = [n for n in kind.__annotations__ if n in value or n not in MAY_BE_ABSENT]
-        return kind(**{name: _typed(kind.__annotations__[name], value[name]) for name in names})
-    if kind is not object and type(value) is not kind:
+        return kind(**{name: typed(kind.__annotations__[name], value[name]) for name in names})
+    if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r}")
     return value
 
@@ -230,7 +213,6 @@ def manifest_after(
     positions: Mapping[str, Mapping[int, Position]],
     stores: Mapping[str, StoreSnapshot],
     run: str | None = None,
-    query: Query | None = None,
 ) -> Manifest:
     """The next one, made now. `signatures`: of the app's topology; `run`: without it, one of its
     own.
@@ -239,8 +221,7 @@ def manifest_after(
     versions.update(("pyspark", each.version) for each in metadata.distributions(name="pyspark"))
     return Manifest(
         app, str(list(signatures)), before.number + 1 if before else 0, run or uuid.uuid4().hex,
-        made_by, int(SystemClock().wall() * 1000), versions, query, partitions, positions, stores,
-        before.others if before else {},
+        made_by, int(SystemClock().wall() * 1000), versions, partitions, positions, stores,
     )  # fmt: skip
 
 
@@ -273,7 +254,6 @@ def collect_garbage(files: SnapshotFiles, keep: int) -> None:
     Raises SnapshotFailed: what is left then is found the next time.
     """
     found, manifests = numbers(files), dict[int, Manifest]()
-    doomed, last = found[:-keep], max(found, default=0)
     for number in found:
         with suppress(IncompatibleStore):
             manifests[number] = read(files, number)
@@ -283,14 +263,14 @@ def collect_garbage(files: SnapshotFiles, keep: int) -> None:
         for name, store in manifest.stores.items()
         for partition in store.partitions
     }
-    for number in doomed:
+    for number in found[:-keep]:
         files.delete(manifest_name(number))
         manifests.pop(number, None)
     kept = {f.file for each in manifests.values() for part in each.parts() for f in part.chain}
     for folder in sorted(folders):
         for name in (f"{folder}/{base}" for base in files.names(folder)):
             made = SST_NAME.fullmatch(name)
-            if made and name not in kept and int(made[1]) < last - RUNNING:
+            if made and name not in kept and int(made[1]) < found[-1] - RUNNING:
                 files.delete(name)
 
 

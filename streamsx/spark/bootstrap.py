@@ -25,7 +25,7 @@ from streamsx.spark.connector import PYTHON, frame
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.plan import Stage
 from streamsx.spark.publish import options_of
-from streamsx.spark.reading import RECORDS_DDL
+from streamsx.spark.rows import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
 from streamsx.spark.session import told
 from streamsx.state.snapshot import newest

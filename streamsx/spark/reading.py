@@ -25,27 +25,9 @@ from streamsx.kafka.security import Security
 from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.loops import guarded
 from streamsx.model import TopicPartition
+from streamsx.spark.rows import RECORDS, batch_of
 from streamsx.task.batch import Batch
 
-HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-RECORDS: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS),
-    ]
-)
-"""What a record of Kafka is on Spark; its timestamp in ms, -1 for none. Headers are never null:
-handing Spark's Java a null list on to Python costs it 8 us per row, an empty one 0.1.
-"""
-RECORDS_DDL: Final = (
-    "topic string, partition int, offset long, timestamp long, key binary, value binary, "
-    "headers array<struct<key string, value binary>>"
-)
 LIMITS: Final = FetchLimits(partition_bytes=4 << 20, held_bytes=8 << 20, held_bytes_all=32 << 20)
 TIMEOUT_S: Final = 20.0
 """The loop stands still while Spark works; what is under way must not be over by then."""
@@ -112,20 +94,14 @@ def check(
 
 
 def columns(batch: Batch) -> pa.RecordBatch:
-    count = len(batch.offsets)
-    offsets, headers = batch.offsets, batch.headers
+    count, offsets = len(batch.offsets), batch.offsets
     if isinstance(offsets, range):
         offsets = np.arange(offsets.start, offsets.stop)  # type: ignore[assignment]  # as good
-    arrays = [
-        pa.repeat(batch.topic, count),
-        pa.repeat(pa.scalar(batch.partition, pa.int32()), count),
-        pa.array(offsets, pa.int64()),
-        pa.array(batch.timestamps, pa.int64()),
-        pa.array(batch.keys, pa.binary()),
-        pa.array(batch.values, pa.binary()),
-        pa.array(headers or [[]] * count, HEADERS),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
+    found = (
+        pa.repeat(batch.topic, count), pa.repeat(pa.scalar(batch.partition, pa.int32()), count),
+        offsets, batch.timestamps, batch.keys, batch.values, batch.headers or [[]] * count,
+    )  # fmt: skip
+    return batch_of(found, RECORDS)
 
 
 # -- the order of a task

@@ -15,7 +15,7 @@
 
 Each task is one Spark partition, in the order in which it takes its records: no shuffle, no sort.
 Only what is committed is read. Writing is at least once: a row that Spark writes again is there
-twice; a stream writes its batches through `foreachBatch`. Columns: `reading.RECORDS`. Spark hands
+twice; a stream writes its batches through `foreachBatch`. Columns: `rows.RECORDS`. Spark hands
 options over in lower case, and calls by keyword.
 """
 
@@ -52,7 +52,8 @@ from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.kafka.security import PLAINTEXT, security_of
 from streamsx.loops import run
 from streamsx.model import TopicPartition
-from streamsx.spark.reading import NEVER, RECORDS_DDL, Brokers, Stretch, rows
+from streamsx.spark.reading import NEVER, Brokers, Stretch, rows
+from streamsx.spark.rows import RECORDS_DDL
 from streamsx.state.snapshot import newest
 from streamsx.state.snapshot_files import open_files
 from streamsx.task.stream import Send

@@ -10,8 +10,6 @@ all that could differ between two attempts travels with the closure, in `Work`.
 Not here: which rows a task gets and in which order, sinks, the commit (the driver's).
 """
 
-import json
-import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,21 +17,21 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, cast
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamsx.app.app import App
 from streamsx.app.lookup import app_named
-from streamsx.clock import SystemClock
 from streamsx.engine.actor import GatedActor
 from streamsx.engine.driver_loop import DriverLoop
 from streamsx.errors import NotOnSpark, PartitionCountChanged, UsageError
 from streamsx.model import Headers
 from streamsx.spark.checkout import Chain, SnapshotRows, scratch_folder
-from streamsx.spark.plan import FOREIGN, INNER, LOG, OUT, Stage, code_of, place, stages
+from streamsx.spark.plan import FOREIGN, INNER, OUT, Stage, code_of, place, stages
 from streamsx.spark.rows import ArrowOutbox, meta_row
 from streamsx.state.cache import CachedStore
-from streamsx.state.snapshot import Manifest, Part, Position, SstFile
+from streamsx.state.snapshot import Manifest, Part, Position, to_json, typed
 from streamsx.state.snapshot_files import open_files
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Policy
@@ -100,7 +98,7 @@ def _stages(
 
 class TaskReport(NamedTuple):
     """What one task says of itself. `positions`: by topic; `chains`: by store, those that have
-    changed; `changes`: rows for changelogs; `failures`: the first of those that failed.
+    changed; `failures`: the first of those that failed.
     """
 
     stage: int
@@ -109,25 +107,13 @@ class TaskReport(NamedTuple):
     chains: Mapping[str, Chain]
     records: int
     outputs: int
-    changes: int
     failed: int
     failures: tuple[str, ...]
-    ms: int
-    host: str
-    pid: int
-
-    def to_json(self) -> str:
-        return json.dumps(self._asdict())
 
     @classmethod
     def from_json(cls, text: str) -> "TaskReport":
-        given: dict[str, Any] = json.loads(text)
-        given["positions"] = {t: Position(*each) for t, each in given["positions"].items()}
-        given["chains"] = {
-            name: tuple(SstFile(*each) for each in chain) for name, chain in given["chains"].items()
-        }
-        given["failures"] = tuple(given["failures"])
-        return cls(**given)
+        made: TaskReport = typed(cls, orjson.loads(text))
+        return made
 
 
 def run_task(
@@ -159,8 +145,7 @@ class Attempt:
     def __init__(
         self, work: Work, number: int, rows: pa.RecordBatch, loop: DriverLoop, *, checked: bool
     ) -> None:
-        self._clock = SystemClock()
-        self._began, self._work, self._loop = self._clock.now(), work, loop
+        self._work, self._loop = work, loop
         self._app, self._stage = work.stage(number)
         self._partition: int = rows.column("partition")[0].as_py()
         self.outbox = ArrowOutbox(self._stage, self._partition)
@@ -269,25 +254,13 @@ class Attempt:
             store.stop_scans()  # a database that is read cannot be given away
         self.spill(last=True)
         chains = {name: rows.chain for name, rows in self._rows.items()}
-        sent = self.outbox.sent
-        report = TaskReport(
-            self._stage.number,
-            partition,
-            {
-                t: Position(self._ends[t], task.stream_time, task.high[t])
-                for t in sorted(self._known)
-            },
-            {n: c for n, c in chains.items() if c != self._work.chain(n, partition)},
-            self._records,
-            sent[OUT] + sent[INNER],
-            sent[LOG],
-            self._failed,
-            tuple(self._failures),
-            round((self._clock.now() - self._began) * 1000),
-            socket.gethostname(),
-            os.getpid(),
-        )
-        return meta_row(partition, report.to_json())
+        chains = {n: c for n, c in chains.items() if c != self._work.chain(n, partition)}
+        known = sorted(self._known)
+        at = {t: Position(self._ends[t], task.stream_time, task.high[t]) for t in known}
+        outputs = self.outbox.sent[OUT] + self.outbox.sent[INNER]
+        counts = self._records, outputs, self._failed, tuple(self._failures)
+        report = TaskReport(self._stage.number, partition, at, chains, *counts)
+        return meta_row(partition, to_json(report).decode())
 
     def _report(self, failure: Failure) -> None:
         self._failed += 1

@@ -15,7 +15,7 @@ from streamsx.kafka.batch import Builder
 from streamsx.model import TopicPartition
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
-from streamsx.spark.reading import RECORDS
+from streamsx.spark.rows import RECORDS
 from streamsx.state.snapshot import newest
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker

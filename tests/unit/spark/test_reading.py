@@ -13,7 +13,8 @@ from streamsx.kafka.partitioner import partition_of
 from streamsx.kafka.security import PLAINTEXT
 from streamsx.loops import run
 from streamsx.model import TopicPartition
-from streamsx.spark.reading import RECORDS, Brokers, Stretch, columns, merged, rows
+from streamsx.spark.reading import Brokers, Stretch, columns, merged, rows
+from streamsx.spark.rows import RECORDS
 from streamsx.spark.source import write
 from streamsx.task.batch import Batch, Chunk
 from streamsx.task.merge import Merge
