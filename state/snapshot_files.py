@@ -12,8 +12,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import unquote, unquote_plus, urlsplit
@@ -75,16 +75,13 @@ class SnapshotFiles:
         """A copy of it here, whole or not at all; one that is here already is one."""
         if local.exists():
             return
-        with self._told(name):
-            source = self._input(name)
-        with source, drafted(local) as target:
-            while chunk := self._chunk(source, name):
+        with drafted(local) as target, closing(self._chunks(name)) as chunks:
+            for chunk in chunks:
                 target.write(chunk)
                 step()
 
     def read(self, name: str) -> bytes:
-        with self._told(name), self._input(name) as source:
-            return bytes(source.read())
+        return b"".join(self._chunks(name))
 
     def names(self, folder: str) -> list[str]:
         """Of the files in it, sorted; none of a folder that is not there."""
@@ -99,12 +96,13 @@ class SnapshotFiles:
         with self._told(name):
             self._fs.delete_file(f"{self._root}/{name}")
 
+    def _chunks(self, name: str) -> Generator[bytes]:
+        with self._told(name), self._input(name) as source:
+            while chunk := source.read(CHUNK_BYTES):
+                yield chunk
+
     def _input(self, name: str) -> Any:
         return self._fs.open_input_stream(f"{self._root}/{name}")
-
-    def _chunk(self, source: Any, name: str) -> bytes:
-        with self._told(name):
-            return bytes(source.read(CHUNK_BYTES))
 
     def _output(self, name: str) -> Any:
         path = f"{self._root}/{name}"
@@ -207,7 +205,7 @@ class LinkFiles(SnapshotFiles):
         return (self._folder / name).open("rb")
 
 
-def file_system(uri: str) -> tuple[Any, str]:
+def file_system(uri: str) -> Any:
     """Of pyarrow, or of fsspec as pyarrow sees it; and the root. Raises SettingError."""
     shown, scheme = masked(uri), uri.partition(":")[0]
     try:
@@ -219,21 +217,19 @@ def file_system(uri: str) -> tuple[Any, str]:
         ) from None
     more = f"{'&' if '?' in uri else '?'}{DELAYED}" if scheme == "s3" else ""
     try:
-        system, path = fs.FileSystem.from_uri(uri + more)
+        return fs.FileSystem.from_uri(uri + more)
     except pa.ArrowInvalid as error:
         why = hidden(str(error), uri)
-    else:
-        return system, str(path)
     try:
         import fsspec
 
         inner, root = fsspec.core.url_to_fs(uri)
+        return fs.PyFileSystem(fs.FSSpecHandler(inner)), root
     except (ImportError, ValueError):
         raise SettingError(
             f"cannot reach {scheme}: {shown}: {why}: use file: or s3:, or install fsspec and what "
             f"it needs for {scheme}"
         ) from None
-    return fs.PyFileSystem(fs.FSSpecHandler(inner)), str(root)
 
 
 def place(source: Path, target: Path) -> None:

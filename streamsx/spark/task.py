@@ -10,6 +10,7 @@ all that could differ between two attempts travels with the closure, in `Work`.
 Not here: which rows a task gets and in which order, sinks, the commit (the driver's).
 """
 
+import json
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, cast
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -112,7 +112,7 @@ class TaskReport(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> "TaskReport":
-        made: TaskReport = typed(cls, orjson.loads(text))
+        made: TaskReport = typed(cls, json.loads(text))
         return made
 
 

@@ -22,7 +22,7 @@ from streamsx.model import TopicPartition
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.handover import refuse_running
 from streamsx.spark.runner import RUNNING, Committed, LiveQuery, run
-from streamsx.state.snapshot import commit, newest, numbers
+from streamsx.state.snapshot import commit, manifest_name, newest, numbers
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
@@ -210,6 +210,20 @@ def test_of_two_that_write_one_state_the_second_is_refused(feed: Feed) -> None:
     with pytest.raises(StateConflict, match=r"found snapshot 1, made by run other: stop one"):
         feed.run(say=other)
     assert numbers(feed.files) == [0, 1]
+
+
+def test_garbage_that_stays_is_told_and_ends_nothing(feed: Feed) -> None:
+    feed.feed("a")
+    feed.run()
+    held = newest(feed.files)
+    assert held is not None
+    commit(feed.files, replace(held, number=15), before=held)
+    (Path(feed.uri) / manifest_name(3)).symlink_to("/proc/self/mem")  # cannot be read
+    feed.feed("b")
+    feed.run()
+    assert numbers(feed.files) == [0, 3, 15, 16]
+    (told,) = [line for line in feed.said if line.startswith("garbage stays: ")]
+    assert f"{manifest_name(3)}: Input/output error" in told
 
 
 def test_a_stop_lets_the_batch_end(feed: Feed) -> None:

@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from streamsx.engine import snapshots as module
-from streamsx.engine.snapshots import THREADS, Beside
+from streamsx.engine.snapshots import LOOK_EVERY_S, THREADS, Beside
 from streamsx.lifecycle.task import TaskState
 from streamsx.model import TaskId
-from streamsx.state.snapshot import Manifest, Position, StoreSnapshot, manifest_name, newest
+from streamsx.state.snapshot import (
+    Manifest,
+    Position,
+    StoreSnapshot,
+    collect_garbage,
+    commit,
+    manifest_name,
+    newest,
+)
 from streamsx.state.snapshot_files import open_files
 from tests.support.snapshots import chain_of, make
 from tests.unit.engine.conftest import ROWS_PER_BATCH, app_of, changelog, counting
@@ -214,6 +222,31 @@ def test_what_does_not_fit_is_told_and_the_changelog_replayed(
     assert len(errors) == len(set(errors)) > 0, "each thing is said once"
     assert station.told("snapshot_fetched") == []
     assert not any(logs.folder.glob("w1/t/trash/*"))
+
+
+def test_what_was_collected_since_it_was_looked_for_is_told_and_the_changelog_replayed(
+    logs: Bench, uri: str
+) -> None:
+    """Many were committed since another task has opened, and found the one that was the newest."""
+    manifest, files = snapshot(logs, uri), open_files(uri)
+    station = logs.begun(counting(snapshot=uri))
+    station.hand.plan(T0)
+    logs.until(lambda: station.states(T0)[-1:] == ["running"])
+    for number in range(1, 17):
+        made = replace(manifest, number=number, stores={})
+        commit(files, made, before=newest(files))
+    collect_garbage(files, keep=10)
+    since = station.since = logs.scheduler.now  # type: ignore[attr-defined]
+    station.hand.plan(*TASKS)
+    logs.until(lambda: all(station.states(task)[-1:] == ["running"] for task in TASKS))
+    assert logs.scheduler.now - since < LOOK_EVERY_S
+    assert [told["task"] for told in station.told("snapshot_fetched")] == [str(T0)]
+    errors = sorted(str(told["what"]) for told in station.told("error"))
+    for n, told in zip((1, 2), errors, strict=True):
+        assert f"sst/counts/{n}/" in told
+        assert told.endswith("replaying the changelog")
+        assert read_from(logs, station)[n] == 0
+        assert len(station.rows(n)) == ROWS_PER_BATCH
 
 
 def test_what_ends_behind_the_changelogs_start_is_told_and_what_is_left_replayed(
