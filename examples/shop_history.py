@@ -3,9 +3,12 @@
     python -m streamsx.examples.shop_history lake --orders 100000 --customers 5000
 
 About a file per month, parquet or JSON lines, with the columns `key`, `value` and `timestamp`; the
-same numbers give the same history. Some customers buy often, most do not. One order in twenty is
-cancelled, by a row without a value, and one in ten was placed where there was no network: it comes
-up to an hour late. What belongs to one order stays in order.
+same numbers give the same history. `--form tsv` is lines as `streamsx send orders -` reads them,
+without cancellations; with `--first N` they follow upon N orders of the past.
+
+Some customers buy often, most do not. One order in twenty is cancelled, by a row without a value,
+and one in ten was placed where there was no network: it comes up to an hour late. What belongs to
+one order stays in order.
 """
 
 import argparse
@@ -37,12 +40,12 @@ class PastOrder(NamedTuple):
     timestamp: int
 
 
-def history(orders: int, customers: int, seed: int = 0) -> Iterator[PastOrder]:
+def history(orders: int, customers: int, seed: int = 0, first: int = 0) -> Iterator[PastOrder]:
     """In the order in which they arrived, which is not that of their timestamps."""
-    rng = Random(seed)  # noqa: S311  # the same each time
-    step = MONTHS * MONTH_MS / max(orders, 1)
+    rng = Random(seed + first)  # noqa: S311  # the same each time
+    step = MONTHS * MONTH_MS / max(first or orders, 1)
     waiting: list[PastOrder] = []
-    for number in range(orders):
+    for number in range(first, first + orders):
         now = START_MS + int(number * step)
         product, price = rng.choice(PRODUCTS)
         late = rng.random() < LATE
@@ -71,13 +74,17 @@ def write(folder: Path, rows: Iterator[PastOrder], form: str, rows_per_file: int
         part = list(islice(rows, rows_per_file))
         if not part:
             return total
-        (_jsonl if form == "jsonl" else _parquet)(folder / f"orders-{number:03}.{form}", part)
+        FORMS[form](folder / f"orders-{number:03}.{form}", part)
         total += len(part)
     raise AssertionError("count() has an end")
 
 
 def _jsonl(path: Path, rows: list[PastOrder]) -> None:
     path.write_text("".join(json.dumps(row._asdict()) + "\n" for row in rows))
+
+
+def _tsv(path: Path, rows: list[PastOrder]) -> None:
+    path.write_text("".join(f"{row.key}\t{row.value}\n" for row in rows if row.value))
 
 
 def _parquet(path: Path, rows: list[PastOrder]) -> None:
@@ -89,16 +96,20 @@ def _parquet(path: Path, rows: list[PastOrder]) -> None:
     parquet.write_table(pa.table(columns, schema=pa.schema(types)), path)
 
 
+FORMS = {"parquet": _parquet, "jsonl": _jsonl, "tsv": _tsv}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make a history of the shop's orders.")
     add = parser.add_argument
     add("folder", type=Path)
     add("--orders", type=int, default=100_000)
     add("--customers", type=int, default=5_000)
+    add("--first", type=int, default=0)
     add("--seed", type=int, default=0)
-    add("--form", choices=["parquet", "jsonl"], default="parquet")
+    add("--form", choices=list(FORMS), default="parquet")
     given = parser.parse_args()
-    rows = history(given.orders, given.customers, given.seed)
+    rows = history(given.orders, given.customers, given.seed, given.first)
     written = write(given.folder, rows, given.form, max(1, given.orders // MONTHS))
     print(f"{given.folder}: {written} rows")
 

@@ -40,6 +40,7 @@ import streamsx
 from streamsx.clock import SystemClock
 from streamsx.errors import (
     IncompatibleStore,
+    NotFound,
     SnapshotNotPublished,
     StateConflict,
     StoreCorrupt,
@@ -186,6 +187,15 @@ def newest(files: SnapshotFiles) -> Manifest | None:
     return read(files, found[-1]) if found else None
 
 
+def newest_there(files: SnapshotFiles) -> Manifest:
+    """Raises NotFound where there is none, as `newest`."""
+    if (manifest := newest(files)) is None:
+        raise NotFound(
+            f"no snapshot: {files.uri}: expected {MANIFESTS}/NUMBER.json, found none: make one"
+        )
+    return manifest
+
+
 def numbers(files: SnapshotFiles) -> list[int]:
     """Of all manifests, ascending."""
     named = map(MANIFEST_NAME.fullmatch, files.names(MANIFESTS))
@@ -281,6 +291,24 @@ def expect(what: str, where: str, expected: object, found: object, remedy: str) 
     """Raises IncompatibleStore where they differ."""
     if expected != found:
         raise IncompatibleStore(f"{what}: {where}: expected {expected}, found {found}: {remedy}")
+
+
+def refuse_other(
+    manifest: Manifest, uri: str, app: str, layouts: Mapping[str, str], counts: Mapping[str, int]
+) -> None:
+    """Whether it is of this app as it is now: the layouts of these stores, and how many partitions
+    these topics have, as far as it knows them. Raises IncompatibleStore.
+    """
+    known = {topic: manifest.partitions.get(topic, n) for topic, n in counts.items()}
+    held = {n: store.layout for n, store in manifest.stores.items() if n in layouts}
+    for what, expected, found in (
+        ("app", app, manifest.app),
+        ("partition count", counts, known),
+        ("layout", layouts, held),
+    ):
+        remedy = "give the snapshot of this app as it is now"
+        where = f"{uri}: snapshot {manifest.number}"
+        expect(f"snapshot of another {what}", where, expected, found, remedy)
 
 
 class Wanted(NamedTuple):

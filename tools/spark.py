@@ -402,13 +402,12 @@ def compact(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
 def rescale(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
     from streamsx.spark.compact import sizes
-    from streamsx.spark.rescale import PROCEDURE, rescale
+    from streamsx.spark.rescale import procedure, rescale
 
     say("writing state for other partitions")
     how = {"keyed": options.keyed, "spark": spark}
     made = rescale(options.app, options.state, options.out, options.partitions, **how)
-    named = {"app": options.app, "source": options.state, "target": options.out}
-    steps = [step.format(**named) for step in PROCEDURE]
+    steps = procedure(options.app, options.state, options.out)
     return {"uri": options.out, **sizes(made), "procedure": steps}
 
 
@@ -419,7 +418,8 @@ def copy(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     records, positions = 0, {}
     for old, new in options.topics.items():
         say(f"copying {old} to {new}")
-        sent, positions[old] = copy(options.app, options.state, old, new, spark)
+        how = {"spark": spark, "partitions": options.partitions.get(new)}
+        sent, positions[old] = copy(options.app, options.state, old, new, **how)
         records += sent
     return {"records": records, "positions": positions}
 
@@ -533,7 +533,7 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
     ),
     "copy": SparkCommand(
         "Copy the records behind a snapshot into a topic with another number of partitions.",
-        "app --state --topics", SESSION, copy,
+        "app --state --topics", f"--partitions {SESSION}", copy,
         lambda result: f"{result['records']} records copied; again until there are none",
     ),
     "rescale": SparkCommand(

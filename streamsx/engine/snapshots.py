@@ -162,16 +162,12 @@ class Snapshots:
         return manifest, part, position
 
     def _find(self) -> "tuple[SnapshotFiles, Manifest]":
-        from streamsx.state.snapshot import MANIFESTS, newest
+        from streamsx.state.snapshot import newest_there
         from streamsx.state.snapshot_files import open_files
 
         assert self._uri is not None
         files = open_files(self._uri)
-        if (manifest := newest(files)) is None:
-            raise NotFound(
-                f"no snapshot: {files.uri}: expected {MANIFESTS}/NUMBER.json, found none: make one"
-            )
-        return files, manifest
+        return files, newest_there(files)
 
     def _begin(self, job: Callable[[], T]) -> "asyncio.Future[T]":
         work = asyncio.get_running_loop().run_in_executor(self._executor, job)

@@ -6,18 +6,27 @@ goes on in the changelog where they end. Workers may be at work meanwhile.
 Not here: how a store is read (`stored`), when old snapshots are removed.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamsx.errors import IncompatibleStore
 from streamsx.spark.checkout import scratch_folder
-from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_changelogs, of_each
+from streamsx.spark.stored import (
+    AskedStores,
+    InChangelog,
+    StoredPart,
+    asked_stores,
+    in_changelogs,
+    of_each,
+)
 from streamsx.state.snapshot import (
     Manifest,
     Part,
@@ -31,25 +40,23 @@ from streamsx.state.snapshot import (
     newest,
     sst_name,
 )
-from streamsx.state.snapshot_files import open_files
+from streamsx.state.snapshot_files import SnapshotFiles, open_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TOLD: Final = 3
+"""Of what would be dropped."""
+Positions = Mapping[str, Mapping[int, Position]]
 Places = Callable[[StoredPart, pa.RecordBatch], npt.NDArray[np.int32]]
 """The partition of each row in the snapshot that is written."""
 
 
 def compact(
-    app: str,
-    uri: str,
-    *,
-    brokers: str | None = None,
-    stores: Collection[str] | None = None,
-    positions: Mapping[str, Mapping[int, Position]] | None = None,
-    spark: "SparkSession | None" = None,
+    app: str, uri: str, *, brokers: str | None = None, stores: Collection[str] | None = None,
+    positions: Positions | None = None, spark: "SparkSession | None" = None,
     scratch: str | None = None,
-) -> Manifest:
+) -> Manifest:  # fmt: skip
     """The next snapshot under `uri`, of the app MODULE[:ATTR]. `brokers`: others than the app's;
     `positions`: of the group, when nobody is at work. Without a session all is done here.
 
@@ -60,38 +67,55 @@ def compact(
     last, positions = newest(files), positions or {}
     if last is not None:
         refuse_less(last, asked, positions, files.uri)
-    number = last.number + 1 if last else 0
     counts, parts = in_changelogs(asked, brokers)
-    made = of_each(spark, partial(write, uri, number, scratch), parts)
-    held: dict[str, dict[int, Part]] = {name: {} for name in asked.nodes}
-    ids = {part.store: part.changelog_id for part in parts}
-    for part, written in zip(parts, made, strict=True):
-        held[part.store][part.partition] = Part(tuple(written.values()), part.log.end)
-    made_of = {
-        name: StoreSnapshot(node.layout(len(held[name])), held[name], ids.get(name))
-        for name, (node, _) in asked.nodes.items()
-    }
-    manifest = manifest_after(
-        last, asked.app.conf.id, asked.app.topology().signatures, "compact",
-        partitions=counts, positions=positions, stores=made_of,
-    )  # fmt: skip
-    commit(files, manifest, before=last)
-    return manifest
+    made = of_each(spark, partial(write, uri, last.number + 1 if last else 0, scratch), parts)
+    whole = Counter(part.store for part in parts)
+    return committed(files, last, asked, "compact", parts, made, whole, counts, positions)
 
 
-def refuse_less(
-    last: Manifest, asked: AskedStores, positions: Mapping[str, Mapping[int, Position]], uri: str
-) -> None:
+def refuse_less(last: Manifest, asked: AskedStores, positions: Positions, uri: str) -> None:
     """The newest counts: where it says less than the one before, a run would begin anew and count
     twice, or miss a store. Raises IncompatibleStore, for another app's too.
     """
-    remedy, where = "write to a place of its own", f"{uri}: snapshot {last.number}"
+    remedy = "write to another --out"
     expect("snapshots of another app", uri, asked.app.conf.id, last.app, remedy)
-    more = sorted(last.stores.keys() - asked.nodes.keys())
-    expect("stores that would be dropped", where, [], more, remedy)
     held = [(topic, n) for topic, each in last.positions.items() for n in each]
-    more = sorted(f"{topic}-{n}" for topic, n in held if n not in positions.get(topic, {}))
-    expect("positions that would be dropped", where, [], more, remedy)
+    less = [f"store {name}" for name in sorted(last.stores.keys() - asked.nodes.keys())]
+    less += sorted(f"the position of {t}-{n}" for t, n in held if n not in positions.get(t, {}))
+    if less:
+        more = f" and {len(less) - TOLD} more" if len(less) > TOLD else ""
+        raise IncompatibleStore(
+            f"snapshot that would say less: {uri}: snapshot {last.number}, made by {last.made_by}, "
+            f"has {', '.join(less[:TOLD])}{more}: {remedy}"
+        )
+
+
+def committed(
+    files: SnapshotFiles, before: Manifest | None, asked: AskedStores, made_by: str,
+    parts: Sequence[StoredPart], written: Sequence[Mapping[int, SstFile]],
+    counts: Mapping[str, int], partitions: Mapping[str, int], positions: Positions,
+) -> Manifest:  # fmt: skip
+    """Of what was written of these parts, by partition, for so many of each store."""
+    held = {name: {n: Part() for n in range(count)} for name, count in counts.items()}
+    ids = dict[str, str | None]()
+    for part, made in zip(parts, written, strict=True):
+        for n, file in made.items():
+            chain = held[part.store][n].chain
+            held[part.store][n] = Part((*chain, file._replace(full=not chain)))
+        if isinstance(part, InChangelog):
+            whole = held[part.store][part.partition]
+            held[part.store][part.partition] = whole._replace(changelog_next=part.log.end)
+            ids[part.store] = part.changelog_id
+    stores = {
+        name: StoreSnapshot(node.layout(counts[name]), held[name], ids.get(name))
+        for name, (node, _) in asked.nodes.items()
+    }
+    manifest = manifest_after(
+        before, asked.app.conf.id, asked.app.topology().signatures, made_by,
+        partitions=partitions, positions=positions, stores=stores,
+    )  # fmt: skip
+    commit(files, manifest, before=before)
+    return manifest
 
 
 def write(
@@ -109,9 +133,9 @@ def write(
             put = writers[target].put
             for key, value in zip(*(column.to_pylist() for column in rows.columns), strict=True):
                 put(key, value)
-        done = {target: writer.finish() for target, writer in writers.items()}
         made = {}
-        for target, finished in done.items():
+        for target, writer in writers.items():
+            finished = writer.finish()
             assert finished is not None, "a writer has rows"
             name = sst_name(part.store, target, number)
             files.publish(Path(folder, str(target)), name)
@@ -131,7 +155,7 @@ def _by_place(part: StoredPart, places: Places | None) -> Iterator[tuple[int, pa
 
 def sizes(manifest: Manifest) -> dict[str, int]:
     """For people: how much it names."""
-    parts: Sequence[Part] = [p for s in manifest.stores.values() for p in s.partitions.values()]
+    parts = list(manifest.parts())
     files = [file for part in parts for file in part.chain]
     return {
         "number": manifest.number,

@@ -6,23 +6,28 @@ place of its own. `copy` takes the records behind the old one over into a topic 
 Files of a new partition come from several old ones, which have no key in common. So each task
 writes what it has read, nothing is shuffled, and a chain has a file of each that had some.
 
-Not here: who stops and starts what, and when (PROCEDURE says it).
+Not here: who stops and starts what, and when (`procedure` says it).
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache, partial
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamsx.app.lookup import app_named
 from streamsx.engine.records import Range
 from streamsx.errors import IncompatibleStore, NotFound, NotSupported, SettingError, StateConflict
+from streamsx.kafka import admin
+from streamsx.kafka.admin import NewTopic
 from streamsx.model import TopicPartition
-from streamsx.spark.compact import write
+from streamsx.spark.compact import committed, write
 from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.reading import check
@@ -30,14 +35,7 @@ from streamsx.spark.session import told
 from streamsx.spark.source import EARLIEST, LATEST, Asked, there
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_snapshot, of_each
 from streamsx.state.layout import StoreNode, changelog_key
-from streamsx.state.snapshot import (
-    Manifest,
-    Part,
-    StoreSnapshot,
-    commit,
-    manifest_after,
-    numbers,
-)
+from streamsx.state.snapshot import Manifest, newest_there, numbers
 from streamsx.state.snapshot_files import open_files
 from streamsx.topology.nodes import Source
 from streamsx.topology.partitions import partitioned
@@ -45,16 +43,7 @@ from streamsx.topology.partitions import partitioned
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PROCEDURE: Final = (
-    "have all who write to the old topic write to the new one, which has the new number",
-    "streamsx spark copy {app} --state {source} --topics OLD:NEW, again and again until 0 records",
-    "streamsx spark handover {app} --state {target}",
-    "streamsx worker {app} --snapshot {target}",
-)
-"""Behind `rescale`: workers have been stopped, `run --from group --available-now` has taken over
-what they had, and MODULE is the app as it will be, of a later version, with the new topic.
-"""
-
+SPARK: Final = "python -m streamsx spark"
 CHANCE_BITS: Final = 32
 """Keys of something else lie all where records with them would by a chance of 1 in 2^32 at most."""
 
@@ -63,15 +52,10 @@ KeptBy = Mapping[str, tuple[str, int]]
 
 
 def rescale(
-    app: str,
-    source: str,
-    target: str,
-    partitions: Mapping[str, int],
-    *,
-    keyed: Mapping[str, str] | None = None,
-    spark: "SparkSession | None" = None,
+    app: str, source: str, target: str, partitions: Mapping[str, int], *,
+    keyed: Mapping[str, str] | None = None, spark: "SparkSession | None" = None,
     scratch: str | None = None,
-) -> Manifest:
+) -> Manifest:  # fmt: skip
     """The newest snapshot under `source`, for `partitions` of these topics, under `target`.
 
     `app`: MODULE[:ATTR], as it is going to be: of the snapshot's version, or of a later one;
@@ -83,35 +67,61 @@ def rescale(
     if numbers(files):
         raise SettingError(f"snapshots are there already: {files.uri}: write to a new place")
     before, parts = in_snapshot(asked, source, scratch)
-    made = _counted(asked, before, partitions)
+    refuse_placeless(before, source, [])
+    counts = _counted(asked, before, partitions)
     keyed = keyed or {}
-    refuse_unknown(asked, keyed)
+    known = {(name, topic) for name, (_, plan) in asked.nodes.items() for topic in plan.topics}
+    if unknown := sorted(keyed.items() - known):
+        told = [" ".join(map("=".join, each)) for each in (unknown, sorted(known))]
+        raise NotFound(f"no such store and topic: {told[0]}: expected one of {told[1]}")
     old = {name: len(before.stores[name].partitions) for name in asked.nodes}
     seen = of_each(spark, partial(judged, app, old), parts)  # to the end: torn files are found too
     plan = {}
     for name, (node, subtopology) in asked.nodes.items():
         mine = [each for part, each in zip(parts, seen, strict=True) if part.store == name]
         topic = kept_by(name, subtopology.topics, keyed.get(name), old[name], mine)
-        plan[name] = topic, made[node.changelog]
-    places = partial(placed, app, plan)
-    held = {name: {n: Part() for n in range(new)} for name, (_, new) in plan.items()}
-    work = partial(write, target, 0, scratch, places=places)
-    for part, written in zip(parts, of_each(spark, work, parts), strict=True):
-        for number, file in written.items():
-            chain = held[part.store][number].chain
-            held[part.store][number] = Part((*chain, file._replace(full=not chain)))
-    read = {topic for plan in asked.app.topology().subtopologies for topic in plan.topics}
-    sources = {topic: made[topic] for topic in sorted(read)}
-    stores = {
-        name: StoreSnapshot(node.layout(len(held[name])), held[name])
-        for name, (node, _) in asked.nodes.items()
-    }
-    manifest = manifest_after(
-        None, asked.app.conf.id, asked.app.topology().signatures, "rescale",
-        partitions=sources, positions={}, stores=stores,
-    )  # fmt: skip
-    commit(files, manifest, before=None)
-    return manifest
+        plan[name] = topic, counts[node.changelog]
+    work = partial(write, target, 0, scratch, places=partial(placed, app, plan))
+    made = of_each(spark, work, parts)
+    read = {t: counts[t] for plan in asked.app.topology().subtopologies for t in plan.topics}
+    # Of topics that stay as they are; a new one is read from its start.
+    stay = read.items() & before.partitions.items()
+    same = {topic: before.positions[topic] for topic, _ in stay if topic in before.positions}
+    new = {name: count for name, (_, count) in plan.items()}
+    return committed(files, None, asked, "rescale", parts, made, new, read, same)
+
+
+def refuse_placeless(before: Manifest, uri: str, topics: Sequence[str]) -> None:
+    """Raises IncompatibleStore where it does not say what comes behind it, of these topics."""
+    if not before.positions or set(topics) - before.positions.keys():
+        raise IncompatibleStore(
+            f"snapshot without positions: {uri}: snapshot {before.number}: expected some of "
+            f"{', '.join(topics) or 'topics'}, found {sorted(before.positions)}: stop the workers, "
+            f"and with the app as it was: {SPARK} run MODULE --state URI --from group "
+            "--available-now"
+        )
+
+
+def procedure(app: str, source: str, target: str) -> list[str]:
+    """What is to be done behind `rescale`, as commands."""
+    before, made = (newest_there(open_files(uri)) for uri in (source, target))
+    sent = {t for plan in app_named(app).topology().subtopologies for t in plan.outputs}
+    news = sorted(made.partitions.keys() - before.partitions.keys() - sent)
+    gone = sorted(before.positions.keys() - made.partitions.keys())
+    olds = [get_close_matches(new, gone, 1, 0)[0] for new in news] if gone else []
+    topics = " ".join(f"{old}:{new}" for old, new in zip(olds, news, strict=bool(gone)))
+    counts = " ".join(f"{new}={made.partitions[new]}" for new in news)
+    copy = f"{SPARK} copy {app} --state {quote(source)} --topics {topics} --partitions {counts}"
+    writers, then = " and ".join(olds), f"  # then write to {' and '.join(news)}" if olds else ""
+    copies = (
+        f"{copy}  # as often as you like, while {writers} is written to",
+        f"{copy}  # when nobody writes to {writers} any more: again until 0 records",
+    )
+    return [
+        *(copies if olds else ()),
+        f"{SPARK} handover {app} --state {quote(target)}{then}",
+        f"python -m streamsx worker {app} --snapshot {quote(target)}",
+    ]
 
 
 def _counted(asked: AskedStores, before: Manifest, given: Mapping[str, int]) -> Mapping[str, int]:
@@ -126,18 +136,6 @@ def _counted(asked: AskedStores, before: Manifest, given: Mapping[str, int]) -> 
     known = {topic: count for topic, count in before.partitions.items() if topic in read}
     default = asked.app.conf.topic_partitions
     return partitioned(topology, {**known, **given}, default=default, declare=True).counts
-
-
-def refuse_unknown(asked: AskedStores, keyed: Mapping[str, str]) -> None:
-    """Raises NotFound."""
-    for name, topic in keyed.items():
-        topics = asked.nodes[name][1].topics if name in asked.nodes else ()
-        if topic not in topics:
-            raise NotFound(
-                f"no such store and topic: {name}={topic}: expected one of "
-                f"{', '.join(asked.nodes)}, and a topic that its task reads"
-                + (f": {', '.join(topics)}" if topics else "")
-            )
 
 
 class Seen(NamedTuple):
@@ -155,10 +153,10 @@ def judged(app: str, old: Mapping[str, int], part: StoredPart) -> Seen:
     rows, astray = 0, dict[str, str]()
     for batch in part.rows():
         rows += batch.num_rows
+        keys = decoded(node, batch)
         for source in plan.sources:
             if source.topic in astray:
                 continue
-            keys = decoded(node, batch)
             try:
                 there = partitions_of(encoded(source, keys), old[part.store]) == part.partition
             except (AttributeError, TypeError, ValueError):
@@ -175,14 +173,14 @@ def kept_by(
     them, or cannot be told.
     """
     rows = sum(each.rows for each in seen)
-    left = [declared] if declared else list(topics)
-    found = [key for each in seen for topic, key in each.astray.items() if topic in left]
-    left = [topic for topic in left if not any(topic in each.astray for each in seen)]
+    asked = [declared] if declared else topics
+    astray = {topic: key for each in reversed(seen) for topic, key in each.astray.items()}
+    left = [topic for topic in asked if topic not in astray]
     told = f"state that cannot be cut anew: store {store}: expected keys of records of"
     if not left:
         raise NotSupported(
-            f"{told} {declared or ', '.join(topics)} by murmur2 of {old} partitions, found "
-            f"{found[0]}: read these topics again with a new version of the app"
+            f"{told} {', '.join(asked)} by murmur2 of {old} partitions, found {astray[asked[0]]}: "
+            "read these topics again with a new version of the app"
         )
     if rows and not declared and rows * math.log2(old) < CHANCE_BITS:
         raise NotSupported(
@@ -223,25 +221,26 @@ def _stores(app: str) -> AskedStores:
 
 
 def copy(
-    app: str, uri: str, old: str, new: str, spark: "SparkSession", *, brokers: str | None = None
-) -> tuple[int, dict[str, int]]:
+    app: str, uri: str, old: str, new: str, spark: "SparkSession", *, brokers: str | None = None,
+    partitions: int | None = None,
+) -> tuple[int, dict[str, int]]:  # fmt: skip
     """Records behind the newest snapshot under `uri`, and behind the last copy, from one topic to
     another, by murmur2: how many, and up to where, by partition. What is written when this is
-    killed is written again.
+    killed is written again. `partitions`: of the new one, if it is not there.
 
     Raises IncompatibleStore without positions, TopicGone for records that are there no more, before
     anything is written; NotFound, WorldError, StateConflict.
     """
     asked, files = asked_stores(app, []), open_files(uri)
     manifest, _ = in_snapshot(asked, uri)
-    if old not in manifest.positions:
-        raise IncompatibleStore(
-            f"snapshot without positions: {files.uri}: snapshot {manifest.number}: expected some "
-            f"of {old}, found {sorted(manifest.positions)}: make it by spark run --from group "
-            "--available-now"
-        )
+    refuse_placeless(manifest, files.uri, [old])
     options = {"app": app, "kafka.bootstrap.servers": brokers or ",".join(asked.app.conf.bootstrap)}
-    now = there(Asked({**options, "subscribe": f"{old},{new}"}))
+    source = Asked({**options, "subscribe": f"{old},{new}"})
+    if partitions:
+        conf = asked.app.conf
+        made = NewTopic(new, partitions, conf.topic_replication_factor)
+        source.ask(lambda cluster: admin.create_topics(cluster, [made]))
+    now = there(source)
     begin, end = now.at(EARLIEST)[old], now.at(LATEST)[old]
     begin |= {str(n): at.next for n, at in manifest.positions[old].items()}
     folder = f"copied/{manifest.number}-{old}-{new}"

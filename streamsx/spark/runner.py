@@ -233,23 +233,6 @@ def following(
     )  # fmt: skip
 
 
-def refuse_other(base: Manifest, app_id: str, made: Sequence[Stage], uri: str) -> None:
-    """Whether this app can go on from it. Raises IncompatibleStore."""
-    counts = made[0].counts
-    nodes = [node for stage in made for node in stage.subtopology.stores]
-    layouts = {node.name: node.layout(counts[node.changelog]) for node in nodes}
-    for what, expected, found in (
-        ("app", app_id, base.app),
-        ("partition count", counts, {t: base.partitions.get(t, n) for t, n in counts.items()}),
-        ("layout", layouts, {n: s.layout for n, s in base.stores.items() if n in layouts}),
-    ):
-        if expected != found:
-            raise errors.IncompatibleStore(
-                f"snapshot of another {what}: {uri}: snapshot {base.number}: expected {expected}, "
-                f"found {found}: give the snapshot of this app as it is now"
-            )
-
-
 # -- what a run needs
 
 
@@ -420,7 +403,10 @@ def run(
         )
     base = snapshot.newest(files)
     if base:
-        refuse_other(base, app.conf.id, made, files.uri)
+        counts = made[0].counts
+        nodes = [node for stage in made for node in stage.subtopology.stores]
+        layouts = {node.name: node.layout(counts[node.changelog]) for node in nodes}
+        snapshot.refuse_other(base, files.uri, app.conf.id, layouts, counts)
         if not base.positions and any(part.chain for part in base.parts()):
             raise errors.UsageError(
                 f"snapshot without positions: {files.uri}: snapshot {base.number}, made by "

@@ -7,11 +7,10 @@ the app as it is here: another app, another layout, another number of partitions
 Not here: what rows are decoded to, who writes them.
 """
 
-import json
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +18,16 @@ import pyarrow.compute as pc
 
 from streamsx.app.app import App
 from streamsx.app.lookup import app_named
-from streamsx.errors import NotFound, StreamsxError
+from streamsx.errors import NotFound
 from streamsx.kafka import admin
 from streamsx.spark.checkout import Chain, checkout, scratch_folder
 from streamsx.spark.reading import Stretch, rows
 from streamsx.spark.rows import PIECE_ROWS
+from streamsx.spark.session import told
 from streamsx.spark.source import Asked, there
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.layout import StoreNode
-from streamsx.state.snapshot import MANIFESTS, Manifest, expect, newest
+from streamsx.state.snapshot import ANEW, Manifest, Part, expect, newest_there, refuse_other
 from streamsx.state.snapshot_files import open_files
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import partitioned
@@ -155,31 +155,18 @@ def in_snapshot(
 ) -> tuple[Manifest, list[InSnapshot]]:
     """Of the newest one. Raises NotFound, IncompatibleStore, SnapshotFailed."""
     files = open_files(uri)
-    if (manifest := newest(files)) is None:
-        raise NotFound(
-            f"no snapshot: {files.uri}: expected {MANIFESTS}/NUMBER.json, found none: make one"
-        )
-    ids = [asked.app.conf.id, *asked.app.earlier_ids()]
-    parts, app = list[InSnapshot](), manifest.app if manifest.app in ids else ids[0]
-    checks: list[tuple[str, object, object]] = [("app", app, manifest.app)]
+    manifest = newest_there(files)
+    mine, parts, layouts = asked.app.conf.id, list[InSnapshot](), dict[str, str]()
+    app = manifest.app if manifest.app in asked.app.earlier_ids() else mine
     for name, (node, _) in asked.nodes.items():
-        held = manifest.stores.get(name)
-        found: Any = json.loads(held.layout) if held else sorted(manifest.stores)
-        numbers = sorted(held.partitions) if held else []
-        wanted = json.loads(node.layout(len(numbers)))
-        if held and manifest.app != ids[0]:
-            wanted["topic"] = found.get("topic")  # bears the app's id
-        checks += [(f"store {name}", wanted, found)]
-        checks += [(f"partitions of {name}", list(range(len(numbers))), numbers)]
-        parts += [
-            InSnapshot(uri, name, n, held.partitions[n].chain, scratch) for n in numbers if held
-        ]
-    for what, expected, had in checks:
-        expect(
-            "snapshot of another app, or of one that has changed",
-            f"{files.uri}: snapshot {manifest.number}: {what}", expected, had,
-            "give the snapshot of this app as it is now",
-        )  # fmt: skip
+        store = manifest.stores.get(name)
+        held: Mapping[int, Part] = store.partitions if store else {}
+        log = app + node.changelog.removeprefix(mine)  # bears the app's id
+        layouts[name] = replace(node, changelog=log).layout(len(held))
+        where, whole = f"{files.uri}: snapshot {manifest.number}: {name}", list(range(len(held)))
+        expect("snapshot of a part of a store", where, whole, sorted(held), ANEW)
+        parts += [InSnapshot(uri, name, n, held[n].chain, scratch) for n in whole]
+    refuse_other(manifest, files.uri, app, layouts, {})
     return manifest, parts
 
 
@@ -227,22 +214,11 @@ def hex_id(topic_id: bytes | None) -> str | None:
 
 def of_each(spark: "SparkSession | None", work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
     """What the work gives, of each in a task of its own; one after the other without a session.
-    Raises what one of them raised, RuntimeError with its trace for what none of ours is: Spark
-    would tell it as a trace of its own, after three more tries.
+    Raises what one of them raised.
     """
-
-    def attempt(part: T) -> Any:
-        try:
-            return work(part)
-        except StreamsxError as error:
-            return error
-        except Exception:
-            return RuntimeError(traceback.format_exc())
-
     if spark is None or not parts:
         return [work(part) for part in parts]
-    done = spark.sparkContext.parallelize(parts, len(parts)).map(attempt).collect()
-    for each in done:
-        if isinstance(each, Exception):
-            raise each
-    return done
+    try:
+        return spark.sparkContext.parallelize(parts, len(parts)).map(work).collect()
+    except Exception as error:
+        raise told(error) from error

@@ -18,9 +18,10 @@ from streamsx.errors import (
 )
 from streamsx.kafka.partitioner import partition_of
 from streamsx.spark.checkout import discard_all
-from streamsx.spark.rescale import rescale
+from streamsx.spark.rescale import procedure, rescale
 from streamsx.state.snapshot import newest
 from streamsx.state.snapshot_files import open_files
+from tests.support.snapshots import make
 from tests.unit.spark import apps
 from tests.unit.spark.conftest import Batches, Fed, driven, fed
 
@@ -44,7 +45,7 @@ def records(given: list[tuple[str, str]], partitions: int, topic: str = "edits")
     [
         (6, 12, apps.next_keeper, "edits-12"),
         (3, 2, apps.keeper, "edits"),
-        (2, 2, apps.keeper, "edits"),
+        (2, 2, apps.next_keeper, "edits-12"),
         (4, 7, apps.keeper, "edits"),
     ],
 )
@@ -64,6 +65,7 @@ def test_each_key_is_there_once_in_its_partition_and_tasks_go_on(
     assert store.layout == app.tables["kept"].node().layout(new)
     assert sorted(store.partitions) == list(range(new))
     assert {part.changelog_next for part in store.partitions.values()} == {None}
+    assert store.changelog_id is None
     keys = [
         (key[2:-1], partition) for (_, partition), rows in after.stored().items() for key, _ in rows
     ]
@@ -72,6 +74,24 @@ def test_each_key_is_there_once_in_its_partition_and_tasks_go_on(
     after.batch(after.rows(records(edits(400, 3), new, topic)))
     all_edits = [each for seed in (1, 2, 3) for each in edits(400, seed)]
     assert after.stored() == driven(app, records(all_edits, new, topic), {topic: new})
+
+
+def test_a_topic_that_stays_as_it_is_is_read_on(batches: Make, tmp_path: Path) -> None:
+    before = batches(KEEPER, edits=3)
+    made = before.batch(before.rows(records(edits(400, 1), 3)))
+    same = rescale(KEEPER, before.uri, str(tmp_path / "same"), {}, scratch=str(tmp_path))
+    assert same.positions == made.positions
+    assert len(procedure(KEEPER, before.uri, str(tmp_path / "same"))) == 2
+
+
+def test_what_nobody_knows_the_place_of_is_refused(tmp_path: Path) -> None:
+    rows: dict[bytes, bytes | None] = {b'"a"': b"1"}
+    layout = apps.keeper.tables["kept"].node().layout(1)
+    uri, target = str(tmp_path / "made"), tmp_path / "target"
+    make(uri, tmp_path, "keeper", "kept", layout, {0: ([rows], 1)}, {"edits": 1})
+    with pytest.raises(IncompatibleStore, match=r"without positions: .* --from group"):
+        rescale(KEEPER, uri, str(target), {"edits": 3})
+    assert not target.exists()
 
 
 @pytest.mark.parametrize("old", [1, 2, 4])
@@ -133,7 +153,7 @@ def test_what_cannot_be_cut_anew_is_refused_before_anything_is_written(
 
     refused(astray.uri, NotSupported, r"cut anew: store kept: .* found kept-0: 'k\d+': read")
     refused(before.uri, NotFound, "no such topic: orders: app keeper reads edits", orders=3)
-    refused(other.uri, IncompatibleStore, ": app: expected keeper, found paired")
+    refused(other.uri, IncompatibleStore, "another app: .*expected keeper, found paired")
     refused(str(tmp_path / "nothing"), NotFound, "found none: make one")
     discard_all()  # nobody has it in a cache
     with pytest.raises(StoreCorrupt, match="torn file in a snapshot"):
