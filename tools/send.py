@@ -33,6 +33,10 @@ def main() -> None:
         help="one record each; `-`: lines of stdin, VALUE or KEY<TAB>VALUE; what begins as JSON "
         "does has no key",
     )  # fmt: skip
+    add(
+        "--null-marker", type=os.fsencode, metavar="WORD",
+        help="a value that is this word is sent as none at all, a tombstone: KEY=WORD",
+    )  # fmt: skip
     add("--partition", type=int, metavar="N", help="for all of them (chosen by the key)")
     command.ask(send)
 
@@ -57,7 +61,8 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
                 place = options.partition
                 if place is None:
                     place = next(turns) if key is None else partition_of(key, partitions)
-                senders[place](key, value, int(clock.wall() * 1000), None)
+                sent_value = None if value == options.null_marker else value
+                senders[place](key, sent_value, int(clock.wall() * 1000), None)
                 sent[place] += 1
                 while producer.full():
                     say(f"{sent.total()} records")

@@ -38,8 +38,8 @@ LOOK_EVERY_S: Final = 1.0
 
 class SparkCommand(NamedTuple):
     """`needs`, `takes`: names of OPTIONS; `work`: raises StreamsxError for what is wrong, and gets
-    the session; `told`: what people read of the result; `settings`: of Spark; `alone`: it imports
-    nothing of Spark.
+    the session; `told`: what people read of the result; `texts`: what differs of its options;
+    `settings`: of Spark; `alone`: it imports nothing of Spark.
     """
 
     purpose: str
@@ -47,6 +47,7 @@ class SparkCommand(NamedTuple):
     takes: str
     work: Callable[[argparse.Namespace, Say, Any], SparkResult]
     told: Callable[[SparkResult], str]
+    texts: Mapping[str, Mapping[str, str]] = {}
     settings: Mapping[str, str] = {}
     alone: bool = False
 
@@ -73,7 +74,7 @@ def command_of(name: str) -> Command:
     needs = job.needs.split()
     for option in (*needs, *job.takes.split()):
         required = {"required": option in needs} if option.startswith("-") else {}
-        command.add_argument(option, **OPTIONS[option] | required)
+        command.add_argument(option, **{**OPTIONS[option], **required, **job.texts.get(option, {})})
     command.add_json()
     return command
 
@@ -245,7 +246,7 @@ def option(metavar: str, told: str, parse: Callable[[object], object] = text) ->
 OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
     "app": option("MODULE[:ATTR]", "the app, as in an import"),
     "paths": option("PATH", "event logs, or folders with *.jsonl in them") | {"nargs": "+"},
-    "--out": option("PLACE", "where it goes: a URI of snapshots, a folder, FILE.parquet"),
+    "--out": option("URI", "where its snapshots go"),
     "--state": option("URI", "its snapshots: the newest counts"),
     "--live": {"action": "store_true", "help": "its changelog, as of now"},
     "--store": option("S", "only this one; may be given repeatedly") | {"action": "append"},
@@ -264,8 +265,8 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
     "--replace": {"action": "store_true", "help": "also where snapshots are already"},
     "--force": {"action": "store_true", "help": "also if a query has died there just now"},
     "--available-now": {"action": "store_true", "help": "end when all is read that is there now"},
-    "--every": option("TIME", "a batch (1s)", positive(seconds)) | {"default": 1.0},
-    "--max-records": option("N", "in a batch", whole(1)),
+    "--every": option("TIME", "between two batches (1s)", positive(seconds)) | {"default": 1.0},
+    "--max-records": option("N", "in a batch, at most", whole(1)),
     "--from": {
         "dest": "start", "choices": ["earliest", "latest"], "default": "earliest",
         "help": "where it begins without a snapshot (earliest)",
@@ -274,7 +275,7 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
         "metavar": "S", "type": sink, "default": "kafka",
         "help": "what is sent goes to: kafka, noop, parquet=DIR",
     },
-    "--keep": option("N", "snapshots (10)", whole(1)) | {"default": 10},
+    "--keep": option("N", "how many snapshots stay (10)", whole(1)) | {"default": 10},
     "--connector": {
         "choices": ["python", "jvm"], "default": "python", "help": "who reads Kafka (python)",
     },
@@ -349,9 +350,15 @@ def events(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     from streamsx.tools.cli.plots import gap_lengths, require_plots, settle_times
 
     require_plots()
-    paths, out = files_of(options.paths), folder(Path(options.out))
+    out = Path(options.out)
+    refuse_taken(out)
+    paths = files_of(options.paths)
     say(f"reading event logs: {len(paths)}")
     read = events(spark, paths)
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"no folder: {out}: {error.strerror}: give another --out") from None
     tables, files = save(read, out, say)
     say("drawing")
     rounds, gaps = tables["rebalances"].to_pydict(), tables["gaps"].to_pydict()
@@ -364,13 +371,10 @@ def events(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     return summary(tables) | {"files": files} | counted
 
 
-def folder(path: Path) -> Path:
-    """One that is there. Raises UsageError."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"no folder: {path}: {error.strerror}: give another --out") from None
-    return path
+def refuse_taken(out: Path) -> None:
+    """Nothing is written over. Raises UsageError."""
+    if out.exists():
+        raise UsageError(f"is there already: {out}: give another --out")
 
 
 def events_told(result: SparkResult) -> str:
@@ -433,8 +437,8 @@ def state(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         raise UsageError(f"{len(more) + 1} stores: {', '.join(options.store)}: give one at a time")
     if options.live == bool(options.state):
         raise UsageError(f"which state of {store}: give either --state URI or --live")
-    if options.out and Path(options.out).exists():
-        raise UsageError(f"is there already: {options.out}: give another --out")
+    if options.out:
+        refuse_taken(Path(options.out))
     say("reading the store")
     frame = state(options.app, store, path=options.state, spark=spark)
     frame.createOrReplaceTempView(f"`{store}`")
@@ -456,7 +460,8 @@ def line_told(result: SparkResult) -> str:
     """And a line for each step of what is to be done next."""
     line = ", ".join(f"{name}: {found}" for name, found in result.items() if name != "procedure")
     steps = (f"  {n}. {step}" for n, step in enumerate(result.get("procedure", ()), 1))
-    return "\n".join([line, *steps])
+    none = ["no state: what was read has no rows"] if result.get("rows") == 0 else []
+    return "\n".join([line, *none, *steps])
 
 
 # -- bootstrap, run, handover
@@ -539,10 +544,13 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "rescale": SparkCommand(
         "Write a snapshot's state for another number of partitions.",
         "app --state --partitions --out", f"--keyed {SESSION}", rescale, line_told,
+        {"--partitions": {"help": "how many partitions topics have from then on"}},
     ),
     "state": SparkCommand(
         "Show a store as rows: from a snapshot, or live from its changelog.",
         "app --store", f"--state --live --sql --out --limit {SESSION}", state, state_told,
+        {"--store": {"help": "which one"},
+         "--out": {"metavar": "DIR", "help": "a new folder, for the rows as parquet"}},
         {"spark.sql.jsonGenerator.ignoreNullFields": "false"},
     ),
     "check": SparkCommand(
@@ -550,13 +558,14 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
         "app", "", check, check_told, alone=True,
     ),
     "entry": SparkCommand(
-        "Say which file spark-submit runs: spark-submit $(streamsx spark entry) COMMAND ...",
+        "Say which file spark-submit runs, as in spark-submit $(streamsx spark entry) run shop.",
         "", "", lambda *_: {"entry": os.path.abspath(__file__)},
         lambda result: result["entry"], alone=True,
     ),
     "events": SparkCommand(
         "Turn event logs of workers into tables and plots: rebalances, moves, gaps, restores.",
         "paths --out", SESSION, events, events_told,
+        {"--out": {"metavar": "DIR", "help": "a new folder, for tables (parquet) and plots"}},
         # Logs of a night are small: Spark's own 200 would take minutes for empty partitions.
         {"spark.sql.shuffle.partitions": "4"},
     ),

@@ -11,7 +11,9 @@ file, row), and the topic itself is read from its start afterwards. Not here: wh
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import reduce
+from glob import glob
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamsx.app.lookup import app_named
-from streamsx.errors import SettingError, UsageError
+from streamsx.errors import NotFound, SettingError, UsageError
 from streamsx.spark import runner
 from streamsx.spark.connector import PYTHON, frame
 from streamsx.spark.partitioner import partitions_of
@@ -65,6 +67,7 @@ def bootstrap(
     before = newest(line.files)
     if before and not replace:
         raise UsageError(f"snapshots are there: {line.files.uri}: --replace, or another --out")
+    runner.begin(line)
     if publishes:
         runner.create_topics(name, counts)
     try:
@@ -87,21 +90,25 @@ def bootstrap(
 
 
 def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
-    """Raises UsageError where one is missing, or is one too many."""
+    """Raises UsageError where one is missing, or is one too many; NotFound for its files."""
     external = {topic for stage in made for topic in stage.external}
-    if missing := sorted(external - history.keys()):
-        raise UsageError(f"no history: {', '.join(missing)}: give --history TOPIC=PATH, or =none")
     if more := sorted(history.keys() - external):
+        near = get_close_matches(more[0], external - history.keys(), n=1)
         raise UsageError(
             f"no history is read of {', '.join(more)}: what comes from outside is "
-            f"{', '.join(sorted(external))}: leave it out"
+            f"{', '.join(sorted(external))}: "
+            + (f"did you mean {near[0]}?" if near else "leave it out")
         )
+    if missing := sorted(external - history.keys()):
+        raise UsageError(f"no history: {', '.join(missing)}: give --history TOPIC=PATH, or =none")
     for topic, spec in history.items():
         if spec not in (KAFKA, NONE) and PurePath(spec).suffix not in FORMATS:
             raise UsageError(
                 f"history of {topic}: {spec!r}: write {KAFKA}, {NONE}, or files by their ending, "
                 f"such as lake/{topic}/*.parquet ({', '.join(FORMATS)})"
             )
+        if spec not in (KAFKA, NONE) and "://" not in spec and not glob(spec.removeprefix("file:")):
+            raise NotFound(f"no such file: {spec}: history of {topic}: give what is there")
 
 
 def of_kafka(

@@ -248,18 +248,23 @@ def pipeline(
     spark: "SparkSession", name: str, uri: str, found: Mapping[str, int], sink: Output,
     *, publishes: bool, **more: Any,
 ) -> Pipeline:  # fmt: skip
-    """`found`: partition counts as they are. Raises NotOnSpark, and UsageError for a session."""
+    """`found`: partition counts as they are. Raises NotOnSpark, UsageError."""
     app = app_named(name)
     refuse(app.conf.id, check(app, found))
-    accept(spark)
     made = stages(app.topology(), found, app.conf.topic_partitions)
     uri = uri if "://" in uri or uri.startswith("file:") else os.path.abspath(uri)
-    spark.conf.set("spark.sql.shuffle.partitions", str(max(stage.tasks for stage in made)))
-    if not is_local(spark.sparkContext.master or ""):
-        probe(spark, name, uri)
     if publishes:
         require_transactions(name)
     return Pipeline(spark, name, app, uri, made, sink, publishes, **more)
+
+
+def begin(line: Pipeline) -> None:
+    """The session, behind what can be known without: one may begin here. Raises UsageError."""
+    accept(line.spark)
+    tasks = max(stage.tasks for stage in line.stages)
+    line.spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
+    if not is_local(line.spark.sparkContext.master or ""):
+        probe(line.spark, line.name, line.uri)
 
 
 def sink_of(word: str, options: Mapping[str, str]) -> Output:
@@ -413,6 +418,7 @@ def run(
                 f"{base.made_by}: all records would count twice: take one that run or bootstrap "
                 "has made"
             )
+    begin(line)
     if sink == KAFKA or publishes:
         create_topics(name, found)
     if base is None and start == LATEST:

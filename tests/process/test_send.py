@@ -126,6 +126,18 @@ def test_what_is_given_may_be_any_bytes(
     ]
 
 
+def test_what_is_the_null_marker_is_sent_as_a_tombstone(
+    broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
+) -> None:
+    topic = wordcount.lines[0].topic
+    words = [topic, "a=", "b=NULL", "NULL", "-", "--null-marker", "NULL", "--partition", "0"]
+    done = streamsx(broker, "send", *words, given="c\tNULL\nd\tNULLS\n")
+    assert done.returncode == 0, done.stderr
+    assert [(each.key, each.value) for each in wordcount.client.read(wordcount.lines[0])] == [
+        (b"a", b""), (b"b", None), (None, None), (b"c", None), (b"d", b"NULLS")
+    ]  # fmt: skip
+
+
 def test_a_line_without_an_end_is_not_read_to_its_end(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
 ) -> None:
