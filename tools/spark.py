@@ -268,8 +268,8 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
     "--every": option("TIME", "between two batches (1s)", positive(seconds)) | {"default": 1.0},
     "--max-records": option("N", "in a batch, at most", whole(1)),
     "--from": {
-        "dest": "start", "choices": ["earliest", "latest"], "default": "earliest",
-        "help": "where it begins without a snapshot (earliest)",
+        "dest": "start", "choices": ["earliest", "latest", "group"], "default": "earliest",
+        "help": "where it begins without a snapshot (earliest); group: where workers have got to",
     },
     "--sink": {
         "metavar": "S", "type": sink, "default": "kafka",
@@ -293,7 +293,7 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
     | {"help": "a setting of Spark; may be given more than once"},
 }  # fmt: skip
 SESSION: Final = "--master --conf"
-PIPELINE: Final = f"--connector --jars --scratch --task-memory --no-publish {SESSION}"
+PIPELINE: Final = f"--connector --jars --scratch --task-memory --no-publish --force {SESSION}"
 
 
 # -- check
@@ -474,7 +474,7 @@ def pipeline(options: argparse.Namespace, say: Say, spark: Any) -> dict[str, Any
 
     app = app_named(options.app)
     refuse(app.conf.id, check(app))
-    names = ("connector", "scratch", "task_bytes", "publishes")
+    names = ("connector", "scratch", "task_bytes", "publishes", "force")
     return {"spark": spark, "name": options.app, "say": say} | {n: vars(options)[n] for n in names}
 
 

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamsx.app.lookup import app_named
-from streamsx.errors import NotFound, SettingError, UsageError
+from streamsx.errors import BrokerUnreachable, NotFound, SettingError, UsageError
+from streamsx.kafka.cluster import START_TIMEOUT_S
 from streamsx.spark import runner
+from streamsx.spark.at_work import AtWork
 from streamsx.spark.connector import PYTHON, frame
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.plan import Stage
@@ -30,7 +31,7 @@ from streamsx.spark.publish import options_of
 from streamsx.spark.rows import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
 from streamsx.spark.session import told
-from streamsx.state.snapshot import newest
+from streamsx.state.snapshot import Manifest, newest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,25 +41,31 @@ FORMATS: Final = {".parquet": "parquet", ".orc": "orc", ".jsonl": "json", ".json
 BYTES: Final = ("string", "binary")
 TIMES: Final = ("timestamp", "timestamp_ntz", "bigint", "int")
 WHOLE: Final = ("bigint", "int", "smallint", "tinyint")
+LOOK_S: Final = 1.0
+"""For brokers that may not be up: what they would say is given."""
 HEADERS: Final = "array<struct<key: string, value: binary>>"
 
 
 def bootstrap(
     spark: "SparkSession", name: str, out: str, history: Mapping[str, str], *,
     until_ms: int | None = None, partitions: Mapping[str, int] | None = None,
-    publishes: bool = True, replace: bool = False, connector: str = PYTHON, **more: Any,
+    publishes: bool = True, replace: bool = False, force: bool = False, connector: str = PYTHON,
+    **more: Any,
 ) -> Committed:  # fmt: skip
     """`until_ms`: records from there on are left out, and what follows them in their partition;
-    `partitions`: of topics that the brokers do not have; `replace`: what is there already; `more`:
-    of Pipeline. Raises NotOnSpark, UsageError and others, before anything is written.
+    `partitions`: of topics that the brokers do not have; `replace`: what is there already;
+    `force`: whatever a query says that has left a mark there; `more`: of Pipeline.
+
+    Raises NotOnSpark, UsageError, GroupNotEmpty and others, before anything is written.
     """
-    app = app_named(name)
     given = dict(partitions or {})
-    found = (
-        given
-        if given and KAFKA not in history.values()
-        else runner.counts_found(name, app) or given
-    )
+    found = {}
+    alone = given and not publishes and KAFKA not in history.values()
+    try:
+        found = runner.counts_found(name, LOOK_S if alone else START_TIMEOUT_S)
+    except BrokerUnreachable:
+        if not alone:
+            raise
     if wrong := {t: n for t, n in given.items() if found.get(t, n) != n}:
         raise SettingError(f"partitions: {wrong}: the brokers have {found}: leave them out")
     counts = {**given, **found}
@@ -67,9 +74,17 @@ def bootstrap(
     before = newest(line.files)
     if before and not replace:
         raise UsageError(f"snapshots are there: {line.files.uri}: --replace, or another --out")
-    runner.begin(line)
-    if publishes:
-        runner.create_topics(name, counts)
+    with AtWork(name, line.files, writes=publishes, force=force, say=line.say):
+        runner.begin(line)
+        if publishes:
+            runner.create_topics(name, counts)
+        return _made(line, before, history, until_ms, connector)
+
+
+def _made(
+    line: Pipeline, before: Manifest | None, history: Mapping[str, str], until_ms: int | None,
+    connector: str,
+) -> Committed:  # fmt: skip
     try:
         frames, numbered = [], set[str]()
         if topics := [topic for topic, spec in history.items() if spec == KAFKA]:
@@ -79,7 +94,7 @@ def bootstrap(
                 rows, has_offsets = of_files(line, topic, spec)
                 frames.append(rows if until_ms is None else cut(rows, until_ms, has_offsets))
                 numbered |= set() if has_offsets else {topic}
-        empty = spark.createDataFrame([], RECORDS_DDL + ", file string")
+        empty = line.spark.createDataFrame([], RECORDS_DDL + ", file string")
         whole = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames, empty)
         # What is there counts until it is replaced.
         work = line.work(before.number + 1 if before else 0, None, numbered)

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 TOLD: Final = 3
 """Of what would be dropped."""
 Positions = Mapping[str, Mapping[int, Position]]
+COMPACT: Final = "compact"
+"""Who makes them."""
 Places = Callable[[StoredPart, pa.RecordBatch], npt.NDArray[np.int32]]
 """The partition of each row in the snapshot that is written."""
 
@@ -70,7 +72,7 @@ def compact(
     counts, parts = in_changelogs(asked, brokers)
     made = of_each(spark, partial(write, uri, last.number + 1 if last else 0, scratch), parts)
     whole = Counter(part.store for part in parts)
-    return committed(files, last, asked, "compact", parts, made, whole, counts, positions)
+    return committed(files, last, asked, COMPACT, parts, made, whole, counts, positions)
 
 
 def refuse_less(last: Manifest, asked: AskedStores, positions: Positions, uri: str) -> None:

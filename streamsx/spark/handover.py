@@ -3,7 +3,7 @@
 Nobody is at work meanwhile: neither a query nor a member of the group. What workers begin with are
 the newest snapshot, changelogs that go on from it, and the group's offsets with stream times.
 
-Not here: how changelogs become a snapshot.
+Not here: the way back (`run --from group`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,19 +16,21 @@ from streamsx.app.app import App
 from streamsx.app.lookup import app_named
 from streamsx.clock import SystemClock
 from streamsx.engine.records import Range
-from streamsx.errors import GroupNotEmpty, NotFound, SnapshotAhead, SnapshotNotPublished, UsageError
+from streamsx.errors import NotFound, SnapshotAhead, SnapshotNotPublished
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.transaction import transaction
 from streamsx.lifecycle import commit
 from streamsx.loops import run
 from streamsx.model import TopicPartition
+from streamsx.spark.at_work import AtWork
 from streamsx.spark.checkout import checkout, scratch_folder
+from streamsx.spark.compact import COMPACT
 from streamsx.spark.plan import LOG, Stage, stages
 from streamsx.spark.publish import options_of, require_transactions, transaction_name, written
 from streamsx.spark.reading import Stretch, rows
 from streamsx.spark.rows import PIECE_ROWS, batch_of
-from streamsx.spark.runner import RUNNING, counts_found, create_topics
+from streamsx.spark.runner import counts_found, create_topics
 from streamsx.spark.source import Asked
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.layout import StoreNode, changelog_key
@@ -63,13 +65,19 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
     Raises UsageError, GroupNotEmpty, SnapshotAhead, IncompatibleStore, NotFound, WorldError, before
     anything is written; StateConflict.
     """
-    app, files, asked = app_named(name), open_files(uri), Asked(options_of(name))
+    files, asked = open_files(uri), Asked(options_of(name))
     if (manifest := newest(files)) is None:
         raise NotFound(f"no snapshot: {files.uri}: nothing can be handed over: spark run, first")
-    refuse_running(files, int(SystemClock().wall() * 1000), force=force)
     require_transactions(name)
-    asked.ask(lambda cluster: refuse_members(cluster, app.conf.id))
-    found = counts_found(name, app)
+    with AtWork(name, files, writes=True, force=force):
+        return _handed(name, files, asked, manifest, scratch)
+
+
+def _handed(
+    name: str, files: SnapshotFiles, asked: Asked, manifest: Manifest, scratch: str | None
+) -> HandedOver:
+    app = app_named(name)
+    found = counts_found(name)
     made = stages(app.topology(), found, app.conf.topic_partitions)
     unpublished = refuse_ahead(asked, files, manifest, made, found)
     create_topics(name, found)
@@ -96,23 +104,6 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
 
 
 # -- what is refused
-
-
-def refuse_running(files: SnapshotFiles, now_ms: int, *, force: bool) -> None:
-    """Raises UsageError."""
-    for name in () if force else files.names(RUNNING):
-        until, process, _, host = name.split("-", 3)
-        if now_ms < int(until):
-            raise UsageError(
-                f"a query is running: {files.uri}: process {process} on {host}: stop it, or give "
-                "--force if it is dead"
-            )
-
-
-async def refuse_members(cluster: Cluster, group: str) -> None:
-    """Raises GroupNotEmpty, which names them."""
-    if members := [each for each, *_ in (await admin.describe_group(cluster, group)).members]:
-        raise GroupNotEmpty(f"workers are running: group {group}: {', '.join(members)}: stop them")
 
 
 def refuse_ahead(
@@ -199,60 +190,19 @@ async def commit_positions(
     cluster: Cluster, group: str, manifest: Manifest, made: Sequence[Stage]
 ) -> dict[TopicPartition, int]:
     """As the worker would have. Inner topics at their ends: every stage has read all of them, and
-    their numbers there are none of Kafka's.
+    their numbers there are none of Kafka's; but for what no batch has come after.
     """
-    inner = inner_of(made)
+    inner = [
+        TopicPartition(topic, n)
+        for stage in made for topic in stage.inner for n in range(stage.counts[topic])
+    ]  # fmt: skip
     ends = await admin.bounds(cluster, inner)
     places = {(t, n): at for t, each in manifest.positions.items() for n, at in each.items()}
     read = {topic for stage in made for topic in stage.external}
     at = {tp: ends[tp].high_watermark for tp in inner}
+    read |= {topic for stage in made for topic in stage.inner if manifest.made_by == COMPACT}
     at |= {TopicPartition(*tp): each.next for tp, each in places.items() if tp[0] in read}
     times = {tp: places.get(tp, Position(0)).stream_time for tp in at}
     offsets = {tp: (at[tp], commit.metadata(times[tp])) for tp in at}
     await admin.commit_offsets(cluster, group, offsets)
     return at
-
-
-def inner_of(made: Sequence[Stage]) -> list[TopicPartition]:
-    return [
-        TopicPartition(topic, n)
-        for stage in made for topic in stage.inner for n in range(stage.counts[topic])
-    ]  # fmt: skip
-
-
-# -- and back
-
-
-class GroupLeft(NamedTuple):
-    """What workers have left: positions for a manifest, and what lies between stages: ranges of
-    inner topics that the first batch has to read before its own rows.
-    """
-
-    positions: Mapping[str, Mapping[int, Position]]
-    rest: Mapping[TopicPartition, Range]
-
-
-def left_by_group(name: str, made: Sequence[Stage]) -> GroupLeft:
-    """Of the app MODULE[:ATTR]; its changelogs are whole from here on. Raises GroupNotEmpty,
-    WorldError while a transaction holds offsets.
-    """
-    group = app_named(name).conf.id
-
-    async def look(cluster: Cluster) -> GroupLeft:
-        await refuse_members(cluster, group)
-        inner = inner_of(made)
-        tps = [TopicPartition(t, n) for s in made for t in s.external for n in range(s.counts[t])]
-        found, why = await admin.committed_now(cluster, group, [*tps, *inner])
-        if why is not None:
-            raise why
-        bounds = await admin.bounds(cluster, inner, committed=True)
-        positions: dict[str, dict[int, Position]] = {}
-        for tp, (at, text) in found.items():
-            if at >= 0:
-                position = Position(at, commit.stream_time(text))
-                positions.setdefault(tp.topic, {})[tp.partition] = position
-        begun = {tp: max(found[tp][0], bounds[tp].start) for tp in inner}
-        rest = {tp: Range(begun[tp], bounds[tp].high_watermark) for tp in inner}
-        return GroupLeft(positions, {tp: each for tp, each in rest.items() if each[0] < each[1]})
-
-    return Asked(options_of(name)).ask(look)

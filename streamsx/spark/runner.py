@@ -11,10 +11,10 @@ task does, histories (`bootstrap`).
 
 import json
 import os
-import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,11 +24,14 @@ import pyarrow as pa
 from streamsx import errors
 from streamsx.app.app import App
 from streamsx.app.lookup import app_named
-from streamsx.clock import SystemClock
 from streamsx.engine import faults
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
+from streamsx.kafka.cluster import START_TIMEOUT_S, Cluster
+from streamsx.lifecycle.commit import stream_time
 from streamsx.model import TopicPartition
+from streamsx.spark.at_work import AtWork
+from streamsx.spark.compact import COMPACT, compact
 from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
 from streamsx.spark.publish import options_of, publish, require_transactions
@@ -48,16 +51,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 GARBAGE_EVERY: Final = 16
-RUNNING: Final = "running"
-"""Folder of marks, UNTIL_MS-PID-RUN-HOST: each of one query that lives until then at least."""
-RENEW_S: Final = 5
-SILENT_S: Final = 60
 LOOK_EVERY_S: Final = 1
-FIRST: Final = -2
+START: Final = -2
 """In Spark's offsets: from the earliest on."""
 TAKEN: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 SENT: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
 KAFKA, NOOP, PARQUET = "kafka", "noop", "parquet="
+GROUP: Final = "group"
+"""Beside EARLIEST and LATEST: where workers have got to."""
 
 Output = Callable[["DataFrame"], object]
 
@@ -112,8 +113,9 @@ class Pipeline:
     def batch(
         self, rows: "DataFrame", work: Work, before: Manifest | None, *, by: str, planned: bool
     ) -> Committed:
-        """Rows of all external topics, `planned` by task and in its order, or not. Raises what
-        `run_task` does; StateConflict, where the newest snapshot is not `before`.
+        """Rows of all external topics, `planned` by task and in its order, or not; and what Kafka
+        still has between stages. Raises what `run_task` does; StateConflict, where the newest
+        snapshot is not `before`.
         """
         from pyspark.sql import DataFrame
         from pyspark.sql.functions import col
@@ -127,11 +129,11 @@ class Pipeline:
                 self.say(
                     f"batch {work.number}: stage {stage.number}: {stage.tasks} tasks: {topics}"
                 )
-                mine = rows.where(col("topic").isin([*stage.external]))
+                mine = rows.where(col("topic").isin([*stage.subtopology.topics]))
                 if stage.inner:
                     inner = reduce(DataFrame.union, made).where(col("topic").isin([*stage.inner]))
-                    inner = inner.where(col("kind") == INNER)
-                    mine = mine.unionByName(inner.select(*TAKEN), allowMissingColumns=True)
+                    inner = inner.where(col("kind") == INNER).select("kind", *TAKEN)
+                    mine = mine.unionByName(inner, allowMissingColumns=True)
                 if stage.inner or not planned:
                     mine = ordered(mine, stage, work)
                 task = partial(attempt, work, stage.number)
@@ -167,12 +169,13 @@ def attempt(work: Work, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 def ordered(rows: "DataFrame", stage: Stage, work: Work) -> "DataFrame":
     """A task's rows in one partition of Spark, in the order in which it takes them: that of
-    offsets, where Kafka has given them, else of time; topics by their running maximum of that.
+    offsets, where Kafka has given them, and then of time; topics by their running maximum of that.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    timed = f.col("topic").isin([*stage.inner, *work.numbered])
+    timed = f.col("topic").isin([*work.numbered])
+    timed = timed | (f.col("kind") == INNER) if "kind" in rows.columns else timed
     names = [name for name in ("timestamp", "file") if name in rows.columns]
     within: list[Column] = [f.when(timed, f.col(name)) for name in names]
     within += [f.col("offset")] if "offset" in rows.columns else []
@@ -236,11 +239,11 @@ def following(
 # -- what a run needs
 
 
-def counts_found(name: str, app: App) -> dict[str, int]:
+def counts_found(name: str, within_s: float = START_TIMEOUT_S) -> dict[str, int]:
     """Partitions of those of its topics that are there. Raises BrokerUnreachable."""
-    topics = [spec.name for spec in app.topology().topics]
+    topics = [spec.name for spec in app_named(name).topology().topics]
     ask = Asked(options_of(name)).ask
-    found = ask(lambda cluster: admin.partition_counts(cluster, topics))
+    found = ask(lambda cluster: admin.partition_counts(cluster, topics), within_s)
     return {topic: count for topic, count in found.items() if count}
 
 
@@ -282,9 +285,7 @@ def sink_of(word: str, options: Mapping[str, str]) -> Output:
 
 
 class LiveQuery:
-    """A query under way: `query`, Spark's own. Its mark is renewed as long as it lives, whether
-    there is anything to do or not; each name is of one query, which alone takes it away.
-    """
+    """A query under way: `query`, Spark's own."""
 
     query: "StreamingQuery"
 
@@ -296,31 +297,25 @@ class LiveQuery:
         self._heard, self._planned = heard, planned
         self._turn = threading.Lock()
         self._error: Exception | None = None
-        self._mark: str | None = None
-        self._marking = threading.Thread(target=self._keep_mark, daemon=True)
 
-    def start(self, writer: "DataStreamWriter") -> None:
-        self._renew()
-        try:
-            self.query = writer.foreachBatch(self.hear).start()
-        except BaseException:
-            self._unmark(self._mark)
-            raise
-        self._marking.start()
+    def start(self, writer: "DataStreamWriter", held: AtWork) -> None:
+        """`held`: until it has ended."""
+        self.query, self._held = writer.foreachBatch(self.hear).start(), held
+        held.alive = lambda: bool(self.query.isActive)
 
     def hear(self, rows: "DataFrame", _: int) -> None:
         """As Spark calls it; its number of the batch says nothing of what is committed."""
         if not self._turn.acquire(blocking=False):
             raise InterruptedError("the query is being stopped")
         try:
-            self._batch(rows)
+            self.batch(rows)
         except Exception as error:
             self._error = told(error)
             raise
         finally:
             self._turn.release()
 
-    def _batch(self, rows: "DataFrame") -> None:
+    def batch(self, rows: "DataFrame") -> Manifest:
         line, base = self._pipeline, self._base
         number = base.number + 1 if base else 0
         work = line.work(number, base)
@@ -332,42 +327,13 @@ class LiveQuery:
                 snapshot.collect_garbage(line.files, self._keep)
             except errors.StreamsxError as error:
                 line.say(f"garbage stays: {error}")
-
-    def _keep_mark(self) -> None:
-        from pyspark.errors import StreamingQueryException
-
-        try:
-            while not self.query.awaitTermination(RENEW_S):
-                self._renew()
-        except StreamingQueryException:
-            pass  # wait() raises it
-        finally:
-            self._unmark(self._mark)
-
-    def _renew(self) -> None:
-        """The next one before the last goes: there is always one."""
-        until, old = int((SystemClock().wall() + SILENT_S) * 1000), self._mark
-        name = f"{RUNNING}/{until}-{os.getpid()}-{self._pipeline.run}-{socket.gethostname()}"
-        try:
-            self._pipeline.files.create(name, b"running")
-        except errors.SnapshotFailed as error:
-            self._pipeline.say(f"not renewed: {error}")
-            return
-        self._mark = name
-        self._unmark(old)
-
-    def _unmark(self, name: str | None) -> None:
-        if name:
-            try:
-                self._pipeline.files.delete(name)
-            except errors.SnapshotFailed as error:
-                self._pipeline.say(f"a mark stays for {SILENT_S} s: {error}")
+        return done.manifest
 
     def stop(self) -> None:
         """When the batch that runs is over."""
         with self._turn:
             self.query.stop()
-        self._marking.join()
+        self._held.end()
 
     def wait(self, stop: threading.Event | None = None) -> None:
         """Until it has ended, or `stop` is set. Raises what has ended it."""
@@ -378,78 +344,94 @@ class LiveQuery:
                 if stop is not None and stop.is_set():
                     self.stop()
         except StreamingQueryException as error:
-            self._marking.join()
+            self._held.end()
             raise (self._error or told(error)) from error
-        self._marking.join()
+        self._held.end()
 
 
 def run(
     spark: "SparkSession", name: str, state: str, *, every_s: float = 1.0,
     available_now: bool = False, max_records: int | None = None, start: str = EARLIEST,
-    sink: str = KAFKA, connector: str = PYTHON, publishes: bool = True,
-    keep: int = 10,
-    heard: Callable[[Committed], object] = bool, **more: Any,
+    sink: str = KAFKA, connector: str = PYTHON, publishes: bool = True, force: bool = False,
+    keep: int = 10, heard: Callable[[Committed], object] = bool, **more: Any,
 ) -> LiveQuery:  # fmt: skip
-    """Begins a query, which goes on from the newest snapshot there; `more`: of Pipeline.
+    """Begins a query, which goes on from the newest snapshot there, or without one from `start`:
+    EARLIEST, LATEST or GROUP. `force`: whatever another query says that has left a mark there;
+    `more`: of Pipeline.
 
-    Raises NotOnSpark, IncompatibleStore, NotFound for a topic that it reads, and others, before
-    anything is written.
+    Raises NotOnSpark, IncompatibleStore, NotFound for a topic that it reads, GroupNotEmpty, and
+    others, before anything is written.
     """
     app = app_named(name)
     options = options_of(name)
-    found = counts_found(name, app)
+    found = counts_found(name)
     leave = sink_of(sink, options)
     line = pipeline(spark, name, state, found, leave, publishes=publishes, **more)
-    made, files = line.stages, line.files
-    external = [topic for stage in made for topic in stage.external]
+    external = [topic for stage in line.stages for topic in stage.external]
     if missing := sorted(set(external) - found.keys()):
         raise errors.NotFound(
             f"no such topic: {', '.join(missing)}: {app.conf.id} reads it: create it"
         )
-    base = snapshot.newest(files)
-    if base:
-        counts = made[0].counts
-        nodes = [node for stage in made for node in stage.subtopology.stores]
-        layouts = {node.name: node.layout(counts[node.changelog]) for node in nodes}
-        snapshot.refuse_other(base, files.uri, app.conf.id, layouts, counts)
-        if not base.positions and any(part.chain for part in base.parts()):
-            raise errors.UsageError(
-                f"snapshot without positions: {files.uri}: snapshot {base.number}, made by "
-                f"{base.made_by}: all records would count twice: take one that run or bootstrap "
-                "has made"
-            )
-    begin(line)
-    if sink == KAFKA or publishes:
-        create_topics(name, found)
-    if base is None and start == LATEST:
-        base = first_of(line, external)
     options |= {"maxOffsetsPerTrigger": str(max_records)} if max_records else {}
-    options |= {
-        "subscribe": ",".join(external), "state": line.uri,
-        "startingOffsets": places_of(base, external, made[0].counts) if base else start,
-        "tasks": json.dumps([stage.external for stage in made if stage.external]),
-    }  # fmt: skip
-    live = LiveQuery(line, base, keep, heard, planned=connector == PYTHON)
     when: Any = (
         {"availableNow": True} if available_now else {"processingTime": f"{every_s} seconds"}
     )
-    # Without a place of its own, which would be one more word on where to go on.
-    live.start(frame(spark, connector, options, stream=True).writeStream.trigger(**when))
+    writes = publishes or sink == KAFKA or start == GROUP
+    with ExitStack() as stack:
+        held = AtWork(name, line.files, writes=writes, force=force, say=line.say)
+        stack.enter_context(held)
+        base = going_on(line)
+        begin(line)
+        if writes:
+            create_topics(name, found)
+        base = base or FIRST[start](line)
+        live = LiveQuery(line, base, keep, heard, planned=connector == PYTHON)
+        if (rest := between(line, base)) is not None:
+            base = live.batch(rest)
+        options |= {
+            "subscribe": ",".join(external), "state": line.uri,
+            "startingOffsets": places_of(base, external, line.stages[0].counts) if base else start,
+            "tasks": json.dumps([stage.external for stage in line.stages if stage.external]),
+        }  # fmt: skip
+        # Without a place of its own, which would be one more word on where to go on.
+        live.start(frame(spark, connector, options, stream=True).writeStream.trigger(**when), held)
+        stack.pop_all()
     return live
 
 
-def places_of(base: Manifest, external: Iterable[str], counts: Mapping[str, int]) -> str:
+def going_on(line: Pipeline) -> Manifest | None:
+    """The newest one. Raises UsageError, IncompatibleStore for one that it cannot go on from."""
+    base, uri = snapshot.newest(line.files), line.files.uri
+    if base:
+        counts = line.stages[0].counts
+        nodes = [node for stage in line.stages for node in stage.subtopology.stores]
+        layouts = {node.name: node.layout(counts[node.changelog]) for node in nodes}
+        snapshot.refuse_other(base, uri, line.app.conf.id, layouts, counts)
+        if not base.positions and any(part.chain for part in base.parts()):
+            raise errors.UsageError(
+                f"snapshot without positions: {uri}: snapshot {base.number}, made by "
+                f"{base.made_by}: all records would count twice: take one that run or bootstrap "
+                "has made"
+            )
+    return base
+
+
+def places_of(base: Manifest, topics: Iterable[str], counts: Mapping[str, int]) -> str:
     held = base.positions
     return json.dumps({
-        topic: {n: held.get(topic, {}).get(n, Position(0)).next or FIRST
+        topic: {n: held.get(topic, {}).get(n, Position(0)).next or START
                 for n in range(counts[topic])}
-        for topic in external
+        for topic in topics
     })  # fmt: skip
 
 
-def first_of(line: Pipeline, external: Iterable[str]) -> Manifest:
+# -- where it begins without a snapshot
+
+
+def latest(line: Pipeline) -> Manifest:
     """Where `latest` is now, committed: else it would be a later place after a crash."""
     counts = line.stages[0].counts
+    external = (topic for stage in line.stages for topic in stage.external)
     tps = [TopicPartition(topic, n) for topic in external for n in range(counts[topic])]
     found = Asked(options_of(line.name)).ask(lambda c: admin.bounds(c, tps, committed=True))
     positions: dict[str, dict[int, Position]] = {}
@@ -460,6 +442,56 @@ def first_of(line: Pipeline, external: Iterable[str]) -> Manifest:
     made = replace(made, positions=positions)
     snapshot.commit(line.files, made, before=None)
     return made
+
+
+def of_group(line: Pipeline) -> Manifest:
+    """State as the changelogs have it, and where the group has got to."""
+    line.say("compacting changelogs")
+    positions = left_by_group(line.name, line.stages)
+    return compact(line.name, line.uri, positions=positions, spark=line.spark, scratch=line.scratch)
+
+
+FIRST: Final[Mapping[str, Callable[[Pipeline], Manifest | None]]] = {
+    EARLIEST: lambda _: None, LATEST: latest, GROUP: of_group,
+}  # fmt: skip
+
+
+def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Position]]:
+    """Of all topics that the app MODULE[:ATTR] reads, those between stages too; where nothing was
+    committed, as a worker would begin. Raises WorldError while a transaction holds offsets.
+    """
+    conf = app_named(name).conf
+    inner = {topic for stage in made for topic in stage.inner}
+    counts = [(topic, stage.counts[topic]) for stage in made for topic in stage.subtopology.topics]
+    tps = [TopicPartition(topic, n) for topic, count in counts for n in range(count)]
+
+    async def look(cluster: Cluster) -> dict[str, dict[int, Position]]:
+        found, why = await admin.committed_now(cluster, conf.id, tps)
+        if why is not None:
+            raise why
+        positions: dict[str, dict[int, Position]] = {}
+        for tp, (begin, end) in (await admin.bounds(cluster, tps, committed=True)).items():
+            at, text = found[tp]
+            if at < 0:
+                at = end if conf.consumer_auto_offset_reset == LATEST else begin
+            elif tp.topic in inner:
+                at = max(at, begin)  # nobody can read again what retention has taken
+            positions.setdefault(tp.topic, {})[tp.partition] = Position(at, stream_time(text))
+        return positions
+
+    return Asked(options_of(name)).ask(look)
+
+
+def between(line: Pipeline, base: Manifest | None) -> "DataFrame | None":
+    """What the group has left between stages, to be taken before anything else; None behind the
+    first batch, whose numbers there are none of Kafka's.
+    """
+    inner = [topic for stage in line.stages for topic in stage.inner]
+    if base is None or base.made_by != COMPACT or not inner or not base.positions:
+        return None
+    begin = places_of(base, inner, line.stages[0].counts)
+    options = {"subscribe": ",".join(inner), "startingOffsets": begin}
+    return frame(line.spark, PYTHON, options_of(line.name) | options)
 
 
 def create_topics(name: str, found: Mapping[str, int]) -> None:

@@ -48,7 +48,7 @@ from streamsx.engine.produce import Producer
 from streamsx.engine.records import STALL_S, writing
 from streamsx.errors import NotFound, SettingError, TopicGone, WorldError
 from streamsx.kafka import admin
-from streamsx.kafka.cluster import TIMEOUT_S, Cluster
+from streamsx.kafka.cluster import START_TIMEOUT_S, TIMEOUT_S, Cluster
 from streamsx.kafka.security import PLAINTEXT, security_of
 from streamsx.loops import run
 from streamsx.model import TopicPartition
@@ -115,13 +115,15 @@ class Asked:
         where = self.get("kafka.bootstrap.servers", ",".join(conf.bootstrap))
         return Brokers(where, security_of(conf.broker_credentials, conf.ssl_context))
 
-    def ask(self, what: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
-        """Of the brokers. Raises WorldError."""
+    def ask(
+        self, what: Callable[[Cluster], Coroutine[Any, Any, T]], within_s: float = START_TIMEOUT_S
+    ) -> T:
+        """Of the brokers, which are found `within_s`. Raises WorldError."""
 
         async def whole() -> T:
             cluster = self.brokers.cluster(TIMEOUT_S)
             try:
-                await cluster.start()
+                await cluster.start(within_s)
                 return await what(cluster)
             finally:
                 await cluster.stop()

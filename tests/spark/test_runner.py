@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.app.lookup import app_named
-from streamsx.clock import SystemClock
 from streamsx.errors import IncompatibleStore, NotFound, StateConflict, UsageError
 from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
+from streamsx.spark.at_work import RUNNING
 from streamsx.spark.checkout import discard_all
-from streamsx.spark.handover import refuse_running
-from streamsx.spark.runner import RUNNING, Committed, LiveQuery, run
-from streamsx.state.snapshot import commit, manifest_name, newest, numbers
+from streamsx.spark.runner import Committed, LiveQuery, run
+from streamsx.state.snapshot import commit, manifest_name, newest, numbers, read
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
@@ -131,6 +130,18 @@ def test_latest_is_where_it_was_when_the_first_query_began(feed: Feed) -> None:
     assert feed.stored() == feed.truth()
 
 
+def test_where_no_worker_has_committed_anything_it_begins_as_one_would(feed: Feed) -> None:
+    feed.feed(*some(0))
+    feed.run(start="group")
+    assert [done.manifest.number for done in feed.heard] == [1]
+    first = read(feed.files, 0)
+    assert first.made_by == "compact"
+    assert {n: at.next for n, at in first.positions["words"].items()} == {0: 0, 1: 0}
+    feed.feed(*some(40))
+    feed.run(start="group")  # the newest snapshot counts
+    assert feed.stored() == feed.truth()
+
+
 def test_a_snapshot_without_positions_is_not_taken_for_the_start(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run()
@@ -144,7 +155,7 @@ def test_a_snapshot_without_positions_is_not_taken_for_the_start(feed: Feed) -> 
 def test_a_query_is_known_to_live_while_it_has_nothing_to_do(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamsx.spark.runner.RENEW_S", 0.1)
+    monkeypatch.setattr("streamsx.spark.at_work.RENEW_S", 0.1)
     renewed, begun = threading.Event(), threading.Event()
     names: set[str] = set()
     create = type(feed.files).create
@@ -161,12 +172,12 @@ def test_a_query_is_known_to_live_while_it_has_nothing_to_do(
     try:
         begun.set()
         assert renewed.wait(30)
-        with pytest.raises(UsageError, match=r"a query is running: .*process"):
-            refuse_running(feed.files, int(SystemClock().wall() * 1000), force=False)
-        other = feed.live(every_s=0.2)
-        other.stop()
-        with pytest.raises(UsageError, match="a query is running"):
-            refuse_running(feed.files, int(SystemClock().wall() * 1000), force=False)
+        for _ in range(2):
+            with pytest.raises(UsageError, match=rf"a query is running: .*process {os.getpid()}"):
+                feed.live()
+        assert len(feed.files.names(RUNNING)) == 1
+        feed.live(force=True).stop()
+        assert len(feed.files.names(RUNNING)) == 1
     finally:
         live.stop()
     assert feed.files.names(RUNNING) == []

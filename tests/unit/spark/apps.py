@@ -17,6 +17,18 @@ async def add(stream: Stream[Any]) -> None:
         sums[order["user"]] += order["amount"]
 
 
+# The same, for what goes from workers to Spark and back.
+
+carried = App("carried", topic_partitions=2)
+carried.Table("totals", default=int, key_type=str)
+
+
+@carried.agent(carried.topic("sales"), name="total")
+async def total(stream: Stream[Any]) -> None:
+    async for sale in stream.group_by(lambda sale: sale["user"], name="user", partitions=3):
+        carried.tables["totals"][sale["user"]] += sale["amount"]
+
+
 # One task: what is set and what is deleted, records that fail, values that cannot be encoded.
 
 keeper = App("keeper", topic_partitions=2)

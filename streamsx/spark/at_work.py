@@ -1,0 +1,121 @@
+"""One at a time: who works on an app's state, and who on its topics.
+
+    URI/running/UNTIL_MS-PID-RUN-HOST
+
+Whoever makes snapshots in a place has a mark there, and lives until then at least. Workers are
+members of the app's group: who writes to its changelogs and topics begins when there are none.
+"""
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Final, Self
+
+from streamsx.app.lookup import app_named
+from streamsx.clock import SystemClock
+from streamsx.errors import GroupNotEmpty, SnapshotFailed, UsageError
+from streamsx.kafka import admin
+from streamsx.kafka.cluster import Cluster
+from streamsx.spark.publish import options_of
+from streamsx.spark.source import Asked
+from streamsx.state.snapshot_files import SnapshotFiles
+
+RUNNING: Final = "running"
+RENEW_S: Final = 5
+SILENT_S: Final = 60
+
+
+class AtWork:
+    """Held (`with`) by whoever works for the app MODULE[:ATTR]. Its mark is renewed as long as its
+    owner is `alive`, whether there is anything to do or not, and is taken away by it alone.
+
+    `writes`: to topics of the app, or in its group's place; `force`: whatever the marks of others
+    say. Raises UsageError, GroupNotEmpty, SnapshotFailed, WorldError.
+    """
+
+    def __init__(
+        self, name: str, files: SnapshotFiles, *, writes: bool, force: bool = False,
+        say: Callable[[str], object] = bool,
+    ) -> None:  # fmt: skip
+        self._files, self._writes, self._force, self._say = files, writes, force, say
+        self._app = name
+        self._me = f"{os.getpid()}-{uuid.uuid4().hex}-{socket.gethostname()}"
+        self._mark: str | None = None
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="at work", daemon=True)
+        self.alive: Callable[[], bool] = lambda: True
+
+    def __enter__(self) -> Self:
+        self._renew()  # ahead of the look at others: of two that begin at once none is alone
+        try:
+            self._refuse_others()
+        except BaseException:
+            self._delete(self._mark)
+            raise
+        self._keeper.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self._over.set()
+        self._keeper.join()
+
+    def _refuse_others(self) -> None:
+        now_ms = int(SystemClock().wall() * 1000)
+        for mark in () if self._force else self._files.names(RUNNING):
+            until, process, _, host = mark.split("-", 3)
+            another = f"{RUNNING}/{mark}" != self._mark
+            if another and now_ms < int(until) and not has_ended(process, host):
+                raise UsageError(
+                    f"a query is running: {self._files.uri}: process {process} on {host}: stop it, "
+                    "or give --force if it is dead"
+                )
+        if self._writes:
+            group = app_named(self._app).conf.id
+            Asked(options_of(self._app)).ask(lambda cluster: refuse_members(cluster, group))
+
+    def _keep(self) -> None:
+        try:
+            while not self._over.wait(RENEW_S) and self.alive():
+                try:
+                    self._renew()
+                except SnapshotFailed as error:
+                    self._say(f"not renewed: {error}")
+        finally:
+            self._delete(self._mark)
+
+    def _renew(self) -> None:
+        """The next one before the last goes: there is always one."""
+        until, old = int((SystemClock().wall() + SILENT_S) * 1000), self._mark
+        self._files.create(made := f"{RUNNING}/{until}-{self._me}", b"running")
+        self._mark = made
+        self._delete(old)
+
+    def _delete(self, mark: str | None) -> None:
+        if mark:
+            try:
+                self._files.delete(mark)
+            except SnapshotFailed as error:
+                self._say(f"a mark stays for {SILENT_S} s: {error}")
+
+
+def has_ended(process: str, host: str) -> bool:
+    """As far as it can be seen from here."""
+    if host == socket.gethostname():
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # it is somebody else's
+            pass
+    return False
+
+
+async def refuse_members(cluster: Cluster, group: str) -> None:
+    """Raises GroupNotEmpty, which names them."""
+    if members := [each for each, *_ in (await admin.describe_group(cluster, group)).members]:
+        raise GroupNotEmpty(f"workers are running: group {group}: {', '.join(members)}: stop them")

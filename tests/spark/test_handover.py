@@ -1,0 +1,140 @@
+"""State on its way between workers and Spark, on Apache Kafka, in the middle of a feed."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamsx.app.lookup import app_named
+from streamsx.errors import GroupNotEmpty
+from streamsx.kafka.partitioner import partition_of
+from streamsx.model import TopicPartition
+from streamsx.spark.bootstrap import bootstrap
+from streamsx.spark.checkout import discard_all
+from streamsx.spark.handover import handover
+from streamsx.spark.plan import stages
+from streamsx.spark.runner import Committed, run
+from streamsx.state.snapshot import newest
+from streamsx.state.snapshot_files import open_files
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.client import Client
+from tests.support.workers import Workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.kafka,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(240),
+]
+APP = "tests.unit.spark.apps:carried"
+"""Reads sales, regroups them into three partitions, keeps totals."""
+LOG = "carried-totals-changelog"
+
+
+class Shop:
+    """What was sold, and what everybody makes of it."""
+
+    def __init__(self, spark: "SparkSession", kafka: ApacheKafka, folder: Path) -> None:
+        self.spark, self.client, self.folder = spark, Client(kafka.bootstrap), folder
+        self.app, self.uri = app_named(APP), str(folder / "state")
+        self.app.override(bootstrap=kafka.bootstrap)
+        (self.inner,) = stages(self.app.topology(), {"sales": 2}, 2)[1].inner
+        self.truth: Counter[str] = Counter()
+        self.heard: list[Committed] = []
+        for topic in (LOG, self.inner, "sales"):
+            self.client.delete(topic)
+        self.client.create("sales", 2)
+
+    def sell(self, start: int, count: int) -> None:
+        for n in range(start, start + count):
+            sale = {"user": f"u{n % 7}", "amount": n}
+            key = sale["user"].encode()  # type: ignore[attr-defined]
+            place = TopicPartition("sales", partition_of(key, 2))
+            self.client.send(place, [(key, json.dumps(sale).encode())])
+            self.truth[f"u{n % 7}"] += n
+
+    def run(self, **more: Any) -> None:
+        """All that is there."""
+        how = {"scratch": str(self.folder), "heard": self.heard.append, **more}
+        run(self.spark, APP, self.uri, available_now=True, **how).wait()
+
+    def logged(self) -> dict[str, int]:
+        """The newest of each key in the changelog."""
+        read = [r for n in range(3) for r in self.client.read(TopicPartition(LOG, n))]
+        return {json.loads(r.key or b""): int(r.value or b"") for r in read}
+
+    def finished(self) -> bool:
+        """Whether the group has taken everything."""
+        tps = [TopicPartition("sales", n) for n in range(2)]
+        if not self.client.partitions(self.inner):
+            return False
+        tps += [TopicPartition(self.inner, n) for n in range(3)]
+        ends, at = self.client.ends(tps), self.client.committed("carried", tps)
+        return all(max(0, at[tp]) == ends[tp] for tp in tps) and self.logged() == self.truth
+
+
+@pytest.fixture
+def shop(spark: "SparkSession", kafka: ApacheKafka, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(spark, kafka, tmp_path)
+    yield made
+    made.client.close()
+    discard_all()
+
+
+def test_what_workers_have_left_goes_on_on_spark_and_back(
+    shop: Shop, kafka: ApacheKafka, tmp_path: Path
+) -> None:
+    shop.sell(0, 30)
+    env = {"PYTHONPATH": str(Path.cwd())}
+    with Workers(kafka.bootstrap, tmp_path / "a", app=APP, env=env) as workers:
+        workers.start("a")
+        workers.until(shop.finished, "all is committed")
+        for begin in (
+            lambda: shop.run(start="group", publishes=False, sink="noop"),
+            lambda: shop.run(publishes=False),
+            lambda: shop.run(sink="noop"),
+            lambda: bootstrap(shop.spark, APP, str(tmp_path / "b"), {"sales": "kafka"}),
+            lambda: bootstrap(
+                shop.spark, APP, str(tmp_path / "b"), {"sales": "none"}, partitions={"sales": 2}
+            ),
+        ):
+            with pytest.raises(GroupNotEmpty, match="workers are running: group carried"):
+                begin()
+        assert newest(open_files(shop.uri)) is None
+        assert newest(open_files(str(tmp_path / "b"))) is None
+        assert workers.stop("a") == [0]
+
+    # Somebody was killed between stages: what the one has sent the other has not taken.
+    for n in range(3):
+        for left in list(shop.client.read(TopicPartition(shop.inner, n)))[:2]:
+            shop.client.send(TopicPartition(shop.inner, n), [(left.key, left.value)])
+            sale = json.loads(left.value or b"")
+            shop.truth[sale["user"]] += sale["amount"]
+    shop.sell(30, 20)
+
+    def dies(told: str) -> None:
+        if told.startswith("batch 1: stage 1"):
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        shop.run(start="group", say=dies)
+    assert [each.number for each in [newest(open_files(shop.uri))] if each] == [0]
+    shop.run(start="group")
+    assert [done.manifest.number for done in shop.heard] == [1, 2]
+    assert [done.records for done in shop.heard][1] == 40  # of both stages
+    assert shop.logged() == shop.truth
+
+    done = handover(APP, shop.uri, scratch=str(shop.folder))
+    assert done.published == {}
+    shop.sell(50, 20)
+    env["STREAMSX_SNAPSHOT"] = shop.uri
+    with Workers(kafka.bootstrap, tmp_path / "c", app=APP, env=env) as workers:
+        workers.start("c")
+        workers.until(shop.finished, "all is committed")
+        assert workers.stop("c") == [0]
