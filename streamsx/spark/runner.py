@@ -38,7 +38,7 @@ from streamsx.spark.publish import options_of, publish, require_transactions
 from streamsx.spark.rows import DDL
 from streamsx.spark.session import accept, is_local, probe, told
 from streamsx.spark.source import EARLIEST, LATEST, Asked
-from streamsx.spark.task import TASK_BYTES, TaskReport, Work, run_task
+from streamsx.spark.task import TASK_BYTES, TOLD_MAX, TaskReport, Work, run_task
 from streamsx.state import snapshot
 from streamsx.state.snapshot import Manifest, Part, Position, StoreSnapshot, manifest_after
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
@@ -140,7 +140,11 @@ class Pipeline:
                 made.append(mine.select(*TAKEN).mapInArrow(task, DDL).persist())
                 kept.append(made[-1])
                 told = made[-1].where(col("kind") == META).select("meta").collect()
-                reports += [TaskReport.from_json(row.meta) for row in told]
+                found = [TaskReport.from_json(row.meta) for row in told]
+                reports += found
+                if failed := sum(each.failed for each in found):
+                    first = [line for each in found for line in each.failures][:TOLD_MAX]
+                    self.say(f"{failed} records passed over: {'; '.join(first)}")
             sent = reduce(DataFrame.union, made)
             shared = frozenset[str]().union(*(stage.outputs for stage in self.stages))
             leaves = (col("kind") == OUT) | (col("kind") == INNER) & col("topic").isin([*shared])

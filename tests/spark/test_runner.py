@@ -223,6 +223,14 @@ def test_of_two_that_write_one_state_the_second_is_refused(feed: Feed) -> None:
     assert numbers(feed.files) == [0, 1]
 
 
+def test_records_that_are_passed_over_are_told(feed: Feed) -> None:
+    feed.client.send(TopicPartition("words", 0), [(b"a", b"\xff")] * 5)
+    feed.run()
+    (told,) = [line for line in feed.said if "passed over" in line]
+    assert told.startswith("5 records passed over: ")
+    assert [f"words-0 offset {n}" in told for n in range(5)] == [True] * 3 + [False] * 2
+
+
 def test_garbage_that_stays_is_told_and_ends_nothing(feed: Feed) -> None:
     feed.feed("a")
     feed.run()
