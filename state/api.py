@@ -42,6 +42,8 @@ class Rows(Protocol):
         """As `wipe`; but what was there lies in the folder `to` afterwards. False: it is on no
         disk, and was wiped.
         """
+        self.wipe()
+        return False
 
     def take(self, folder: str, old: str) -> bool:
         """The store in `folder`, of the same layout, instead of what was here, which lies in `old`

@@ -6,13 +6,24 @@ a store that was not written to its end is brought up from its changelog.
 """
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from streamsx.errors import DiskFailed, SettingError, StreamsxError
 
 FULL_OR_BROKEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+def sync_folder(folder: Path) -> None:
+    """What was named in it is there after a power loss."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

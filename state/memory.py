@@ -34,9 +34,5 @@ class MemoryRows(Rows):
     def estimate(self) -> int:
         return len(self._rows) - (POSITION in self._rows)
 
-    def set_aside(self, to: str) -> bool:
-        self.wipe()
-        return False
-
     def close(self) -> None:
         self._rows.clear()

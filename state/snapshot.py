@@ -166,7 +166,7 @@ def typed(kind: Any, value: Any) -> Any:
             return None if value is None else typed(of[0], value)
         case abc.Mapping:
             return {of[0](name): typed(of[1], each) for name, each in value.items()}
-        case builtins.tuple:
+        case builtins.tuple if isinstance(value, list):
             return tuple(typed(of[0], each) for each in value)
     if kind is StoreSnapshot:
         value = {**value, "layout": json.dumps(value["format"], separators=(",", ":"))}

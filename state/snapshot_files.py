@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 from streamsx.errors import SettingError, SnapshotFailed, StreamsxError
+from streamsx.state.disk import sync_folder
 
 CHUNK_BYTES: Final = 4 << 20
 NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
@@ -168,7 +169,7 @@ class LinkFiles(SnapshotFiles):
     def publish(self, local: Path, name: str) -> None:
         with self._told(name):
             place(local, target := self._target(name))
-            sync(target.parent)
+            sync_folder(target.parent)
 
     def fetch(self, name: str, local: Path, step: Step = bool) -> None:
         with self._told(name):
@@ -180,7 +181,7 @@ class LinkFiles(SnapshotFiles):
         with self._told(name):
             with drafted(target := self._target(name), name_once) as file:
                 file.write(data)
-            sync(target.parent)
+            sync_folder(target.parent)
 
     def names(self, folder: str) -> list[str]:
         with self._told(folder):
@@ -198,7 +199,7 @@ class LinkFiles(SnapshotFiles):
         new = [folder for folder in target.parents if not folder.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
         for folder in new:
-            sync(folder.parent)
+            sync_folder(folder.parent)
         return target
 
     def _input(self, name: str) -> IO[bytes]:
@@ -272,12 +273,3 @@ def drafted(target: Path, settle: Callable[[Path, Path], object] = os.replace) -
         settle(draft, target)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def sync(folder: Path) -> None:
-    """What was named in it is there after a power loss."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

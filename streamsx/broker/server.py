@@ -31,6 +31,7 @@ from streamsx.clock import Clock, SystemClock
 from streamsx.errors import StoreLocked, UsageError, WorldError
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.wire import Api, request_decoder, request_head, response_encoder
+from streamsx.state.disk import sync_folder
 
 BACKLOG = 512
 """Connections that the kernel holds until we accept them."""
@@ -272,12 +273,3 @@ def mark_clean(folder: Path) -> None:
     """The last thing that a broker does."""
     (folder / CLEAN).touch()
     sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Brings the names in a folder to the disk."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

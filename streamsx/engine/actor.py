@@ -31,7 +31,7 @@ class Gate:
     `asks` is called when somebody waits at it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, asks: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, asks: Callable[[], object]) -> None:
         self._loop, self._asks = loop, asks
         self._asyncio_future_blocking = False
         self._go_on: Callable[[Any], None] | None = None
@@ -104,7 +104,7 @@ class GatedActor:
 
     def __init__(
         self,
-        asks: Callable[[], None],
+        asks: Callable[[], object],
         agent: AgentNode,
         values: Values,
         running: Running,

@@ -5,9 +5,9 @@ Read committed, as workers read. Not here: what becomes of a record.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamsx.clock import Clock
 from streamsx.engine.fetch import Fetcher
@@ -89,12 +89,7 @@ class RangeReader:
             except BaseExceptionGroup as group:
                 raise first_of(group) from None
         self._arrived.clear()
-        try:
-            async with asyncio.timeout(STALL_S):
-                await self._arrived.wait()
-        except TimeoutError:
-            why = f"nothing has come for {STALL_S:g} s"
-            raise WorldError(f"the topic cannot be read: {tp}: {why}: try again") from None
+        await within(self._arrived.wait(), f"the topic cannot be read: {tp}")
 
 
 def _gone(tp: TopicPartition, offset: int) -> None:
@@ -107,17 +102,22 @@ def _unreadable(tp: TopicPartition, offset: int, why: str) -> None:
 
 def _below(batch: Batch, end: int) -> Batch:
     """What lies before an offset."""
-    if not batch.offsets or batch.offsets[-1] < end:
-        return batch
     stop = bisect_left(batch.offsets, end)
-    return batch._replace(
-        keys=batch.keys[:stop],
-        values=batch.values[:stop],
-        timestamps=batch.timestamps[:stop],
-        offsets=batch.offsets[:stop],
-        headers=batch.headers and batch.headers[:stop],
-        next_offset=end,
-    )
+    columns = "keys", "values", "timestamps", "offsets"
+    below: dict[str, Any] = {name: getattr(batch, name)[:stop] for name in columns}
+    headers = batch.headers and batch.headers[:stop]
+    return batch._replace(**below, headers=headers, next_offset=end)
+
+
+async def within(answer: Awaitable[object], what: str) -> None:
+    """Raises WorldError for one that does not come."""
+    try:
+        async with asyncio.timeout(STALL_S):
+            await answer
+    except TimeoutError:
+        raise WorldError(
+            f"{what}: nothing has come for {STALL_S:g} s: try again, or see the brokers' logs"
+        ) from None
 
 
 @asynccontextmanager

@@ -49,7 +49,7 @@ class OutPartition:
         self,
         tp: TopicPartition,
         compression: str,
-        opened: Callable[["OutPartition"], None],
+        opened: Callable[["OutPartition"], object],
     ) -> None:
         self.tp, self._compression, self._opened = tp, compression, opened
         self.builder: Builder | None = None
@@ -130,7 +130,7 @@ class Sending:
     def __init__(
         self,
         compression: str,
-        opened: Callable[[OutPartition], None],
+        opened: Callable[[OutPartition], object],
         numbers: Idempotence,
         *,
         linger_s: float,

@@ -114,7 +114,9 @@ def cache_place(files: SnapshotFiles, scratch: Path, name: str) -> Path:
 
 
 def _cached(files: SnapshotFiles, scratch: Path, sst: SstFile) -> Path:
-    """What this host's disk has spoilt is fetched anew."""
+    """What this host's disk has spoilt is fetched anew. To look for that is 0.02 % of a task's CPU;
+    of opening 71 MiB in a new process 11 ms, of 19.
+    """
     path = cache_place(files, scratch, sst.file)
     if not path.exists() or checksum(path) != sst.crc32c:
         draft = path.with_name(f"{path.name}.{os.getpid()}")
@@ -197,10 +199,6 @@ class SnapshotRows(Rows):
 
     def estimate(self) -> int:
         return self._below.estimate() + len(self._new)
-
-    def set_aside(self, to: str) -> bool:
-        self.wipe()
-        return False
 
     def close(self) -> None:
         """The database stays, for the next one."""

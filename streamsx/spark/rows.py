@@ -65,7 +65,7 @@ class ArrowOutbox(Outbox):
         ) -> None:
             if headers or len(key or b"") + len(value or b"") > RECORD_BYTES_MAX:
                 tp = TopicPartition(topic, partition or 0)
-                OutPartition(tp, "none", _nobody).open(at_ms, key, value, headers or NO_HEADERS)
+                OutPartition(tp, "none", bool).open(at_ms, key, value, headers or NO_HEADERS)
             lane.append((next(offsets), at_ms, key, value, headers))
 
         return send
@@ -107,10 +107,6 @@ class ArrowOutbox(Outbox):
         found = partitions_of(column.fill_null(b""), many)
         found[column.is_null().to_numpy(zero_copy_only=False)] = self._partition % many
         return found.tolist()  # type: ignore[no-any-return]
-
-
-def _nobody(_: OutPartition) -> None:
-    """For batches that are only tried."""
 
 
 def batch_of(columns: Sequence[Any], schema: pa.Schema = ROWS) -> pa.RecordBatch:

@@ -19,7 +19,6 @@ twice; a stream writes its batches through `foreachBatch`. Columns: `rows.RECORD
 options over in lower case, and calls by keyword.
 """
 
-import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,9 +43,8 @@ from pyspark.sql.streaming.datasource import (
 
 from streamsx.app.lookup import app_named
 from streamsx.clock import SystemClock
-from streamsx.engine.produce import Producer
-from streamsx.engine.records import STALL_S, writing
-from streamsx.errors import NotFound, SettingError, TopicGone, WorldError
+from streamsx.engine.records import within, writing
+from streamsx.errors import NotFound, SettingError, TopicGone
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import START_TIMEOUT_S, TIMEOUT_S, Cluster
 from streamsx.kafka.security import PLAINTEXT, security_of
@@ -54,7 +52,7 @@ from streamsx.loops import run
 from streamsx.model import TopicPartition
 from streamsx.spark.reading import NEVER, Brokers, Stretch, rows
 from streamsx.spark.rows import RECORDS_DDL
-from streamsx.state.snapshot import newest
+from streamsx.state.snapshot import newest, typed
 from streamsx.state.snapshot_files import open_files
 from streamsx.task.stream import Send
 
@@ -64,14 +62,11 @@ AT: Final = {-2: EARLIEST, -1: LATEST}
 """As Kafka's own connector writes them in JSON."""
 
 COLUMNS: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
+NOT_WRITTEN: Final = "rows cannot be written"
 CHUNK_ROWS: Final = 1000
 """Between two looks at how much is not acknowledged."""
 
 T = TypeVar("T")
-TASKS: Final = [["orders", "clicks"]]
-OFFSETS: Final = {"orders": {"0": 17}}
-"""What options look like that are JSON."""
-
 OffsetsJson = dict[str, dict[str, int]]
 """By topic and partition, as Kafka's own connector writes them into checkpoints."""
 
@@ -137,29 +132,27 @@ class Asked:
     @property
     def tasks(self) -> list[list[str]]:
         """The topics of each, every topic in one."""
-        together: list[list[str]] = self.json("tasks", "[]", TASKS)
+        kind = tuple[tuple[str, ...], ...]
+        together = [*map(list, self.json("tasks", "[]", kind, '[["orders", "clicks"]]'))]
         known = {topic for topics in together for topic in topics}
         if sum(map(len, together)) > len(known) or not known <= set(self.topics):
             raise SettingError(f"option tasks: {together}: name each topic once, subscribe to all")
         return [*together, *([topic] for topic in self.topics if topic not in known)]
 
-    def json(self, name: str, default: str, like: Any) -> Any:
+    def json(self, name: str, default: str, kind: Any, like: str) -> Any:
         text = self.get(name, default)
         try:
-            found = json.loads(text)
-        except ValueError as error:
-            raise SettingError(f"option {name}: {text!r}: not JSON: {error}") from None
-        if not _is_like(found, like):
-            raise SettingError(f"option {name}: {text!r}: write it like {json.dumps(like)}")
-        return found
+            return typed(kind, json.loads(text))
+        except (AttributeError, TypeError, ValueError):
+            raise SettingError(f"option {name}: {text!r}: write it like {like}") from None
 
     def place(self, name: str, default: str, there: "There") -> OffsetsJson:
         """Where to begin or to end; what JSON leaves out is at the default."""
         text = self.get(name, default)
         if text in AT.values():
             return there.at(text)
-        found = there.at(default)
-        for topic, numbers in self.json(name, default, OFFSETS).items():
+        found, kind = there.at(default), Mapping[str, Mapping[str, int]]
+        for topic, numbers in self.json(name, default, kind, '{"orders": {"0": 17}}').items():
             for number, offset in numbers.items():
                 if number not in found.get(topic, {}):
                     raise SettingError(f"option {name}: no such partition: {topic}-{number}")
@@ -174,15 +167,6 @@ class Asked:
         manifest = newest(open_files(self.get("state")))
         positions = manifest.positions if manifest else {}
         return {t: {n: at.high for n, at in parts.items()} for t, parts in positions.items()}
-
-
-def _is_like(found: Any, like: Any) -> bool:
-    """Of the same shape; numbers are whole ones."""
-    if type(found) is not type(like):
-        return False
-    if isinstance(like, dict):
-        return all(_is_like(each, next(iter(like.values()))) for each in found.values())
-    return not isinstance(like, list) or all(_is_like(each, like[0]) for each in found)
 
 
 @dataclass(frozen=True)
@@ -276,7 +260,7 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
         self._goal = there(self._asked)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's
-        most: int = self._asked.json("maxOffsetsPerTrigger", "0", 1000)
+        most: int = self._asked.json("maxOffsetsPerTrigger", "0", int, "1000")
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's
@@ -333,8 +317,7 @@ async def write(cluster: Cluster, batches: Iterator[pa.RecordBatch]) -> int:
     try:
         await cluster.start()
         async with writing(cluster, clock) as producer:
-            async with asyncio.timeout(STALL_S):
-                await producer.start()
+            await within(producer.start(), NOT_WRITTEN)
             for batch in batches:
                 if "topic" not in batch.schema.names or batch.column("topic").null_count:
                     raise SettingError("column topic is missing: of the rows to write: add it")
@@ -346,8 +329,8 @@ async def write(cluster: Cluster, batches: Iterator[pa.RecordBatch]) -> int:
                             send = to[topic, partition] = producer.to(topic, partition)
                         send(key, value, now if at is None else at, headers)
                     if producer.full():
-                        await _flushed(producer)
-                await _flushed(producer)
+                        await within(producer.flush(), NOT_WRITTEN)
+                await within(producer.flush(), NOT_WRITTEN)
                 count += batch.num_rows
     finally:
         await cluster.stop()
@@ -370,15 +353,6 @@ def _header(given: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
     if given is None or given["key"] is None:
         raise SettingError("column headers: a header without a key: Kafka has none: leave it out")
     return given["key"], given["value"]
-
-
-async def _flushed(producer: Producer) -> None:
-    try:
-        async with asyncio.timeout(STALL_S):
-            await producer.flush()
-    except TimeoutError:
-        why = f"nothing was acknowledged for {STALL_S:g} s"
-        raise WorldError(f"rows cannot be written: {why}: see the brokers' logs") from None
 
 
 class BatchSink(DataSourceArrowWriter):
