@@ -566,8 +566,11 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
         "Turn event logs of workers into tables and plots: rebalances, moves, gaps, restores.",
         "paths --out", SESSION, events, events_told,
         {"--out": {"metavar": "DIR", "help": "a new folder, for tables (parquet) and plots"}},
-        # Logs of a night are small: Spark's own 200 would take minutes for empty partitions.
-        {"spark.sql.shuffle.partitions": "4"},
+        # Logs of a night are small: most of the time went into empty partitions and compilers.
+        {
+            "spark.sql.shuffle.partitions": "2", "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        },
     ),
     "handover": SparkCommand(
         "Hand the newest snapshot over to workers: changelogs, offsets, and what to start.",

@@ -35,29 +35,33 @@ FIELDS: Final = (
     "handover_ms double, restored long, `end` long, active array<string>, learner array<string>"
 )
 
+LINES: Final = """
+    select path, said.*, said.t is null or said.instance is null or said.event is null bad,
+           if(bad, value, null) example
+    from {text} where trim(value) <> ''"""
+
 FILES: Final = """
-    select path, count(*) lines, count_if(bad) torn, count_if(said.event = 'worker_started') starts,
-           first(value) filter (where bad) example, collect_set(said.app) apps
-    from (select *, said is null or said.t is null or said.instance is null or said.event is null
-                    bad from {lines})
-    group by path order by path"""
+    select path, count(*) lines, count_if(bad) torn, count_if(event = 'worker_started') starts,
+           first(example, true) example, collect_set(app) apps
+    from {lines} group by path order by path"""
 
 STORY: Final = """
     with heard as (
-      select *, sum(int(event = 'worker_started')) over (partition by instance order by t, mono)
-                process
-      from (select said.* from {lines}) where t is not null and instance is not null
-    ), rounds as (
-      select *, struct(max(again) over (order by t) life, generation) round from (
-        select *, sum(int(t - before > 3600)) over (partition by generation order by t) again from (
-          select *, lag(t, 1, t) over (partition by generation order by t) before
-          from heard where event = 'assigned'))
+      select *, max(t) over (partition by instance, process) last_word
+      from (select *, sum(int(event = 'worker_started')) over (
+              partition by instance order by t, mono) process from {lines} where not bad)
     ), told as (
-      select * except (before, again) from rounds
-      union all select *, null from heard where event is distinct from 'assigned'
+      select *, if(event = 'assigned', struct(max(again) over (order by t) life, generation), null)
+                round
+      from (select *, int(event = 'assigned') * sum(int(t - before > 3600)) over (
+              partition by event, generation order by t) again
+            from (select *, lag(t, 1, t) over (partition by event, generation order by t) before
+                  from heard where event in (
+                    'assigned', 'rebalance_started', 'task', 'learner_ready', 'promoted',
+                    'restore_progress')))
     )
-    select *, last_value(round, true) over (partition by instance order by t, mono) since,
-           max(t) over (partition by instance, process) last_word,
+    select * except (path, bad, example, before, again),
+           last_value(round, true) over (partition by instance order by t, mono) since,
            last_value(round, true) over (
              partition by instance, process order by t desc, mono desc) leads_to,
            sum(int(event = 'task' and `from` = 'created')) over (
@@ -68,14 +72,17 @@ happened; `leads_to`: the one that comes next (looked for backwards: a frame tha
 follows costs the square of the rows); `opening`: how often this process had opened the
 task. The same generation more than an hour later is another life's."""
 
+GIVEN: Final = """
+    select * from (
+      select *, lag(instance) over (partition by task order by round) before
+      from (select round, instance, explode(active) task from {story} where event = 'assigned'))
+    where before <> instance"""
+"""Tasks that came to who had not been the last to run them."""
+
 TABLES: Final = {
     "rebalances": """
-        with owned as (
-          select round, instance, explode(active) task from {story} where event = 'assigned'
-        ), moved as (
-          select round, count(*) moved from (
-            select *, lag(instance) over (partition by task order by round) before from owned)
-          where before <> instance group by round
+        with moved as (
+          select round, count(*) moved from {given} group by round
         ), seen as (
           select leads_to round,
             min(t) filter (where event = 'rebalance_started') started,
@@ -89,18 +96,12 @@ TABLES: Final = {
           from {story} where event in ('rebalance_started', 'assigned') and leads_to is not null
           group by leads_to
         )
-        select round.generation, timestamp_micros(bigint(round(started * 1e6))) started, reason,
-          members, round(greatest(1e3 * (ended - started), 0), 1) ms,
-          coalesce(moved, 0) moved, learners, imbalance, coalesce(ended < started, false) clamped
+        select round.generation, timestamp_seconds(started) started, reason, members,
+          round(greatest(1e3 * (ended - started), 0), 1) ms, coalesce(moved, 0) moved, learners,
+          imbalance, coalesce(ended < started, false) clamped
         from seen left join moved using (round) order by round""",
     "moves": """
-        with given as (
-          select * from (
-            select *, lag(instance) over (partition by task order by round) before
-            from (select round, instance, explode(active) task from {story}
-                  where event = 'assigned'))
-          where before <> instance
-        ), learned as (
+        with learned as (
           select task, instance, process, opening,
             min(t) filter (where event = 'task' and `from` = 'created') learning,
             min(t) filter (where event = 'learner_ready') ready,
@@ -112,17 +113,14 @@ TABLES: Final = {
             min(since) filter (where event = 'promoted') since
           from {story} where task is not null group by task, instance, process, opening
         )
-        select task, max_by(before, round) `from`, l.instance `to`,
-          timestamp_micros(bigint(round(learning * 1e6))) learning,
-          timestamp_micros(bigint(round(ready * 1e6))) ready,
-          timestamp_micros(bigint(round(promoted * 1e6))) promoted,
-          round(learn_ms, 1) learn_ms, handover_ms, lag
-        from learned l left join given g using (task)
-        where promoted is not null
-        group by all order by promoted, task""",
+        select l.task, max_by(before, round) `from`, l.instance `to`,
+          timestamp_seconds(learning) learning, timestamp_seconds(ready) ready,
+          timestamp_seconds(promoted) promoted, round(learn_ms, 1) learn_ms, handover_ms, lag
+        from learned l left join {given} g
+          on g.task = l.task and g.instance = l.instance and round <= since
+        where promoted is not null group by all order by promoted, task""",
     "gaps": """
-        select task, before.instance `from`, instance `to`,
-          timestamp_micros(bigint(round(stopped * 1e6))) stopped,
+        select task, before.instance `from`, instance `to`, timestamp_seconds(stopped) stopped,
           round(greatest(1e3 * (t - stopped), 0), 1) gap_ms, clean, t < stopped clamped
         from (
           select *, before.`from` = 'running' clean,
@@ -148,14 +146,14 @@ TABLES: Final = {
                      max(struct(mono, t, restored, `end`))) last
           from told group by task, instance, process, opening, run
         )
-        select task, role, instance, timestamp_micros(bigint(round(started * 1e6))) started,
-          timestamp_micros(bigint(round(last.t * 1e6))) ended, last.restored records,
-          last.`end` total, round(last.restored / nullif(last.mono - began, 0), 1) records_per_s
+        select task, role, instance, timestamp_seconds(started) started,
+          timestamp_seconds(last.t) ended, last.restored records, last.`end` total,
+          round(last.restored / nullif(last.mono - began, 0), 1) records_per_s
         from runs where last.`end` > 0 order by started, task""",
 }
-"""`reason`: not that of those who merely followed. `moved`: tasks that came to who had not been the
-last to run them. `clean`: the owner said when it stopped. A restore ends where it first reaches
-`total`, whatever the task follows afterwards; those of nothing are left out."""
+"""`reason`: not that of those who merely followed. `clean`: the owner said when it stopped. A
+restore ends where it first reaches `total`, whatever the task follows afterwards; those of nothing
+are left out."""
 
 
 class EventTables(NamedTuple):
@@ -172,18 +170,18 @@ def events(spark: "SparkSession", paths: Iterable[str]) -> EventTables:
     """Of event logs by their paths, as `files_of` gives them. Raises UsageError for what is none,
     and for those of several apps.
     """
-    schema = FIELDS.replace("'", "")
-    lines = (
-        spark.read.text(list(paths))
-        .selectExpr("_metadata.file_path path", "value", f"from_json(value, '{schema}') said")
-        .where("trim(value) <> ''")
-        .localCheckpoint()  # not a cache, which would hand out what was in the files before
-    )
+    # Checkpoints, not a cache, which would hand out what was in the files before.
+    said = f"from_json(value, '{FIELDS}') said"
+    text = spark.read.text(list(paths)).selectExpr("_metadata.file_path path", "value", said)
+    lines = spark.sql(LINES, text=text).localCheckpoint()
     found = [row.asDict() for row in spark.sql(FILES, lines=lines).collect()]
     check(found)
     story = spark.sql(STORY, lines=lines).localCheckpoint()
+    given = spark.sql(GIVEN, story=story).localCheckpoint()
+    frames: dict[str, Any] = {"story": story, "given": given, "follows": FOLLOWS}
     tables = {
-        name: spark.sql(query, story=story, follows=FOLLOWS) for name, query in TABLES.items()
+        name: spark.sql(query, **{n: f for n, f in frames.items() if f"{{{n}}}" in query})
+        for name, query in TABLES.items()
     }
     return EventTables(tables, sum(f["lines"] for f in found), sum(f["torn"] for f in found))
 

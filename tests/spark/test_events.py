@@ -185,6 +185,20 @@ def test_a_night_becomes_its_tables_its_files_and_their_summary(
     assert read.torn == 1
 
 
+def test_each_move_says_from_whom(spark: "SparkSession", tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    group.start(0, "a", "b")
+    group.round(1, 1, "first", a=["0_0"], b=[])
+    for number, (old, new) in enumerate((("a", "b"), ("b", "a"), ("a", "b")), 2):
+        at = 10 * number
+        group.moved(at, new, "0_0", "learner", "created", "opening", "tailing")
+        group.round(at + 1, number, "learner ready", **{old: [], new: ["0_0"]})
+        group.say(at + 2, new, "promoted", task="0_0", lag=0, handover_ms=1.0)
+    group.end("a", "b")
+    moves = events(spark, files_of([str(tmp_path)])).tables["moves"].toArrow().to_pylist()
+    assert [(row["from"], row["to"]) for row in moves] == [("a", "b"), ("b", "a"), ("a", "b")]
+
+
 def test_what_is_no_event_log_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
     log = tmp_path / "notes.jsonl"
     good = json.dumps({"t": START, "mono": 1.0, "instance": "a", "event": "left"})

@@ -72,13 +72,19 @@ def gap_lengths(file: Path, told: Sequence[float], silent: Sequence[float]) -> N
 
     Raises nothing where there are none: an empty picture says so too.
     """
+    from matplotlib.ticker import MaxNLocator
+
+    series = ("handed over", "tab:blue", told), ("owner fell silent", "tab:red", silent)
+    there = [
+        (name, color, [max(ms, LEAST_MS) for ms in each]) for name, color, each in series if each
+    ]
     with drawing(file, "Gaps: how long a task that moved, or paused, stood still") as axes:
-        shown = [[max(ms, LEAST_MS) for ms in each] for each in (told, silent)]
-        longest = max((*shown[0], *shown[1], 10 * LEAST_MS))
-        axes.hist(
-            shown, bins=[LEAST_MS * (longest / LEAST_MS) ** (n / BINS) for n in range(BINS + 1)],
-            stacked=True,
-            label=["handed over", "owner fell silent"], color=["tab:blue", "tab:red"],
-        )  # fmt: skip
         axes.set(xlabel="ms", ylabel="gaps", xscale="log")
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        if there:
+            names, colors, shown = zip(*there, strict=True)
+            least = min(map(min, shown))
+            ratio = max(max(map(max, shown)) / least, 10)
+            bins = [least * ratio ** (n / BINS) for n in range(BINS + 1)]
+            axes.hist(shown, bins=bins, stacked=True, label=names, color=colors)
+            axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
