@@ -263,7 +263,9 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
         "metavar": "ISO", "type": moment, "help": "leave out what was recorded from there on",
     },
     "--replace": {"action": "store_true", "help": "also where snapshots are already"},
-    "--force": {"action": "store_true", "help": "also if a query has died there just now"},
+    "--force": {
+        "action": "store_true", "help": "also if a query has died there, or history overlaps",
+    },
     "--available-now": {"action": "store_true", "help": "end when all is read that is there now"},
     "--every": option("TIME", "between two batches (1s)", positive(seconds)) | {"default": 1.0},
     "--max-records": option("N", "in a batch, at most", whole(1)),
@@ -527,6 +529,15 @@ def handover(options: argparse.Namespace, say: Say, _: Any) -> SparkResult:
     return handover(options.app, options.state, force=options.force)._asdict()
 
 
+def handover_told(result: SparkResult) -> str:
+    at = {t: ", ".join(map(str, each.values())) for t, each in sorted(result["positions"].items())}
+    lines = [f"published: {size} rows of {store}" for store, size in result["published"].items()]
+    lines += [
+        f"committed: {result['group']} goes on in {topic} at {ns}" for topic, ns in at.items()
+    ]
+    return "\n".join([*lines, result["worker"]])
+
+
 COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "bootstrap": SparkCommand(
         "Make the state of an app out of history: of files, or all that a topic holds.",
@@ -574,7 +585,7 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
     ),
     "handover": SparkCommand(
         "Hand the newest snapshot over to workers: changelogs, offsets, and what to start.",
-        "app --state", "--force", handover, lambda result: result["worker"],
+        "app --state", "--force", handover, handover_told,
     ),
     "run": SparkCommand(
         "Run an app as a query; what its bodies keep between records is lost after each batch.",

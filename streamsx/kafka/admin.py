@@ -203,6 +203,24 @@ async def bounds_now(
 
 
 @_persistent
+async def begin_times(
+    cluster: Cluster, tps: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The timestamp, in ms, of the first record of each; -1 where there is none. Follows the
+    topics. Raises TopicGone, or another WorldError.
+    """
+    times: dict[TopicPartition, int] = {}
+
+    async def ask(node: int, some: list[TopicPartition]) -> None:
+        connection = await cluster.open(node, OFFSETS_LANE)
+        await _list_offsets(connection, some, 0, times, cluster.timeout_s, what="timestamp")
+
+    await cluster.follow({tp.topic for tp in tps})
+    await _at_leaders(cluster, tps, ask)
+    return times
+
+
+@_persistent
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
@@ -344,10 +362,11 @@ async def _list_offsets(
     found: dict[TopicPartition, int],
     timeout_s: float,
     isolation: int = READ_UNCOMMITTED,
+    what: str = "offset",
 ) -> None:
     topics = by_topic((tp, {"partition_index": tp.partition, "timestamp": timestamp}) for tp in tps)
     body = {"replica_id": NO_REPLICA, "isolation_level": isolation, "topics": topics}
-    _note(await connection.ask(Api.LIST_OFFSETS, body, timeout_s), "offset", found)
+    _note(await connection.ask(Api.LIST_OFFSETS, body, timeout_s), what, found)
 
 
 def _note(told: Any, what: str, found: dict[TopicPartition, int]) -> None:

@@ -5,8 +5,9 @@
 A history is PATH of files (.parquet, .orc, .jsonl), `kafka` or `none`; every topic that the app
 reads from outside has one. Files have columns `key`, `value` and `timestamp`, and what there is of
 `topic`, `partition`, `offset` and `headers`. Without offsets, rows come in order of (timestamp,
-file, row), and the topic itself is read from its start afterwards. Not here: what is sent meanwhile
-(nobody waits for it), commits of offsets.
+file, row), and the topic itself is read from its start afterwards: it holds what came behind them,
+and `run` and `handover` refuse one that begins before its history ends. Not here: what is sent
+meanwhile (nobody waits for it), commits of offsets.
 """
 
 import json

@@ -6,7 +6,7 @@ the newest snapshot, changelogs that go on from it, and the group's offsets with
 Not here: the way back (`run --from group`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, count, islice
 from typing import Final, NamedTuple
 
@@ -27,10 +27,16 @@ from streamsx.spark.at_work import AtWork
 from streamsx.spark.checkout import checkout, scratch_folder
 from streamsx.spark.compact import COMPACT
 from streamsx.spark.plan import LOG, Stage, stages
-from streamsx.spark.publish import options_of, require_transactions, transaction_name, written
+from streamsx.spark.publish import (
+    changelog_ids,
+    options_of,
+    require_transactions,
+    transaction_name,
+    written,
+)
 from streamsx.spark.reading import Stretch, rows
 from streamsx.spark.rows import PIECE_ROWS, batch_of
-from streamsx.spark.runner import counts_found, create_topics
+from streamsx.spark.runner import counts_found, create_topics, refuse_overlap
 from streamsx.spark.source import Asked
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.layout import StoreNode, changelog_key
@@ -39,6 +45,7 @@ from streamsx.state.snapshot import (
     Part,
     Position,
     Wanted,
+    expect,
     manifest_after,
     newest,
     part_for,
@@ -47,6 +54,14 @@ from streamsx.state.snapshot import commit as commit_manifest
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 
 BY: Final = "handover"
+RUN: Final = (
+    "a batch was published and not committed",
+    "spark run --available-now, once more",
+)
+WORKERS: Final = (
+    "workers have gone on since",
+    "spark run --from group, in a new place: this snapshot is old",
+)
 
 
 class HandedOver(NamedTuple):
@@ -60,7 +75,7 @@ class HandedOver(NamedTuple):
 
 def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = None) -> HandedOver:
     """To workers of the app MODULE[:ATTR], which may start then. `force`: whatever the query says
-    that has left a mark there.
+    that has left a mark there, and where a history overlaps its topic.
 
     Raises UsageError, GroupNotEmpty, SnapshotAhead, IncompatibleStore, NotFound, WorldError, before
     anything is written; StateConflict.
@@ -68,8 +83,10 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
     files, asked = open_files(uri), Asked(options_of(name))
     if (manifest := newest(files)) is None:
         raise NotFound(f"no snapshot: {files.uri}: nothing can be handed over: spark run, first")
-    require_transactions(name)
+    require_transactions(name, "workers go on from changelogs: use Apache Kafka")
     with AtWork(name, files, writes=True, force=force):
+        if not force:
+            refuse_overlap(name, manifest, files.uri)
         return _handed(name, files, asked, manifest, scratch)
 
 
@@ -79,14 +96,17 @@ def _handed(
     app = app_named(name)
     found = counts_found(name)
     made = stages(app.topology(), found, app.conf.topic_partitions)
-    unpublished = refuse_ahead(asked, files, manifest, made, found)
+    refuse_counts(manifest, made, found, files.uri)
+    unpublished = refuse_ahead(name, files, manifest, made, found)
     create_topics(name, found)
+    ids = changelog_ids(name)
     published, stores = dict[str, int](), dict(manifest.stores)
     for node, partition, part in unpublished:
         end, size = whole(asked, app, (files, scratch), node, partition, part)
         store = stores[node.name]
         parts = {**store.partitions, partition: Part(part.chain, end)}
-        stores[node.name] = store._replace(partitions=parts)
+        made_from = ids.get(node.changelog)
+        stores[node.name] = store._replace(partitions=parts, changelog_id=made_from)
         published[node.name] = published.get(node.name, 0) + size
     if unpublished:
         before = manifest
@@ -106,8 +126,21 @@ def _handed(
 # -- what is refused
 
 
+def refuse_counts(
+    manifest: Manifest, made: Sequence[Stage], found: Mapping[str, int], uri: str
+) -> None:
+    """What comes from outside must be there. Raises IncompatibleStore."""
+    external = {topic for stage in made for topic in stage.external}
+    there = {t: found.get(t, 0 if t in external else n) for t, n in made[0].counts.items()}
+    wrong = {t: n for t, n in manifest.partitions.items() if there.get(t, n) != n}
+    expect(
+        "topics with other partitions", f"{uri}: snapshot {manifest.number}", wrong,
+        {topic: there[topic] for topic in wrong}, "create each with as many as are expected",
+    )  # fmt: skip
+
+
 def refuse_ahead(
-    asked: Asked,
+    name: str,
     files: SnapshotFiles,
     manifest: Manifest,
     made: Sequence[Stage],
@@ -118,14 +151,15 @@ def refuse_ahead(
 
     Raises IncompatibleStore, and SnapshotAhead where something follows in a changelog.
     """
-    left = []
+    left, asked, ids = [], Asked(options_of(name)), changelog_ids(name)
+    external = [topic for stage in made for topic in stage.external]
     for stage in made:
         topics = {topic: stage.counts[topic] for topic in stage.subtopology.topics}
         for node, n in ((node, n) for node in stage.subtopology.stores for n in range(stage.tasks)):
             tp, layout = TopicPartition(node.changelog, n), node.layout(stage.tasks)
             start, end = settled(asked, manifest.app, tp) if tp.topic in found else (0, 0)
             held = manifest.stores.get(node.name)
-            made_from = (held and held.changelog_id) or ""
+            made_from = ids.get(tp.topic) or (held and held.changelog_id) or ""
             wanted = Wanted(manifest.app, node.name, n, layout, topics, start, end, made_from)
             try:
                 _, at = part_for(manifest, wanted, files.uri)
@@ -134,11 +168,23 @@ def refuse_ahead(
                 continue
             after = rows(asked.brokers, n, [Stretch(tp.topic, at, end)])
             if size := sum(batch.num_rows for batch in after):
-                raise SnapshotAhead(
-                    f"a batch was published and not committed: {tp}: {size} records from {at} on: "
-                    "spark run --available-now, once more"
-                )
+                who = asked.ask(lambda cluster: who_went_on(cluster, manifest, external))
+                raise SnapshotAhead(f"{who[0]}: {tp}: {size} records from {at} on: {who[1]}")
     return left
+
+
+async def who_went_on(
+    cluster: Cluster, manifest: Manifest, read: Collection[str]
+) -> tuple[str, str]:
+    """Whose records follow in a changelog, and what to do: of a run, or of workers, who have
+    committed more of what is `read` than the snapshot has.
+    """
+    group = await admin.committed(cluster, manifest.app)
+    ahead = (
+        group.get(TopicPartition(topic, n), -1) > at.next
+        for topic in read for n, at in manifest.positions.get(topic, {}).items()
+    )  # fmt: skip
+    return WORKERS if any(ahead) else RUN
 
 
 def settled(asked: Asked, group: str, tp: TopicPartition) -> Range:
@@ -201,7 +247,9 @@ async def commit_positions(
     read = {topic for stage in made for topic in stage.external}
     at = {tp: ends[tp].high_watermark for tp in inner}
     read |= {topic for stage in made for topic in stage.inner if manifest.made_by == COMPACT}
-    at |= {TopicPartition(*tp): each.next for tp, each in places.items() if tp[0] in read}
+    known = {TopicPartition(*tp): each.next for tp, each in places.items() if tp[0] in read}
+    begins = await admin.bounds(cluster, known)
+    at |= {tp: next_ or begins[tp].start for tp, next_ in known.items()}
     times = {tp: places.get(tp, Position(0)).stream_time for tp in at}
     offsets = {tp: (at[tp], commit.metadata(times[tp])) for tp in at}
     await admin.commit_offsets(cluster, group, offsets)

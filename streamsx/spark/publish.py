@@ -23,6 +23,7 @@ from streamsx.loops import run
 from streamsx.model import TopicPartition
 from streamsx.spark.reading import Brokers
 from streamsx.spark.source import Asked
+from streamsx.spark.stored import hex_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,25 +35,33 @@ ENDS: Final = pa.schema({"topic": pa.string(), "partition": pa.int32(), "next": 
 ENDS_DDL: Final = "topic string, partition int, next long"
 
 
-def require_transactions(name: str) -> None:
+def require_transactions(name: str, remedy: str) -> None:
     """Whether the brokers of the app MODULE[:ATTR] can publish: to be asked before anything is
-    written. Raises UsageError where they cannot, WorldError.
+    written. Raises UsageError where they cannot, with the `remedy`, WorldError.
     """
     conf = app_named(name).conf
     try:
         Asked(options_of(name)).ask(lambda c: admin.find_transactions(c, f"{conf.id}-spark"))
-    except WorldError:
+    except (WorldError, UsageError):
         raise
-    except StreamsxError as error:
+    except StreamsxError as error:  # it knows none, or not even the question
         raise UsageError(
-            f"changelogs cannot be written: {','.join(conf.bootstrap)}: expected a broker with "
-            f"transactions, found {error}: use one; run and bootstrap go with --no-publish"
-        ) from None
+            f"changelogs cannot be written: {','.join(conf.bootstrap)}: brokers without "
+            f"transactions: {remedy}"
+        ) from error
 
 
 def options_of(name: str) -> dict[str, str]:
     """Of our source, so that executors ask the brokers that the driver asks."""
     return {"app": name, "kafka.bootstrap.servers": ",".join(app_named(name).conf.bootstrap)}
+
+
+def changelog_ids(name: str) -> Mapping[str, str | None]:
+    """Of those that are there, as hex; None from brokers that know none."""
+    stores = (node for plan in app_named(name).topology().subtopologies for node in plan.stores)
+    logs = [node.changelog for node in stores]
+    found = Asked(options_of(name)).ask(lambda cluster: admin.topic_ids(cluster, logs))
+    return {topic: hex_id(each) for topic, each in found.items() if each is not None}
 
 
 def publish(log: "DataFrame", name: str) -> Mapping[str, Mapping[int, int]]:

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -34,7 +35,7 @@ from streamsx.spark.at_work import AtWork
 from streamsx.spark.compact import COMPACT, compact
 from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
-from streamsx.spark.publish import options_of, publish, require_transactions
+from streamsx.spark.publish import changelog_ids, options_of, publish, require_transactions
 from streamsx.spark.rows import DDL
 from streamsx.spark.session import accept, is_local, probe, told
 from streamsx.spark.source import EARLIEST, LATEST, Asked
@@ -150,9 +151,10 @@ class Pipeline:
             leaves = (col("kind") == OUT) | (col("kind") == INNER) & col("topic").isin([*shared])
             self.sink(sent.where(leaves).select(*SENT))
             log = sent.where(col("kind") == LOG)
+            ids = changelog_ids(self.name) if self.publish else {}  # before it writes to them
             published = publish(log, self.name) if self.publish else {}
             about = self.app.conf.id, self.run, by
-            manifest = following(work, before, self.stages, reports, about, published)
+            manifest = following(work, before, self.stages, reports, about, published, ids)
             faults.point("before_manifest")
             snapshot.commit(self.files, manifest, before=before)
             faults.point("after_manifest")
@@ -203,9 +205,11 @@ def following(
     reports: Iterable[TaskReport],
     about: tuple[str, str, str],
     published: Mapping[str, Mapping[int, int]],
+    ids: Mapping[str, str | None],
 ) -> Manifest:
     """The manifest after `before`, which is `work.base`, or is replaced. `about`: the app's id, the
-    run, who makes it; `published`: the ends of what was written, by changelog and partition.
+    run, who makes it; `published`: the ends of what was written, by changelog and partition;
+    `ids`: of changelogs. What one held that was made anew since is in none.
     """
     app, run, by = about
     base = work.base
@@ -215,7 +219,12 @@ def following(
         for node in stage.subtopology.stores:
             held = base.stores.get(node.name) if base else None
             parts = {n: Part() for n in range(stage.tasks)} | dict(held.partitions if held else {})
-            stores[node.name] = StoreSnapshot(node.layout(work.counts[node.changelog]), parts)
+            before_id = held.changelog_id if held else None
+            made_from = ids.get(node.changelog) or before_id
+            if before_id not in (None, made_from):
+                parts = {n: Part(part.chain) for n, part in parts.items()}
+            layout = node.layout(work.counts[node.changelog])
+            stores[node.name] = StoreSnapshot(layout, parts, made_from)
     for report in reports:
         for topic, position in report.positions.items():
             # Numbers of our own are none of Kafka's: what goes on from here begins at its start.
@@ -261,7 +270,7 @@ def pipeline(
     made = stages(app.topology(), found, app.conf.topic_partitions)
     uri = uri if "://" in uri or uri.startswith("file:") else os.path.abspath(uri)
     if publishes:
-        require_transactions(name)
+        require_transactions(name, "use Apache Kafka, or give --no-publish")
     return Pipeline(spark, name, app, uri, made, sink, publishes, **more)
 
 
@@ -360,8 +369,8 @@ def run(
     keep: int = 10, heard: Callable[[Committed], object] = bool, **more: Any,
 ) -> LiveQuery:  # fmt: skip
     """Begins a query, which goes on from the newest snapshot there, or without one from `start`:
-    EARLIEST, LATEST or GROUP. `force`: whatever another query says that has left a mark there;
-    `more`: of Pipeline.
+    EARLIEST, LATEST or GROUP. `force`: whatever another query says that has left a mark there,
+    and where a history overlaps its topic; `more`: of Pipeline.
 
     Raises NotOnSpark, IncompatibleStore, NotFound for a topic that it reads, GroupNotEmpty, and
     others, before anything is written.
@@ -384,7 +393,7 @@ def run(
     with ExitStack() as stack:
         held = AtWork(name, line.files, writes=writes, force=force, say=line.say)
         stack.enter_context(held)
-        base = going_on(line)
+        base = going_on(line, force=force)
         begin(line)
         if writes:
             create_topics(name, found)
@@ -403,7 +412,7 @@ def run(
     return live
 
 
-def going_on(line: Pipeline) -> Manifest | None:
+def going_on(line: Pipeline, *, force: bool) -> Manifest | None:
     """The newest one. Raises UsageError, IncompatibleStore for one that it cannot go on from."""
     base, uri = snapshot.newest(line.files), line.files.uri
     if base:
@@ -417,7 +426,35 @@ def going_on(line: Pipeline) -> Manifest | None:
                 f"{base.made_by}: all records would count twice: take one that run or bootstrap "
                 "has made"
             )
+        if not force:
+            refuse_overlap(line.name, base, uri)
     return base
+
+
+def refuse_overlap(name: str, base: Manifest, uri: str) -> None:
+    """A history without offsets is followed by all that its topic holds. Raises UsageError where
+    that begins before the history ends.
+    """
+    ends = {
+        TopicPartition(topic, n): at.high
+        for topic, each in base.positions.items() for n, at in each.items()
+        if not at.next and at.high >= 0
+    }  # fmt: skip
+    if not ends:
+        return
+    begins = Asked(options_of(name)).ask(lambda cluster: admin.begin_times(cluster, ends))
+    for tp, high in ends.items():
+        if 0 <= begins[tp] <= high:
+            raise errors.UsageError(
+                f"history and topic overlap: {tp}: history without offsets up to {moment(high)}, "
+                f"in {uri}, records from {moment(begins[tp])} on in the topic, which would count "
+                "twice: bootstrap with --until or from files with offsets; --force if they differ"
+            )
+
+
+def moment(ms: int) -> str:
+    """As --until has it."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def places_of(base: Manifest, topics: Iterable[str], counts: Mapping[str, int]) -> str:
@@ -442,7 +479,7 @@ def latest(line: Pipeline) -> Manifest:
     for tp, (_, high, *_) in found.items():
         positions.setdefault(tp.topic, {})[tp.partition] = Position(high)
     about = line.app.conf.id, line.run, "run"
-    made = following(line.work(0, None), None, line.stages, [], about, {})
+    made = following(line.work(0, None), None, line.stages, [], about, {}, {})
     made = replace(made, positions=positions)
     snapshot.commit(line.files, made, before=None)
     return made

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from streamsx.clock import SystemClock
-from streamsx.errors import GroupNotEmpty, NotFound, SnapshotAhead, UsageError
+from streamsx.errors import GroupNotEmpty, IncompatibleStore, NotFound, SnapshotAhead, UsageError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.batch import Builder
@@ -154,7 +154,39 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
     assert max(at.stream_time for at in left[inner].values()) == 229
 
     # What follows in a changelog is of workers, or of a batch that died.
-    with pytest.raises(SnapshotAhead, match="published and not committed: grouped-sums-changelog-"):
+    with pytest.raises(
+        SnapshotAhead, match=r"workers have gone on since: grouped-sums-changelog-.*from group"
+    ):
         handover(APP, uri, force=True)
     assert newest(batches.files) == manifest
+
+    client.delete(log_topic)
+    client.create(log_topic, 3)
+    with pytest.raises(IncompatibleStore, match=r"snapshot of another changelog: .*snapshot 1"):
+        handover(APP, uri, force=True)
+    client.delete("orders")
+    with pytest.raises(
+        IncompatibleStore, match=r"with other partitions: .*\{'orders': 2\}, found \{'orders': 0\}"
+    ):
+        handover(APP, uri, force=True)
+    client.close()
+
+
+def test_a_history_that_its_topic_has_too_is_not_counted_twice(
+    kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMSX_BOOTSTRAP", kafka.bootstrap)
+    batches = Batches("tests.unit.spark.apps:keeper", tmp_path / "b", edits=1)
+    batches.more = {"numbered": frozenset({"edits"})}
+    client = Client(kafka.bootstrap)
+    client.create("edits", 1)
+    batches.batch(batches.rows([fed("edits", 1, "a", "1", 5), fed("edits", 1, "b", "1", 7)]))
+    feed(client, [fed("edits", 1, "b", "1", 7)])
+    with pytest.raises(UsageError, match=r"overlap: edits-0: .*:00.007\+00:00, in .*twice: boots"):
+        handover(batches.name, batches.uri)
+    client.delete_records(TopicPartition("edits", 0), 1)
+    feed(client, [fed("edits", 1, "b", "1", 8)])
+    done = handover(batches.name, batches.uri, scratch=batches.scratch)
+    assert done.positions == {"edits": {0: 1}}
+    client.delete("edits")
     client.close()

@@ -16,6 +16,7 @@ from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.handover import handover
 from streamsx.spark.plan import stages
+from streamsx.spark.publish import changelog_ids
 from streamsx.spark.runner import Committed, run
 from streamsx.state.snapshot import newest
 from streamsx.state.snapshot_files import open_files
@@ -129,6 +130,10 @@ def test_what_workers_have_left_goes_on_on_spark_and_back(
     assert [done.manifest.number for done in shop.heard] == [1, 2]
     assert [done.records for done in shop.heard][1] == 40  # of both stages
     assert shop.logged() == shop.truth
+    held = newest(open_files(shop.uri))
+    assert held is not None
+    assert (found := changelog_ids(APP)[LOG])
+    assert held.stores["totals"].changelog_id == found
 
     done = handover(APP, shop.uri, scratch=str(shop.folder))
     assert done.published == {}

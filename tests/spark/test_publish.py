@@ -44,7 +44,7 @@ def test_a_batch_is_published_and_the_offsets_behind_it_are_known(
         await cluster.stop()
 
     asyncio.run(make())
-    require_transactions(APP)
+    require_transactions(APP, "")
 
     def sent(topic: str, partition: int, keys: int, *values: bytes) -> list[Any]:
         return [

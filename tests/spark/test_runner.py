@@ -279,7 +279,7 @@ def test_a_snapshot_of_something_else_is_refused(
 
 
 def test_what_is_not_there_is_refused_before_anything_is_written(feed: Feed) -> None:
-    with pytest.raises(UsageError, match=r"a broker with transactions, found .*--no-publish"):
+    with pytest.raises(UsageError, match=r"brokers without transactions: .*--no-publish"):
         feed.run(publishes=True)
     feed.client.delete("words")
     with pytest.raises(NotFound, match="no such topic: words: frail reads it"):

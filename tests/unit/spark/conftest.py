@@ -63,6 +63,7 @@ class Batches:
         """Fields of the next batch's work."""
         self.published: dict[str, dict[int, int]] = {}
         """Ends in changelogs, which the next batch says."""
+        self.ids: dict[str, str | None] = {}
         self.chunk = 10_000
         self.offsets: defaultdict[tuple[str, int], int] = defaultdict(int)
 
@@ -124,7 +125,7 @@ class Batches:
 
     def following(self, work: Work, reports: Sequence[TaskReport]) -> Manifest:
         about = self.app.conf.id, "run", "run"
-        return following(work, work.base, self.stages, reports, about, self.published)
+        return following(work, work.base, self.stages, reports, about, self.published, self.ids)
 
     def stored(self) -> Stored:
         return stored(self.files, self.scratch)

@@ -46,7 +46,5 @@ def test_a_long_log_is_taken_piece_by_piece() -> None:
 def test_a_broker_without_transactions_is_refused_and_told() -> None:
     with Broker() as broker:
         app_named("streamsx.examples.wordcount").override(bootstrap=broker.bootstrap)
-        with pytest.raises(
-            UsageError, match=r"only groups have .*; run and bootstrap go with --no-publish$"
-        ):
-            require_transactions("streamsx.examples.wordcount")
+        with pytest.raises(UsageError, match=r"brokers without transactions: use another$"):
+            require_transactions("streamsx.examples.wordcount", "use another")

@@ -82,6 +82,24 @@ def test_a_sink_that_nobody_knows_is_refused() -> None:
         sink_of("kafak", {})
 
 
+def test_what_a_changelog_held_that_was_made_anew_is_in_none(batches: Make) -> None:
+    made = batches("tests.unit.spark.apps:keeper", edits=2)
+    log = made.stages[0].subtopology.stores[0].changelog
+
+    def batch(partition: int, changelog_id: str | None) -> tuple[str | None, list[int | None]]:
+        made.ids = {log: changelog_id}
+        made.published = {log: {partition: 7}}
+        key = {0: "b", 1: "a"}[partition]
+        rows = made.rows([fed("edits", 2, key, "1")._replace(partition=partition)])
+        kept = made.batch(rows).stores["kept"]
+        return kept.changelog_id, [kept.partitions[n].changelog_next for n in range(2)]
+
+    assert batch(0, "one") == ("one", [7, None])
+    assert batch(1, "one") == ("one", [7, 7])
+    assert batch(0, None) == ("one", [7, 7])  # nobody said
+    assert batch(1, "two") == ("two", [None, None])
+
+
 def test_a_tombstone_for_what_was_never_kept_moves_the_changelog_on(batches: Make) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=1)
     log = made.stages[0].subtopology.stores[0].changelog
