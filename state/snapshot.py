@@ -332,17 +332,15 @@ def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
     Another topology alone is no reason: adding a filter must not cost a restore. Raises
     IncompatibleStore, SnapshotNotPublished.
     """
+    refuse_other(manifest, uri, wanted.app, {}, wanted.partitions)
     where = f"{uri}: snapshot {manifest.number}"
     store = manifest.stores.get(wanted.store) or StoreSnapshot("none", {})
     part = store.partitions.get(wanted.partition, Part())
     name, made_from = f"{wanted.store}-{wanted.partition}", store.changelog_id
     names = [f"{each}-{n}" for each, of in manifest.stores.items() for n in of.partitions]
-    counts = {topic: manifest.partitions.get(topic, n) for topic, n in wanted.partitions.items()}
     next_, within = part.changelog_next, f"{name} at {wanted.start} to {wanted.end}"
     fits = next_ is None or wanted.start <= next_ <= wanted.end
     for what, expected, found in (
-        ("app", wanted.app, manifest.app),
-        ("partition counts", dict(wanted.partitions), counts),
         ("store", name, name if name in names else names),
         ("layout", wanted.layout, store.layout),
         ("changelog", wanted.changelog_id, made_from or wanted.changelog_id),

@@ -46,10 +46,8 @@ class RangeReader:
     ) -> None:
         self._ends = {tp: each.end for tp, each in ranges.items() if each.start < each.end}
         self._cluster, self._ranges, self._arrived = cluster, ranges, asyncio.Event()
-        limits = limits or FetchLimits()
-        self._fetcher = Fetcher(
-            cluster, clock, "ranges", limits, self._arrived.set, _gone, _unreadable
-        )
+        about = "ranges", limits or FetchLimits(), self._arrived.set, _gone, _unreadable
+        self._fetcher = Fetcher(cluster, clock, *about)
         self._running: asyncio.Task[None]
 
     async def start(self) -> None:

@@ -374,7 +374,7 @@ HERE = "file:root: snapshot 41: expected"
         (WANTED._replace(layout="{}"), f"of another layout: {HERE} {{}}, found {{"),
         (
             WANTED._replace(partitions={"orders": 7}),
-            f"another partition counts: {HERE} {{'orders': 7}}, found {{'orders': 6}}",
+            f"another partition count: {HERE} {{'orders': 7}}, found {{'orders': 6}}",
         ),
         (WANTED._replace(partition=2), rf"{HERE} totals-2, found \['totals-0', 'totals-1'\]"),
         (WANTED._replace(start=51813, end=60000), f"{HERE} .*51813 to 60000, found 51812"),
