@@ -11,7 +11,6 @@ A process that is killed says nothing of its tasks: they stopped with the last w
 Not here: drawing (`tools.cli.plots`).
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -238,7 +237,7 @@ def files_of(words: Iterable[str]) -> list[str]:
 def save(
     read: EventTables, out: Path, say: Callable[[str], None]
 ) -> tuple[dict[str, "pyarrow.Table"], list[str]]:
-    """One parquet file per table, each whole or as it was. The tables, and the files' names."""
+    """One parquet file per table. The tables, and the files' names."""
     from pyarrow import parquet
 
     tables: dict[str, pyarrow.Table] = {}
@@ -246,10 +245,8 @@ def save(
     for name, table in read.tables.items():
         say(f"{name}: {read.lines} events")
         tables[name] = table.toArrow()
-        file = out / f"{name}.parquet"
-        parquet.write_table(tables[name], file.with_suffix(".tmp"))
-        os.replace(file.with_suffix(".tmp"), file)
-        names.append(str(file))
+        names.append(str(out / f"{name}.parquet"))
+        parquet.write_table(tables[name], names[-1])
     return tables, names
 
 

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import streamsx
 from streamsx import errors
@@ -162,30 +162,26 @@ def probe(spark: "SparkSession", app: str, uri: str) -> None:
     name, driver, seen = f"probe-{uuid.uuid4().hex}", streamsx.__version__, masked(uri)
 
     # Within, so that it travels as it is: an executor without streamsx could not find it.
-    def look(_: Iterator[Any]) -> Iterator[Any]:
+    def look(_: Iterable[int]) -> Iterator[str]:
         import platform
 
-        import pyarrow
-
-        wrong = ""
+        where = f"spark: executor {platform.node()}"
         try:
             import streamsx
             from streamsx.app.lookup import app_named
             from streamsx.state.snapshot_files import open_files
 
             if streamsx.__version__ != driver:
-                wrong = f": streamsx {streamsx.__version__}, driver {driver}: install the same"
+                yield f"{where}: streamsx {streamsx.__version__}, driver {driver}: install the same"
             app_named(app)
         except Exception as error:  # whatever is wrong there is what is asked for
-            wrong = f" cannot import {app}: {error}"
-        else:
-            try:
-                open_files(uri).read(name)
-            except Exception as error:
-                what = f"{type(error).__name__}: use s3://, hdfs:// or a shared mount"
-                wrong = wrong or f" cannot see {seen}: {what}"
-        said = [f"spark: executor {platform.node()}{wrong}"] if wrong else []
-        yield pyarrow.RecordBatch.from_pydict({"said": pyarrow.array(said, pyarrow.string())})
+            yield f"{where} cannot import {app}: {error}"
+            return
+        try:
+            open_files(uri).read(name)
+        except Exception as error:
+            what = f"{type(error).__name__}: use s3://, hdfs:// or a shared mount"
+            yield f"{where} cannot see {seen}: {what}"
 
     files = open_files(uri)
     files.create(name, b"seen")
@@ -193,8 +189,8 @@ def probe(spark: "SparkSession", app: str, uri: str) -> None:
         slots = spark.sparkContext.defaultParallelism
         # All at once, one in each slot, so that none is passed over.
         alone = spark.conf.get("spark.dynamicAllocation.enabled", "false") == "false"
-        asked = spark.range(0, slots, 1, slots).mapInArrow(look, "said string", barrier=alone)
-        answers = sorted({row.said for row in asked.collect()})
+        asked = spark.sparkContext.parallelize(range(slots), slots)
+        answers = sorted({*(asked.barrier() if alone else asked).mapPartitions(look).collect()})
     finally:
         files.delete(name)
     if answers:

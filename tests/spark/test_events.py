@@ -145,7 +145,6 @@ def rows(tables: dict[str, Any], name: str) -> list[tuple[object, ...]]:
 def test_a_night_becomes_its_tables_its_files_and_their_summary(
     read: EventTables, tmp_path: Path
 ) -> None:
-    (tmp_path / "gaps.parquet").write_text("of last night")
     tables, files = save(read, tmp_path, lambda _: None)
 
     names = ["rebalances", "moves", "gaps", "restores"]
