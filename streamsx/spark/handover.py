@@ -80,20 +80,18 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
     Raises UsageError, GroupNotEmpty, SnapshotAhead, IncompatibleStore, NotFound, WorldError, before
     anything is written; StateConflict.
     """
-    files, asked = open_files(uri), Asked(options_of(name))
-    if (manifest := newest(files)) is None:
-        raise NotFound(f"no snapshot: {files.uri}: nothing can be handed over: spark run, first")
     require_transactions(name, "workers go on from changelogs: use Apache Kafka")
+    files = open_files(uri)
     with AtWork(name, files, writes=True, force=force):
+        if (manifest := newest(files)) is None:
+            raise NotFound(f"no snapshot: {files.uri}: nothing to hand over: spark run, first")
         if not force:
             refuse_overlap(name, manifest, files.uri)
-        return _handed(name, files, asked, manifest, scratch)
+        return _handed(name, files, manifest, scratch)
 
 
-def _handed(
-    name: str, files: SnapshotFiles, asked: Asked, manifest: Manifest, scratch: str | None
-) -> HandedOver:
-    app = app_named(name)
+def _handed(name: str, files: SnapshotFiles, manifest: Manifest, scratch: str | None) -> HandedOver:
+    app, asked = app_named(name), Asked(options_of(name))
     found = counts_found(name)
     made = stages(app.topology(), found, app.conf.topic_partitions)
     refuse_counts(manifest, made, found, files.uri)

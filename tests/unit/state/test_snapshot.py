@@ -214,6 +214,20 @@ def test_of_two_writers_at_once_one_commits(
         commit(files, replace(MANIFEST, number=42, run="second"), before=MANIFEST)
 
 
+def test_a_commit_whose_answer_was_lost_is_none_of_another(
+    files: SnapshotFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = files.create
+
+    def asked_twice(name: str, data: bytes) -> None:
+        create(name, data)
+        create(name, data)
+
+    monkeypatch.setattr(files, "create", asked_twice)
+    commit(files, MANIFEST, before=None)
+    assert newest(files) == MANIFEST
+
+
 def test_garbage_is_what_no_kept_manifest_names_and_nobody_is_about_to(
     files: SnapshotFiles, tmp_path: Path
 ) -> None:
