@@ -7,7 +7,7 @@ Not here: how a store is read (`stored`), when old snapshots are removed.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,27 +19,9 @@ import pyarrow as pa
 
 from streamsx.errors import IncompatibleStore
 from streamsx.spark.checkout import scratch_folder
-from streamsx.spark.stored import (
-    AskedStores,
-    InChangelog,
-    StoredPart,
-    asked_stores,
-    in_changelogs,
-    of_each,
-)
-from streamsx.state.snapshot import (
-    Manifest,
-    Part,
-    Position,
-    SstFile,
-    SstWriter,
-    StoreSnapshot,
-    commit,
-    expect,
-    manifest_after,
-    newest,
-    sst_name,
-)
+from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_changelogs, of_each
+from streamsx.state import snapshot
+from streamsx.state.snapshot import Manifest, Part, Position, SstFile, SstWriter, StoreSnapshot
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 
 if TYPE_CHECKING:
@@ -66,7 +48,7 @@ def compact(
     StateConflict.
     """
     asked, files = asked_stores(app, stores), open_files(uri)
-    last, positions = newest(files), positions or {}
+    last, positions = snapshot.newest(files), positions or {}
     if last is not None:
         refuse_less(last, asked, positions, files.uri)
     counts, parts = in_changelogs(asked, brokers)
@@ -80,7 +62,7 @@ def refuse_less(last: Manifest, asked: AskedStores, positions: Positions, uri: s
     twice, or miss a store. Raises IncompatibleStore, for another app's too.
     """
     remedy = "write to another --out"
-    expect("snapshots of another app", uri, asked.app.conf.id, last.app, remedy)
+    snapshot.expect("snapshots of another app", uri, asked.app.conf.id, last.app, remedy)
     held = [(topic, n) for topic, each in last.positions.items() for n in each]
     less = [f"store {name}" for name in sorted(last.stores.keys() - asked.nodes.keys())]
     less += sorted(f"the position of {t}-{n}" for t, n in held if n not in positions.get(t, {}))
@@ -104,55 +86,48 @@ def committed(
         for n, file in made.items():
             chain = held[part.store][n].chain
             held[part.store][n] = Part((*chain, file._replace(full=not chain)))
-        if isinstance(part, InChangelog):
-            whole = held[part.store][part.partition]
-            held[part.store][part.partition] = whole._replace(changelog_next=part.log.end)
+        if part.log is not None:
+            chain = held[part.store][part.partition].chain
+            held[part.store][part.partition] = Part(chain, part.log.end)
             ids[part.store] = part.changelog_id
     stores = {
         name: StoreSnapshot(node.layout(counts[name]), held[name], ids.get(name))
         for name, (node, _) in asked.nodes.items()
     }
-    manifest = manifest_after(
+    manifest = snapshot.manifest_after(
         before, asked.app.conf.id, asked.app.topology().signatures, made_by,
         partitions=partitions, positions=positions, stores=stores,
     )  # fmt: skip
-    commit(files, manifest, before=before)
+    snapshot.commit(files, manifest, before=before)
     return manifest
 
 
+def own(part: StoredPart, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
+    return np.full(batch.num_rows, part.partition, np.int32)
+
+
 def write(
-    uri: str, number: int, scratch: str | None, part: StoredPart, places: Places | None = None
+    uri: str, number: int, scratch: str | None, part: StoredPart, places: Places = own
 ) -> dict[int, SstFile]:
-    """A full file for each partition that rows of this one belong to; by partition, without
-    `places` its own.
-    """
-    files = open_files(uri)
+    """A full file for each partition that rows of this one belong to; by partition."""
+    files, made = open_files(uri), {}
     with TemporaryDirectory(dir=scratch_folder(scratch)) as folder:
         writers: dict[int, SstWriter] = {}
-        for target, rows in _by_place(part, places):
-            if target not in writers:
-                writers[target] = SstWriter(Path(folder, str(target)))
-            put = writers[target].put
-            for key, value in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                put(key, value)
-        made = {}
+        for batch in part.rows():
+            found = places(part, batch)
+            for target in np.unique(found).tolist():
+                if target not in writers:
+                    writers[target] = SstWriter(Path(folder, str(target)))
+                rows = batch.filter(pa.array(found == target))
+                for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                    writers[target].put(*row)
         for target, writer in writers.items():
             finished = writer.finish()
             assert finished is not None, "a writer has rows"
-            name = sst_name(part.store, target, number)
+            name = snapshot.sst_name(part.store, target, number)
             files.publish(Path(folder, str(target)), name)
             made[target] = SstFile(name, *finished, full=True)
     return made
-
-
-def _by_place(part: StoredPart, places: Places | None) -> Iterator[tuple[int, pa.RecordBatch]]:
-    for batch in part.rows():
-        if places is None:
-            yield part.partition, batch
-            continue
-        found = places(part, batch)
-        for target in np.unique(found).tolist():
-            yield target, batch.filter(pa.array(found == target))
 
 
 def sizes(manifest: Manifest) -> dict[str, int]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +34,9 @@ from streamsx.spark.reading import check
 from streamsx.spark.session import told
 from streamsx.spark.source import EARLIEST, LATEST, Asked, there
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_snapshot, of_each
-from streamsx.state.layout import StoreNode, changelog_key
+from streamsx.state.layout import changelog_key
 from streamsx.state.snapshot import Manifest, newest_there, numbers
 from streamsx.state.snapshot_files import open_files
-from streamsx.topology.nodes import Source
 from streamsx.topology.partitions import partitioned
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ CHANCE_BITS: Final = 32
 """Keys of something else lie all where records with them would by a chance of 1 in 2^32 at most."""
 
 KeptBy = Mapping[str, tuple[str, int]]
-"""The topic by whose records' keys each store is kept, and how many partitions it will have."""
+"""The topic by whose records' keys each store is kept, and of how many partitions."""
 
 
 def rescale(
@@ -149,20 +148,18 @@ class Seen(NamedTuple):
 
 def judged(app: str, old: Mapping[str, int], part: StoredPart) -> Seen:
     """A table has keys of its own encoding, or quite others than the records have."""
-    node, plan = _stores(app).nodes[part.store]
     rows, astray = 0, dict[str, str]()
     for batch in part.rows():
         rows += batch.num_rows
-        keys = decoded(node, batch)
-        for source in plan.sources:
-            if source.topic in astray:
-                continue
+        for topic in set(_stores(app).nodes[part.store][1].topics) - astray.keys():
             try:
-                there = partitions_of(encoded(source, keys), old[part.store]) == part.partition
+                now = {part.store: (topic, old[part.store])}
+                there = placed(app, now, part, batch) == part.partition
             except (AttributeError, TypeError, ValueError):
-                there = np.zeros(len(keys), bool)
+                there = np.zeros(batch.num_rows, bool)
             if not there.all():
-                astray[source.topic] = f"{part.store}-{part.partition}: {keys[there.argmin()]!r}"
+                key = changelog_key(batch["key"][int(there.argmin())].as_py())
+                astray[topic] = f"{part.store}-{part.partition}: {key!r}"
     return Seen(rows, astray)
 
 
@@ -193,23 +190,16 @@ def kept_by(
 def placed(
     app: str, plan: KeptBy, part: StoredPart, batch: pa.RecordBatch
 ) -> npt.NDArray[np.int32]:
-    """Where the records of each key will be."""
+    """Where the records of each key are. Raises AttributeError, TypeError, ValueError for keys that
+    they cannot have.
+    """
     node, subtopology = _stores(app).nodes[part.store]
-    topic, new = plan[part.store]
-    (source,) = (each for each in subtopology.sources if each.topic == topic)
-    return partitions_of(encoded(source, decoded(node, batch)), new)
-
-
-def decoded(node: StoreNode, batch: pa.RecordBatch) -> list[Any]:
-    return [node.keys.decode(changelog_key(key)) for key in batch.column("key").to_pylist()]
-
-
-def encoded(source: Source, keys: Sequence[Any]) -> pa.Array:
-    """Raises AttributeError, TypeError, ValueError for keys that its records cannot have."""
-    made = pa.array(map(source.keys.encode, keys), pa.binary())
-    if made.null_count:
+    topic, count = plan[part.store]
+    (encode,) = (each.keys.encode for each in subtopology.sources if each.topic == topic)
+    keys = [encode(node.keys.decode(changelog_key(k))) for k in batch["key"].to_pylist()]
+    if None in keys:
         raise ValueError("a record without a key")
-    return made
+    return partitions_of(pa.array(keys, pa.binary()), count)
 
 
 @lru_cache(maxsize=1)

@@ -48,13 +48,14 @@ R = TypeVar("R")
 
 
 class InSnapshot(NamedTuple):
-    """One partition of a store, as a committed chain."""
+    """One partition of a store, as a committed chain, wherever its changelog is."""
 
     uri: str
     store: str
     partition: int
     chain: Chain
     scratch: str | None = None
+    log: None = None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Of PAIRS. Raises StoreCorrupt, SnapshotFailed."""
@@ -97,15 +98,10 @@ def pieces(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
         values.append(value)
         size += len(key) + len(value)
         if size >= PIECE_BYTES or len(keys) == PIECE_ROWS:
-            yield pairs(keys, values)
+            yield pa.RecordBatch.from_pydict({"key": keys, "value": values}, PAIRS)
             keys, values, size = [], [], 0
     if keys:
-        yield pairs(keys, values)
-
-
-def pairs(keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
-    arrays = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
-    return pa.RecordBatch.from_arrays(arrays, schema=PAIRS)
+        yield pa.RecordBatch.from_pydict({"key": keys, "value": values}, PAIRS)
 
 
 def newest_rows(log: Iterable[pa.RecordBatch], fold_bytes: int = FOLD_BYTES) -> pa.Table:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from streamsx.app.lookup import app_named
 from streamsx.errors import IncompatibleStore, NotFound, StreamsxError, TopicGone
 from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
-SHOP = "streamsx.examples.shop"
+SHOP, WORDS = "streamsx.examples.shop", "streamsx.examples.wordcount"
 LOGS = {name: f"shop-{name}-changelog" for name in ("standing", "customers", "sold")}
 REPARTITION = "shop-streamsx.examples.shop.sell-shop-changes-product-repartition"
 VALUES: dict[str, dict[str, object]] = {
@@ -106,8 +107,7 @@ def test_compacted_rescaled_and_live_state_are_what_a_replay_gives(
     assert made == {"uri": uri, "number": 0, "tasks": 18, "rows": rows}
     for name, expected in replayed.items():
         assert table(state(SHOP, name, path=uri, spark=spark)) == expected
-    live = state(SHOP, "customers", bootstrap=bootstrap, spark=spark)
-    assert table(live) == replayed["customers"]
+        assert table(state(SHOP, name, bootstrap=bootstrap, spark=spark)) == expected
 
     places = {"orders": {n: Position(0) for n in range(6)}}
     compact(SHOP, uri, brokers=bootstrap, positions=places)
@@ -161,6 +161,26 @@ def test_a_store_is_queried_by_columns_by_sql_and_as_bytes(
         *_, line = str(refused.value).rpartition("error: ")  # behind what PySpark logs of its own
         assert said in line
         assert "Traceback" not in line
+
+
+def test_words_are_text_as_they_are_written(spark: "SparkSession", tmp_path: Path) -> None:
+    from streamsx.spark.compact import compact
+    from streamsx.spark.state import state
+
+    node, uri = app_named(WORDS).tables["counts"].node(), str(tmp_path / "state")
+    words = {"tea": 3, "Käse": 2, 'a "b"\n': 1, "": 7, "5": 5, "null": 1}
+    topics = {"wordcount-lines": 2, "wordcount-words": 2, node.changelog: 2}
+    with Broker(topics=topics) as broker:
+        client = Client(broker.bootstrap)
+        for word, count in words.items():
+            tp = TopicPartition(node.changelog, partition_of(word.encode(), 2))
+            client.send(tp, [(node.keys.encode(word), node.values.encode(count))])
+        client.close()
+        compact(WORDS, uri, brokers=broker.bootstrap, spark=spark)
+        expected = {(partition_of(word.encode(), 2), word): n for word, n in words.items()}
+        assert table(state(WORDS, "counts", bootstrap=broker.bootstrap, spark=spark)) == expected
+    assert table(state(WORDS, "counts", path=uri, spark=spark)) == expected
+    discard_all()
 
 
 def test_what_is_raised_in_a_task_is_told_as_it_is(spark: "SparkSession") -> None:

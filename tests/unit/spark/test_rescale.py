@@ -151,7 +151,7 @@ def test_what_cannot_be_cut_anew_is_refused_before_anything_is_written(
             rescale(KEEPER, source, str(target), partitions or {"edits": 3}, scratch=str(tmp_path))
         assert not target.exists()
 
-    refused(astray.uri, NotSupported, r"cut anew: store kept: .* found kept-0: 'k\d+': read")
+    refused(astray.uri, NotSupported, r"cut anew: store kept: .* found kept-0: b'\"k\d+\"': read")
     refused(before.uri, NotFound, "no such topic: orders: app keeper reads edits", orders=3)
     refused(other.uri, IncompatibleStore, "another app: .*expected keeper, found paired")
     refused(str(tmp_path / "nothing"), NotFound, "found none: make one")
