@@ -70,14 +70,16 @@ class Shell:
                 cwd=folder, env={**os.environ, "PATH": path}, process_group=0,
             )  # fmt: skip
 
-    def __call__(self, line: str) -> str:
+    def __call__(self, line: str) -> None:
+        """Until it has ended, with 0."""
         assert self._bash.stdin
         assert self._bash.stdout
         self._bash.stdin.write(f"{line}\necho ::$?\n")
         self._bash.stdin.flush()
-        said = list(iter(self._bash.stdout.readline, "::0\n"))
-        assert not said or not said[-1].startswith("::"), f"{line}: {said}: {self.log.read_text()}"
-        return "".join(said)
+        said = [self._bash.stdout.readline()]
+        while said[-1] and not said[-1].startswith("::"):
+            said.append(self._bash.stdout.readline())
+        assert said[-1] == "::0\n", f"{line}: {said}: {self.log.read_text()}"
 
     def close(self) -> None:
         os.killpg(self._bash.pid, signal.SIGKILL)
@@ -95,8 +97,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 class Guide:
     """The guide under way, step by step. `said`: by the last command of each name."""
 
-    def __init__(self, spark: "SparkSession", shell: Shell, client: Client, folder: Path) -> None:
-        self._spark, self._shell, self._client, self._folder = spark, shell, client, folder
+    def __init__(self, spark: "SparkSession", shell: Shell, client: Client) -> None:
+        self._spark, self._shell, self._client = spark, shell, client
         self.said: dict[str, Any] = {}
         self.python: dict[str, Any] = {}
 
@@ -104,12 +106,7 @@ class Guide:
         words = shlex.split(text)
         if kind == "python":
             exec(text, self.python)  # ours: it is what users will paste
-        elif "--from group" in text:  # Spark plans a stream where it finds none of our modules
-            stand_in(str(self._folder / "stopped"))
         elif words[:4] == ["python", "-m", "streamsx", "spark"]:
-            for name in APPS:  # executors do not look where the test is
-                if (self._folder / f"{name}.py").exists():
-                    self._spark.sparkContext.addPyFile(str(self._folder / f"{name}.py"))
             self.said[words[4]] = spark_command(words[4:], monkeypatch, capsys)
         else:
             if words[:4] == ["python", "-m", "streamsx", "status"]:
@@ -156,15 +153,6 @@ def spark_command(words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys:
     return json.loads(said.out.splitlines()[-1])
 
 
-def stand_in(uri: str) -> None:
-    from streamsx.spark.compact import compact
-    from streamsx.spark.plan import stages
-    from streamsx.spark.runner import left_by_group
-
-    left = left_by_group("shop", stages(app_named("shop").topology(), {}, 6))
-    compact("shop", uri, positions=left)
-
-
 def test_the_guide_does_what_it_says(
     spark: "SparkSession",
     kafka: ApacheKafka,
@@ -175,9 +163,11 @@ def test_the_guide_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Executors do not look where the test is.
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(tmp_path))
     client = Client(kafka.bootstrap)
     client.delete("orders")
-    guide = Guide(spark, shell, client, tmp_path)
+    guide = Guide(spark, shell, client)
     past, *later = (
         list(history(orders, 200, first=first))
         for orders, first in ((1500, 0), (100, 1500), (50, 1600), (50, 1650))
