@@ -12,6 +12,7 @@ import pytest
 from streamsx.errors import NotFound, NotOnSpark, PartitionCountChanged, UsageError
 from streamsx.examples.shop_history import PastOrder, history, write
 from streamsx.kafka.batch import Builder
+from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
@@ -135,6 +136,59 @@ def test_a_topic_is_read_to_its_end_in_its_own_order(boot: Boot) -> None:
     assert done.manifest.partitions["wordcount-words"] == 3
     assert done.manifest.positions["wordcount-lines"][1].next == 30
     assert boot.stored() == driven(app, lines, {"wordcount-lines": 2, "wordcount-words": 3})
+
+
+def test_orders_of_a_topic_come_late_and_are_cancelled_as_they_were(boot: Boot) -> None:
+    app, records = app_of(SHOP), shop_records()
+    assert None in {each.value for each in records}
+    assert records != sorted(records, key=lambda each: each.timestamp)
+    with Broker(topics=COUNTS) as broker:
+        client = Client(broker.bootstrap)
+        for number in range(COUNTS["orders"]):
+            builder = Builder(1 << 20)
+            for each in records:
+                if each.partition == number:
+                    builder.append(each.timestamp, each.key, each.value, [])
+            client.send_raw(TopicPartition("orders", number), builder.close())
+        client.close()
+        app.override(bootstrap=broker.bootstrap)
+        boot(SHOP, {"orders": "kafka"})
+    assert boot.stored() == driven(app, records, COUNTS)
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_lines_out_of_files_are_counted_as_a_worker_counts_them(
+    boot: Boot, tmp_path: Path, form: str
+) -> None:
+    counts = {"wordcount-lines": 2, "wordcount-words": 3}
+    rows: list[dict[str, Any]] = [
+        {"key": None, "value": f"a b{n % 7} {'c' * (n % 3)}", "timestamp": n * 37 % 100}
+        for n in range(60)
+    ]
+    path = tmp_path / f"lines.{form}"
+    if form == "parquet":
+        kinds = {"key": pa.string(), "value": pa.string(), "timestamp": pa.int64()}
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema(kinds)), path)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    boot(WORDS, {"wordcount-lines": str(path)}, partitions=counts)
+    lines = [
+        Fed("wordcount-lines", 0, row["timestamp"], None, row["value"].encode())
+        for row in sorted(rows, key=lambda row: row["timestamp"])
+    ]
+    assert boot.stored() == driven(app_of(WORDS), lines, counts)
+    assert len({n for _, n in boot.stored()}) > 1
+
+
+def test_rows_without_a_key_go_where_their_value_says(boot: Boot, tmp_path: Path) -> None:
+    rows = [{"key": None, "value": f"w{n % 7}", "timestamp": n} for n in range(40)]
+    (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    frail, counts = "tests.spark.apps:frail", {"words": 2}
+    boot(frail, {"words": f"{tmp_path}/words.jsonl"}, partitions=counts)
+    words = [b"w%d" % (n % 7) for n in range(40)]
+    records = [Fed("words", partition_of(w, 2), n, None, w) for n, w in enumerate(words)]
+    assert boot.stored() == driven(app_of(frail), records, counts)
+    assert {n for _, n in boot.stored()} == {0, 1}
 
 
 def test_two_topics_of_one_task_meet_in_the_order_of_time(boot: Boot, tmp_path: Path) -> None:

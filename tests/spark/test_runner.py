@@ -191,7 +191,9 @@ def test_a_query_that_does_not_begin_leaves_no_mark(
     assert feed.files.names(RUNNING) == []
 
 
-def test_garbage_that_cannot_go_ends_no_query(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_manifest_that_cannot_be_read_ends_no_query(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("streamsx.spark.runner.GARBAGE_EVERY", 1)
     feed.feed(*some(0))
     feed.run(max_records=20)
