@@ -1,21 +1,29 @@
-"""State that is spoilt is refused before anything is written; and what people hear meanwhile."""
+"""Who is killed at which moment, and what is torn: state is exact, or nothing is written."""
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from streamsx.errors import IncompatibleStore, StreamsxError
-from streamsx.state.snapshot import manifest_name
+from streamsx.model import TopicPartition
+from streamsx.state.snapshot import manifest_name, newest, numbers
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
 from streamsx.tools.spark import COMMANDS, Later
-from tests.spark.test_runner import COUNTS, Feed, some
+from tests.spark.test_runner import APP, COUNTS, Feed, some
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.client import Client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +37,78 @@ def feed(spark: "SparkSession", tmp_path: Path) -> Iterator[Feed]:
         made = Feed(spark, broker, tmp_path)
         yield made
         made.client.close()
+
+
+def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(feed: Feed) -> None:
+    """What they held is made again, and is the same; the state is that of those before."""
+    import pyspark
+
+    feed.feed(*some(0), "kill", *some(40))
+    out = feed.folder / "sent"
+    command = [
+        sys.executable, "-m", "tests.spark.cluster", APP, feed.uri, str(out), str(feed.folder),
+        feed.broker.bootstrap,
+    ]  # fmt: skip
+    work = Path(pyspark.__file__).parent / "work"  # where such a cluster leaves its logs
+    before = set(work.glob("app-*"))
+    try:
+        done = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": os.getcwd()}, check=False,
+            capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        for folder in set(work.glob("app-*")) - before:
+            shutil.rmtree(folder)
+    assert done.returncode == 0, done.stderr
+    assert feed.stored() == feed.truth()
+    counted = Counter(each.value for each in feed.fed)
+    sent = pq.read_table(out).to_pylist()
+    wanted = [(word, b"%d" % n) for word, count in counted.items() for n in range(1, count + 1)]
+    assert sorted((row["key"], row["value"]) for row in sent) == sorted(wanted)
+    feed.feed(*some(80))
+    feed.run()
+    assert feed.stored() == feed.truth()
+
+
+@pytest.mark.kafka
+def test_a_driver_that_is_killed_between_changelogs_and_manifest_goes_on_exactly(
+    feed: Feed, kafka: ApacheKafka
+) -> None:
+    feed.client.close()
+    feed.client = Client(kafka.bootstrap)
+    for topic in ("words", "told", log := "frail-seen-changelog"):
+        feed.client.delete(topic)
+    feed.client.create("words", 2)
+    feed.app.override(bootstrap=kafka.bootstrap)
+    feed.feed(*some(0, 50))
+    command = [
+        sys.executable, "-m", "streamsx", "spark", "run", APP, "--state", feed.uri,
+        "--available-now", "--max-records", "25", "--master", "local[2,4]",
+        "--conf", "spark.driver.memory=1g", "--scratch", str(feed.folder),
+    ]  # fmt: skip
+    fault = {"STREAMSX_FAULT": "before_manifest:2", "BROKER_URL": kafka.bootstrap}
+    killed = subprocess.run(
+        command, env=os.environ | fault, check=False, capture_output=True, text=True
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert numbers(feed.files) == [0]
+
+    def logged() -> dict[bytes | None, bytes | None]:
+        read = [r for n in range(2) for r in feed.client.read(TopicPartition(log, n), 0)]
+        return {r.key: r.value for r in read}
+
+    truth = {key[1:]: value for rows in feed.truth().values() for key, value in rows}
+    assert logged() == truth  # the second batch is there, and does not count
+    feed.run(max_records=25, sink="kafka", publishes=True)
+    assert numbers(feed.files) == [0, 1]
+    assert feed.stored() == feed.truth()
+    assert logged() == truth
+    held = newest(feed.files)
+    assert held is not None
+    for n, part in held.stores["seen"].partitions.items():
+        end = feed.client.ends([TopicPartition(log, n)])[TopicPartition(log, n)]
+        assert part.changelog_next is not None
+        assert end - 1 <= part.changelog_next <= end  # behind both, but for a marker
 
 
 def torn(folder: Path) -> None:
