@@ -126,6 +126,17 @@ def test_whoever_wants_no_more_leaves_nothing_open_and_says_nothing(
     assert not [each.message for each in caplog.records if each.levelname == "WARNING"]
 
 
+def test_records_are_read_without_being_told_in_words(
+    brokers: Brokers, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(batch: Batch) -> str:
+        raise AssertionError("a batch was turned into text, which costs more than reading it")
+
+    written(client, "a", [(n, n) for n in range(1000)])
+    monkeypatch.setattr(Batch, "__repr__", told)
+    assert sum(each.num_rows for each in rows(brokers, 1, [Stretch("a", 0, 1000)])) == 1000
+
+
 @pytest.mark.parametrize(("start", "end"), [(1, 4), (2, 5)])
 def test_records_that_are_gone_are_missed_before_any_is_read(
     brokers: Brokers, client: Client, start: int, end: int
