@@ -23,7 +23,6 @@ from streamsx.testing import Broker
 from streamsx.tools.spark import COMMANDS, Later
 from tests.spark.test_runner import APP, COUNTS, Feed, some
 from tests.support.apache_kafka import ApacheKafka
-from tests.support.client import Client
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,12 +73,8 @@ def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(f
 def test_a_driver_that_is_killed_between_changelogs_and_manifest_goes_on_exactly(
     feed: Feed, kafka: ApacheKafka
 ) -> None:
-    feed.client.close()
-    feed.client = Client(kafka.bootstrap)
-    for topic in ("words", "told", log := "frail-seen-changelog"):
-        feed.client.delete(topic)
-    feed.client.create("words", 2)
-    feed.app.override(bootstrap=kafka.bootstrap)
+    feed.on_kafka(kafka)
+    log = "frail-seen-changelog"
     feed.feed(*some(0, 50))
     command = [
         sys.executable, "-m", "streamsx", "spark", "run", APP, "--state", feed.uri,

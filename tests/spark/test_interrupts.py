@@ -14,7 +14,9 @@ JAVA = """#!/bin/sh
 case "$*" in *launcher.Main*) ;; *pyspark-shell) exec 9> "$HELD"; echo JVM >&9;; esac
 exec java "$@"
 """
-PROGRESS = ("bootstrap: starting", "starting Spark", "reading history", "batch 0: ")
+PROGRESS = (
+    "bootstrap: starting", "waiting for", "starting Spark", "reading history", "batch 0: ",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

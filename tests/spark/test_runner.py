@@ -49,6 +49,15 @@ class Feed:
         self.heard: list[Committed] = []
         self.said: list[str] = []
 
+    def on_kafka(self, kafka: ApacheKafka) -> None:
+        """From here on, and as if nobody had been there before."""
+        self.client.close()
+        self.client = Client(kafka.bootstrap)
+        for topic in (*COUNTS, "told", "frail-seen-changelog"):
+            self.client.delete(topic)
+        self.client.create("words", 2)
+        self.app.override(bootstrap=kafka.bootstrap)
+
     def feed(self, *words: str) -> None:
         for word in words:
             key = word.encode()
@@ -382,11 +391,7 @@ def test_an_executor_that_is_killed_takes_nothing_with_it(feed: Feed, cli: Cli) 
 
 @pytest.mark.kafka
 def test_changelogs_hold_the_state_that_manifests_say(feed: Feed, kafka: ApacheKafka) -> None:
-    client = Client(kafka.bootstrap)
-    client.create("words", 2)
-    feed.client.close()
-    feed.client = client
-    feed.app.override(bootstrap=kafka.bootstrap)
+    feed.on_kafka(kafka)
     feed.feed(*some(0))
     feed.run(max_records=25, sink="kafka", publishes=True)
     held = newest(feed.files)
@@ -394,9 +399,9 @@ def test_changelogs_hold_the_state_that_manifests_say(feed: Feed, kafka: ApacheK
     assert held.number == 1
     for (store, partition), rows in feed.truth().items():
         log = TopicPartition(f"frail-{store}-changelog", partition)
-        written = {r.key: r.value for r in client.read(log, 0)}
+        written = {r.key: r.value for r in feed.client.read(log, 0)}
         assert sorted(written.items()) == [(key[1:], value) for key, value in rows]
         end = held.stores[store].partitions[partition].changelog_next
         assert end is not None
         # The marker of a transaction may lie behind it.
-        assert end <= client.ends([log])[log] <= end + 1
+        assert end <= feed.client.ends([log])[log] <= end + 1
