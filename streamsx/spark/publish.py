@@ -6,7 +6,7 @@ those before it: one that comes late would write old values over those of the ne
 Not here: which rows there are, who makes the topics, what becomes of the offsets.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -58,10 +58,21 @@ def options_of(name: str) -> dict[str, str]:
 
 def changelog_ids(name: str) -> Mapping[str, str | None]:
     """Of those that are there, as hex; None from brokers that know none."""
-    stores = (node for plan in app_named(name).topology().subtopologies for node in plan.stores)
-    logs = [node.changelog for node in stores]
+    logs = changelogs(name)
     found = Asked(options_of(name)).ask(lambda cluster: admin.topic_ids(cluster, logs))
     return {topic: hex_id(each) for topic, each in found.items() if each is not None}
+
+
+def filled(name: str, counts: Mapping[str, int]) -> Collection[TopicPartition]:
+    """The changelog partitions that hold anything. `counts`: of partitions, by topic."""
+    tps = [TopicPartition(log, n) for log in changelogs(name) for n in range(counts[log])]
+    bounds = Asked(options_of(name)).ask(lambda cluster: admin.bounds(cluster, tps))
+    return {tp for tp, (start, end, *_) in bounds.items() if start < end}
+
+
+def changelogs(name: str) -> list[str]:
+    plans = app_named(name).topology().subtopologies
+    return [node.changelog for plan in plans for node in plan.stores]
 
 
 def publish(log: "DataFrame", name: str) -> Mapping[str, Mapping[int, int]]:

@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from streamsx.spark.at_work import AtWork
 from streamsx.spark.compact import COMPACT, compact
 from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
-from streamsx.spark.publish import changelog_ids, options_of, publish, require_transactions
+from streamsx.spark.publish import changelog_ids, filled, options_of, publish, require_transactions
 from streamsx.spark.rows import DDL
 from streamsx.spark.session import accept, is_local, probe, told
 from streamsx.spark.source import EARLIEST, LATEST, Asked
@@ -151,10 +151,12 @@ class Pipeline:
             leaves = (col("kind") == OUT) | (col("kind") == INNER) & col("topic").isin([*shared])
             self.sink(sent.where(leaves).select(*SENT))
             log = sent.where(col("kind") == LOG)
-            ids = changelog_ids(self.name) if self.publish else {}  # before it writes to them
-            published = publish(log, self.name) if self.publish else {}
+            logs: tuple[Any, ...] = {}, {}, ()
+            if self.publish:
+                before_it = changelog_ids(self.name), filled(self.name, work.counts)
+                logs = publish(log, self.name), *before_it
             about = self.app.conf.id, self.run, by
-            manifest = following(work, before, self.stages, reports, about, published, ids)
+            manifest = following(work, before, self.stages, reports, about, *logs)
             faults.point("before_manifest")
             snapshot.commit(self.files, manifest, before=before)
             faults.point("after_manifest")
@@ -206,10 +208,12 @@ def following(
     about: tuple[str, str, str],
     published: Mapping[str, Mapping[int, int]],
     ids: Mapping[str, str | None],
+    held_before: Collection[tuple[str, int]],
 ) -> Manifest:
     """The manifest after `before`, which is `work.base`, or is replaced. `about`: the app's id, the
     run, who makes it; `published`: the ends of what was written, by changelog and partition;
-    `ids`: of changelogs. What one held that was made anew since is in none.
+    `ids`: of changelogs; `held_before`: those that held anything. What one held that was made
+    anew since is in none.
     """
     app, run, by = about
     base = work.base
@@ -239,8 +243,10 @@ def following(
             end = published.get(node.changelog, {}).get(n)
             if chain == part.chain and end is None:
                 continue
-            # Rows, or tombstones, that were left out once are not in its changelog now.
-            whole = part.changelog_next is not None or new
+            # Rows, or tombstones, that were left out once are not in its changelog now, and what
+            # is there of another life is not gone.
+            begun = new and (node.changelog, n) not in held_before
+            whole = part.changelog_next is not None or begun
             parts = {**stores[node.name].partitions, n: Part(chain, end if whole else None)}
             stores[node.name] = stores[node.name]._replace(partitions=parts)
     return manifest_after(
@@ -479,7 +485,7 @@ def latest(line: Pipeline) -> Manifest:
     for tp, (_, high, *_) in found.items():
         positions.setdefault(tp.topic, {})[tp.partition] = Position(high)
     about = line.app.conf.id, line.run, "run"
-    made = following(line.work(0, None), None, line.stages, [], about, {}, {})
+    made = following(line.work(0, None), None, line.stages, [], about, {}, {}, ())
     made = replace(made, positions=positions)
     snapshot.commit(line.files, made, before=None)
     return made

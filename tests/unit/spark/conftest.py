@@ -64,6 +64,7 @@ class Batches:
         self.published: dict[str, dict[int, int]] = {}
         """Ends in changelogs, which the next batch says."""
         self.ids: dict[str, str | None] = {}
+        self.filled: set[tuple[str, int]] = set()
         self.chunk = 10_000
         self.offsets: defaultdict[tuple[str, int], int] = defaultdict(int)
 
@@ -125,7 +126,9 @@ class Batches:
 
     def following(self, work: Work, reports: Sequence[TaskReport]) -> Manifest:
         about = self.app.conf.id, "run", "run"
-        return following(work, work.base, self.stages, reports, about, self.published, self.ids)
+        return following(
+            work, work.base, self.stages, reports, about, self.published, self.ids, self.filled
+        )
 
     def stored(self) -> Stored:
         return stored(self.files, self.scratch)

@@ -100,6 +100,16 @@ def test_what_a_changelog_held_that_was_made_anew_is_in_none(batches: Make) -> N
     assert batch(1, "two") == ("two", [None, None])
 
 
+def test_a_changelog_with_rows_of_another_life_is_not_whole(batches: Make) -> None:
+    made = batches("tests.unit.spark.apps:keeper", edits=1)
+    log = made.stages[0].subtopology.stores[0].changelog
+    made.filled = {(log, 0)}
+    for key, end in (("a", 8), ("b", 9)):
+        made.published = {log: {0: end}}
+        kept = made.batch(made.rows([fed("edits", 1, key, "1")])).stores["kept"]
+        assert kept.partitions[0].changelog_next is None
+
+
 def test_a_tombstone_for_what_was_never_kept_moves_the_changelog_on(batches: Make) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=1)
     log = made.stages[0].subtopology.stores[0].changelog
