@@ -23,6 +23,7 @@ from streamsx.state.snapshot_files import open_files
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.workers import Workers
+from tests.unit.spark.conftest import stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,3 +160,19 @@ def test_what_a_changelog_held_of_another_life_is_not_state(shop: Shop) -> None:
     done = handover(APP, shop.uri, scratch=str(shop.folder))
     assert done.published.keys() == {"totals"}
     assert shop.logged() == shop.truth
+
+
+def test_a_shadow_beside_workers_has_what_they_have(
+    shop: Shop, kafka: ApacheKafka, tmp_path: Path
+) -> None:
+    env = {"PYTHONPATH": str(Path.cwd())}
+    with Workers(kafka.bootstrap, tmp_path / "a", app=APP, env=env) as workers:
+        workers.start("a")
+        for start in (0, 30):
+            shop.sell(start, 30)
+            shop.run(publishes=False, sink="noop")
+            rows = stored(open_files(shop.uri), str(shop.folder)).values()
+            totals = {json.loads(k[1:]): int(v) for part in rows for k, v in part}
+            assert totals == shop.truth
+        workers.until(shop.finished, "all is committed")
+        assert workers.stop("a") == [0]
