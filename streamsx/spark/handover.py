@@ -178,10 +178,12 @@ async def who_went_on(
     committed more of what is `read` than the snapshot has.
     """
     group = await admin.committed(cluster, manifest.app)
-    ahead = (
-        group.get(TopicPartition(topic, n), -1) > at.next
+    places = {
+        TopicPartition(topic, n): at.next
         for topic in read for n, at in manifest.positions.get(topic, {}).items()
-    )  # fmt: skip
+    }  # fmt: skip
+    begins = await admin.bounds(cluster, places)
+    ahead = (group.get(tp, -1) > (at or begins[tp].start) for tp, at in places.items())
     return WORKERS if any(ahead) else RUN
 
 

@@ -188,5 +188,10 @@ def test_a_history_that_its_topic_has_too_is_not_counted_twice(
     feed(client, [fed("edits", 1, "b", "1", 8)])
     done = handover(batches.name, batches.uri, scratch=batches.scratch)
     assert done.positions == {"edits": {0: 1}}
+    # No worker has run: the group is where the hand-over has put it.
+    row = log("keeper-kept-changelog", 0, (b'"b"', b'"1"'))
+    asyncio.run(written("keeper", Brokers(kafka.bootstrap, PLAINTEXT), [row]))
+    with pytest.raises(SnapshotAhead, match="a batch was published and not committed"):
+        handover(batches.name, batches.uri)
     client.delete("edits")
     client.close()
