@@ -6,40 +6,28 @@ the newest snapshot, changelogs that go on from it, and the group's offsets with
 Not here: the way back (`run --from group`).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain, count, islice
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-import pyarrow as pa
-
-from streamsx.app.app import App
 from streamsx.app.lookup import app_named
-from streamsx.clock import SystemClock
-from streamsx.engine.records import Range
 from streamsx.errors import NotFound, SnapshotAhead, SnapshotNotPublished
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.transaction import transaction
 from streamsx.lifecycle import commit
-from streamsx.loops import run
 from streamsx.model import TopicPartition
 from streamsx.spark.at_work import AtWork
-from streamsx.spark.checkout import checkout, scratch_folder
+from streamsx.spark.changelogs import settled, who_went_on, whole
 from streamsx.spark.compact import COMPACT
-from streamsx.spark.plan import LOG, Stage, stages
+from streamsx.spark.plan import Stage, stages
 from streamsx.spark.publish import (
     changelog_ids,
     options_of,
     require_transactions,
-    transaction_name,
-    written,
 )
 from streamsx.spark.reading import Stretch, rows
-from streamsx.spark.rows import PIECE_ROWS, batch_of
 from streamsx.spark.runner import counts_found, create_topics, refuse_overlap
 from streamsx.spark.source import Asked
-from streamsx.state.api import INDEX, ROW
-from streamsx.state.layout import StoreNode, changelog_key
+from streamsx.state.layout import StoreNode
 from streamsx.state.snapshot import (
     Manifest,
     Part,
@@ -54,14 +42,6 @@ from streamsx.state.snapshot import commit as commit_manifest
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 
 BY: Final = "handover"
-RUN: Final = (
-    "a batch was published and not committed",
-    "spark run --available-now, once more",
-)
-WORKERS: Final = (
-    "workers have gone on since",
-    "spark run --from group, in a new place: this snapshot is old",
-)
 
 
 class HandedOver(NamedTuple):
@@ -100,7 +80,7 @@ def _handed(name: str, files: SnapshotFiles, manifest: Manifest, scratch: str | 
     ids = changelog_ids(name)
     published, stores = dict[str, int](), dict(manifest.stores)
     for node, partition, part in unpublished:
-        end, size = whole(asked, app, (files, scratch), node, partition, part)
+        end, size = whole(asked, app.conf.id, (files, scratch), node, partition, part)
         store = stores[node.name]
         parts = {**store.partitions, partition: Part(part.chain, end)}
         made_from = ids.get(node.changelog)
@@ -171,65 +151,7 @@ def refuse_ahead(
     return left
 
 
-async def who_went_on(
-    cluster: Cluster, manifest: Manifest, read: Collection[str]
-) -> tuple[str, str]:
-    """Whose records follow in a changelog, and what to do: of a run, or of workers, who have
-    committed more of what is `read` than the snapshot has.
-    """
-    group = await admin.committed(cluster, manifest.app)
-    places = {
-        TopicPartition(topic, n): at.next
-        for topic in read for n, at in manifest.positions.get(topic, {}).items()
-    }  # fmt: skip
-    begins = await admin.bounds(cluster, places)
-    ahead = (group.get(tp, -1) > (at or begins[tp].start) for tp, at in places.items())
-    return WORKERS if any(ahead) else RUN
-
-
-def settled(asked: Asked, group: str, tp: TopicPartition) -> Range:
-    """What a changelog partition holds, once an attempt that is late can write no more to it."""
-
-    async def fence(cluster: Cluster) -> Range:
-        async with transaction(*asked.brokers, transaction_name(group, tp)):
-            pass
-        return Range(*(await admin.bounds(cluster, [tp], committed=True))[tp])
-
-    return asked.ask(fence)
-
-
 # -- what is written
-
-
-def whole(
-    asked: Asked,
-    app: App,
-    place: tuple[SnapshotFiles, str | None],
-    node: StoreNode,
-    partition: int,
-    part: Part,
-) -> tuple[int, int]:
-    """All rows of a store partition to its changelog; a tombstone for what else is there. The
-    offset behind them, and how many.
-    """
-    files, scratch = place
-    held = checkout(files, scratch_folder(scratch), node.name, partition, part.chain)
-    tp = TopicPartition(node.changelog, partition)
-    start, end = settled(asked, app.conf.id, tp)
-    there = rows(asked.brokers, partition, [Stretch(tp.topic, start, end)])
-    keys = {key for batch in there for key in batch.column("key").to_pylist() if key is not None}
-    gone = [(key, None) for key in sorted(keys) if held.get(ROW + key) is None]
-    now, counted = int(SystemClock().wall() * 1000), count()
-
-    def log() -> Iterator[pa.RecordBatch]:
-        live = ((changelog_key(row), value) for row, value in held.scan(ROW, INDEX))
-        pairs = chain(gone, live)
-        while piece := list(islice(pairs, PIECE_ROWS)):
-            sent = [(LOG, *tp, next(counted), now, *pair, None, None) for pair in piece]
-            yield batch_of(list(zip(*sent, strict=True)))
-
-    ends = run(written(app.conf.id, asked.brokers, log()))
-    return ends.get(tp, end), next(counted)
 
 
 async def commit_positions(

@@ -32,6 +32,7 @@ from streamsx.kafka.cluster import START_TIMEOUT_S, Cluster
 from streamsx.lifecycle.commit import stream_time
 from streamsx.model import TopicPartition
 from streamsx.spark.at_work import AtWork
+from streamsx.spark.changelogs import taken_back
 from streamsx.spark.compact import COMPACT, compact
 from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
@@ -403,6 +404,8 @@ def run(
         begin(line)
         if writes:
             create_topics(name, found)
+        if base and publishes:
+            base = taken_back(name, base, line.stages, line.files, line.scratch)
         base = base or FIRST[start](line)
         live = LiveQuery(line, base, keep, heard, planned=connector == PYTHON)
         if (rest := between(line, base)) is not None:

@@ -130,7 +130,12 @@ def test_records_are_read_without_being_told_in_words(
     brokers: Brokers, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []  # whoever asks swallows what is raised
-    monkeypatch.setattr(Batch, "__repr__", lambda batch: told.append(len(batch.keys)) or "batch")
+
+    def words(batch: Batch) -> str:
+        told.append(len(batch.keys))
+        return "batch"
+
+    monkeypatch.setattr(Batch, "__repr__", words)
     written(client, "a", [(n, n) for n in range(1000)])
     assert sum(each.num_rows for each in rows(brokers, 1, [Stretch("a", 0, 1000)])) == 1000
     assert not told

@@ -1,0 +1,141 @@
+"""Changelogs beside a snapshot: what follows in them that it has not, and what they lack of it.
+
+Whoever asks is alone (`at_work`): what an attempt that is late could still write is fenced. Not
+here: what a batch writes (`publish`).
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, count, islice
+from typing import Final
+
+import pyarrow as pa
+
+from streamsx.clock import SystemClock
+from streamsx.engine.records import Range
+from streamsx.errors import SnapshotAhead
+from streamsx.kafka import admin
+from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.transaction import transaction
+from streamsx.loops import run
+from streamsx.model import TopicPartition
+from streamsx.spark.checkout import checkout, scratch_folder
+from streamsx.spark.plan import LOG, Stage
+from streamsx.spark.publish import options_of, transaction_name, written
+from streamsx.spark.reading import Stretch, rows
+from streamsx.spark.rows import PIECE_ROWS, batch_of
+from streamsx.spark.source import Asked
+from streamsx.state.api import INDEX, ROW
+from streamsx.state.layout import StoreNode, changelog_key
+from streamsx.state.snapshot import Manifest, Part
+from streamsx.state.snapshot_files import SnapshotFiles
+
+RUN: Final = (
+    "a batch was published and not committed",
+    "spark run --available-now, once more",
+)
+WORKERS: Final = (
+    "workers have gone on since",
+    "spark run --from group, in a new place: this snapshot is old",
+)
+
+
+def settled(asked: Asked, group: str, tp: TopicPartition) -> Range:
+    """What a changelog partition holds, once an attempt that is late can write no more to it."""
+
+    async def fence(cluster: Cluster) -> Range:
+        async with transaction(*asked.brokers, transaction_name(group, tp)):
+            pass
+        return Range(*(await admin.bounds(cluster, [tp], committed=True))[tp])
+
+    return asked.ask(fence)
+
+
+async def who_went_on(
+    cluster: Cluster, manifest: Manifest, read: Collection[str]
+) -> tuple[str, str]:
+    """Whose records follow in a changelog, and what to do: of a run, or of workers, who have
+    committed more of what is `read` than the snapshot has.
+    """
+    group = await admin.committed(cluster, manifest.app)
+    places = {
+        TopicPartition(topic, n): at.next
+        for topic in read for n, at in manifest.positions.get(topic, {}).items()
+    }  # fmt: skip
+    begins = await admin.bounds(cluster, places)
+    ahead = (group.get(tp, -1) > (at or begins[tp].start) for tp, at in places.items())
+    return WORKERS if any(ahead) else RUN
+
+
+def taken_back(
+    name: str, base: Manifest, made: Sequence[Stage], files: SnapshotFiles, scratch: str | None
+) -> Manifest:
+    """`base`, with changelogs that hold what it says and no more. What a batch published that died
+    ahead of its manifest gets its old values again: the next batch may be cut elsewhere, and would
+    leave the rest of it there, ahead of what is committed.
+
+    Raises SnapshotAhead where workers have written it.
+    """
+    asked, stores = Asked(options_of(name)), dict(base.stores)
+    external = [topic for stage in made for topic in stage.external]
+    for node, n in (
+        (node, n) for s in made for node in s.subtopology.stores for n in range(s.tasks)
+    ):
+        store = stores.get(node.name)
+        part = store.partitions.get(n, Part()) if store else Part()
+        if store is None or part.changelog_next is None:
+            continue
+        tp, at = TopicPartition(node.changelog, n), part.changelog_next
+        start, end = settled(asked, base.app, tp)
+        if not start <= at < end:
+            continue  # nothing follows, or it is another topic by now
+        after = rows(asked.brokers, n, [Stretch(tp.topic, at, end)])
+        if not (keys := keys_of(after)):
+            continue
+        who = asked.ask(lambda cluster: who_went_on(cluster, base, external))
+        if who == WORKERS:
+            raise SnapshotAhead(f"{who[0]}: {tp}: {len(keys)} keys from {at} on: {who[1]}")
+        held = checkout(files, scratch_folder(scratch), node.name, n, part.chain)
+        pairs = [(key, held.get(ROW + key)) for key in sorted(keys)]
+        ends = run(written(base.app, asked.brokers, log(tp, pairs, count())))
+        stores[node.name] = store._replace(
+            partitions={**store.partitions, n: part._replace(changelog_next=ends[tp])}
+        )
+    return replace(base, stores=stores)
+
+
+def whole(
+    asked: Asked,
+    app_id: str,
+    place: tuple[SnapshotFiles, str | None],
+    node: StoreNode,
+    partition: int,
+    part: Part,
+) -> tuple[int, int]:
+    """All rows of a store partition to its changelog; a tombstone for what else is there. The
+    offset behind them, and how many.
+    """
+    files, scratch = place
+    held = checkout(files, scratch_folder(scratch), node.name, partition, part.chain)
+    tp = TopicPartition(node.changelog, partition)
+    start, end = settled(asked, app_id, tp)
+    there = rows(asked.brokers, partition, [Stretch(tp.topic, start, end)])
+    gone = [(key, None) for key in sorted(keys_of(there)) if held.get(ROW + key) is None]
+    live = ((changelog_key(row), value) for row, value in held.scan(ROW, INDEX))
+    counted = count()
+    ends = run(written(app_id, asked.brokers, log(tp, chain(gone, live), counted)))
+    return ends.get(tp, end), next(counted)
+
+
+def keys_of(read: Iterable[pa.RecordBatch]) -> set[bytes]:
+    return {key for batch in read for key in batch.column("key").to_pylist() if key is not None}
+
+
+def log(
+    tp: TopicPartition, pairs: Iterable[tuple[bytes, bytes | None]], counted: Iterator[int]
+) -> Iterator[pa.RecordBatch]:
+    """ROWS of a changelog partition, as a task gives them."""
+    now, pairs = int(SystemClock().wall() * 1000), iter(pairs)
+    while piece := list(islice(pairs, PIECE_ROWS)):
+        sent = [(LOG, *tp, next(counted), now, *pair, None, None) for pair in piece]
+        yield batch_of(list(zip(*sent, strict=True)))
