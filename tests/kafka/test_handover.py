@@ -66,6 +66,7 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
 ) -> None:
     monkeypatch.setenv("STREAMSX_BOOTSTRAP", kafka.bootstrap)
     batches = Batches(APP, tmp_path / "b", orders=2)
+    batches.app.override(bootstrap=kafka.bootstrap)  # others may have asked it before
     uri, log_topic = batches.uri, "grouped-sums-changelog"
     (inner,) = batches.stages[1].inner
     brokers = Brokers(kafka.bootstrap, PLAINTEXT)
@@ -177,6 +178,7 @@ def test_a_history_that_its_topic_has_too_is_not_counted_twice(
 ) -> None:
     monkeypatch.setenv("STREAMSX_BOOTSTRAP", kafka.bootstrap)
     batches = Batches("tests.unit.spark.apps:keeper", tmp_path / "b", edits=1)
+    batches.app.override(bootstrap=kafka.bootstrap)
     batches.more = {"numbered": frozenset({"edits"})}
     client = Client(kafka.bootstrap)
     client.create("edits", 1)
