@@ -171,9 +171,9 @@ class Later:
         interrupt = signal.getsignal(signal.SIGINT)
         made = session(wanted, debug=given["debug"])
         signal.signal(signal.SIGINT, interrupt)  # Spark's own asks the JVM, amid another question
-        uri = given.get("state") or given.get("out")
-        # The others, which have a connector, look themselves.
-        if "app" in given and not jars and uri and not is_local(made.sparkContext.master or ""):
+        uri = given.get("state", given.get("out"))  # where snapshots are: `state` has rows in `out`
+        asks = "app" in given and "connector" not in given  # the others look themselves
+        if asks and uri and not is_local(made.sparkContext.master or ""):
             probe(made, given["app"], uri)
         self._say(words)
         return made
