@@ -11,6 +11,7 @@ A process that is killed says nothing of its tasks: they stopped with the last w
 Not here: drawing (`tools.cli.plots`).
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
 """Of the files that a folder stands for."""
+PASSED_OVER: Final = re.compile(r"[][{}*?\\]|(^|/)[_.][^/]*$")
+"""In the path of a file: to Spark a pattern, or a file that is hidden."""
 EXCERPT_CHARS: Final = 60
 REMEDY: Final = "give files that `worker --events` wrote"
 
@@ -213,24 +216,27 @@ def plain(uri: str) -> str:
 
 
 def files_of(words: Iterable[str]) -> list[str]:
-    """Files as they are, folders as the event logs in them, URIs as Spark reads them. Raises
-    NotFound, UsageError for a folder without any.
+    """Files as they are, folders as the event logs in them, each once; URIs as Spark reads them.
+    Raises NotFound, UsageError for a folder without any, and for what Spark would pass over.
     """
     found: set[str] = set()
     for word in words:
-        path = Path(word)
+        path = Path(word).resolve()
         if "://" in word:
             found.add(word)
-        elif path.is_dir():
+            continue
+        if path.is_dir():
             logs = {str(p) for p in path.iterdir() if p.is_file() and p.name.endswith(SUFFIXES)}
             if not logs:
                 what = " or ".join(f"*{suffix}" for suffix in SUFFIXES)
                 raise UsageError(f"no event log: folder {word}: there is no {what}: name the files")
-            found |= logs
         elif path.is_file():
-            found.add(str(path))
+            logs = {str(path)}
         else:
             raise NotFound(f"no such file: {word}: {REMEDY}")
+        if unread := next(filter(PASSED_OVER.search, sorted(logs)), None):
+            raise UsageError(f"Spark does not read a file of this name: {unread}: rename it")
+        found |= logs
     return sorted(found)
 
 

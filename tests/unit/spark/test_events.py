@@ -9,12 +9,15 @@ from streamsx.errors import NotFound, UsageError
 from streamsx.spark.events import check, files_of
 
 
-def test_a_folder_stands_for_its_logs_and_each_is_read_once(tmp_path: Path) -> None:
+def test_a_folder_stands_for_its_logs_and_each_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("a.jsonl", "b.jsonl.gz", "a.log"):
         (tmp_path / name).touch()
     (tmp_path / "c.jsonl").mkdir()
     logs = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl.gz")]
-    assert files_of([str(tmp_path), logs[0]]) == logs
+    monkeypatch.chdir(tmp_path)
+    assert files_of([str(tmp_path), ".", "a.jsonl"]) == logs
     assert files_of([str(tmp_path / "a.log")]) == [str(tmp_path / "a.log")]
     assert files_of(["s3://bucket/*.jsonl"]) == ["s3://bucket/*.jsonl"]
 
@@ -24,6 +27,16 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         files_of([str(tmp_path / "gone")])
     with pytest.raises(UsageError, match=r"no event log: folder .*: there is no \*\.jsonl or"):
         files_of([str(tmp_path)])
+
+
+@pytest.mark.parametrize("name", ["_a.jsonl", ".a.jsonl", "w[1].jsonl", "w{1}.jsonl", "a?.jsonl"])
+def test_a_file_that_spark_would_pass_over_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    for word in (tmp_path, tmp_path / name):
+        with pytest.raises(
+            UsageError, match=r"Spark does not read a file of this name: .*: rename"
+        ):
+            files_of([str(word)])
 
 
 def found(**more: Any) -> dict[str, Any]:
