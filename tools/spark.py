@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,6 +27,7 @@ from streamsx.config import positive, seconds, size_bytes, text, whole
 from streamsx.errors import UsageError
 from streamsx.state.snapshot_files import masked, open_files
 from streamsx.tools.cli.command import Command, tell, value
+from streamsx.tools.cli.folder import new_folder
 from streamsx.tools.cli.progress import blocking_progress
 
 Say = Callable[[str], None]
@@ -34,6 +35,7 @@ Say = Callable[[str], None]
 SparkResult = dict[str, Any]
 """The object of --json."""
 LOOK_EVERY_S: Final = 1.0
+SETTLED, GAPS = "rebalances.png", "gaps.png"
 
 
 class SparkCommand(NamedTuple):
@@ -352,31 +354,20 @@ def events(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     from streamsx.tools.cli.plots import gap_lengths, require_plots, settle_times
 
     require_plots()
-    out = Path(options.out)
-    refuse_taken(out)
-    paths = files_of(options.paths)
-    say(f"reading event logs: {len(paths)}")
-    read = events(spark, paths)
-    try:
-        out.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(f"no folder: {out}: {error.strerror}: give another --out") from None
-    tables, files = save(read, out, say)
-    say("drawing")
-    rounds, gaps = tables["rebalances"].to_pydict(), tables["gaps"].to_pydict()
-    plots = [out / "rebalances.png", out / "gaps.png"]
-    settle_times(plots[0], rounds["generation"], rounds["ms"], rounds["moved"])
-    lengths = list(zip(gaps["gap_ms"], gaps["clean"], strict=True))
-    gap_lengths(plots[1], [g for g, clean in lengths if clean], [g for g, c in lengths if not c])
-    files += map(str, plots)
+    with new_folder(options.out) as draft:
+        paths = files_of(options.paths)
+        say(f"reading event logs: {len(paths)}")
+        read = events(spark, paths)
+        tables, files = save(read, draft, say)
+        say("drawing")
+        rounds, gaps = tables["rebalances"].to_pydict(), tables["gaps"].to_pydict()
+        settle_times(draft / SETTLED, rounds["generation"], rounds["ms"], rounds["moved"])
+        lengths = list(zip(gaps["gap_ms"], gaps["clean"], strict=True))
+        told, silent = ([gap for gap, clean in lengths if clean is each] for each in (True, False))
+        gap_lengths(draft / GAPS, told, silent)
+    files = [str(Path(options.out, Path(name).name)) for name in (*files, SETTLED, GAPS)]
     counted = {"events": read.lines - read.torn, "torn_lines": read.torn}
     return summary(tables) | {"files": files} | counted
-
-
-def refuse_taken(out: Path) -> None:
-    """Nothing is written over. Raises UsageError."""
-    if out.exists():
-        raise UsageError(f"is there already: {out}: give another --out")
 
 
 def events_told(result: SparkResult) -> str:
@@ -439,16 +430,15 @@ def state(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         raise UsageError(f"{len(more) + 1} stores: {', '.join(options.store)}: give one at a time")
     if options.live == bool(options.state):
         raise UsageError(f"which state of {store}: give either --state URI or --live")
-    if options.out:
-        refuse_taken(Path(options.out))
-    say("reading the store")
-    frame = state(options.app, store, path=options.state, spark=spark)
-    frame.createOrReplaceTempView(f"`{store}`")
-    if options.sql:
-        frame = spark.sql(options.sql)
-    if options.out:
-        frame.write.parquet(os.path.abspath(options.out))
-        return {"store": store, "file": options.out}
+    with new_folder(options.out) if options.out else nullcontext() as draft:
+        say("reading the store")
+        frame = state(options.app, store, path=options.state, spark=spark)
+        frame.createOrReplaceTempView(f"`{store}`")
+        if options.sql:
+            frame = spark.sql(options.sql)
+        if draft:
+            frame.write.mode("append").parquet(str(draft))  # which is empty
+            return {"store": store, "file": options.out}
     rows = frame.limit(options.limit).selectExpr("to_json(struct(*)) row").collect()
     return {"store": store, "rows": [json.loads(each.row) for each in rows]}
 
