@@ -412,6 +412,8 @@ def copy(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
     from streamsx.spark.rescale import copy
 
+    if astray := options.partitions.keys() - options.topics.values():
+        raise UsageError(f"--partitions of {', '.join(sorted(astray))}: nothing is copied there")
     records, positions = 0, {}
     for old, new in options.topics.items():
         say(f"copying {old} to {new}")

@@ -64,6 +64,10 @@ def test_help_is_a_line_for_each_command_and_imports_nothing_heavy() -> None:
         (["bootstrap", "a", "--out", "o", "--partitions", "a=0"], "error: argument --partitions: "),
         (["bootstrap", "a", "--out", "o", "--until", "noon"], "error: argument --until: 'noon': w"),
         (["run", "a", "--state", "s", "--max-records", "0"], "error: argument --max-records: "),
+        (
+            ["copy", "a", "--state", "s", "--topics", "b:c", "--partitions", "d=9"],
+            "error: --partitions of d: nothing is copied there",
+        ),
         (["run", "nowhere", "--state", "s"], "error: no such module: nowhere"),
         (["events", "x", "--out", "o", "--conf", "a=b"], "error: argument --conf: 'a=b': write sp"),
     ],
