@@ -1,7 +1,7 @@
 """app/lookup.py: the app of a module, or why there is none."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,18 +14,21 @@ APP = "from streamsx import App\n"
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Modules in the current directory, forgotten afterwards."""
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Modules in the current directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    before = set(sys.modules)
 
     def written(name: str, text: str) -> None:
         (tmp_path / name).write_text(text)
 
-    yield written
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    return written
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_each_test_has_the_module_that_it_wrote(write: Write, name: str) -> None:
+    write("shop0.py", APP + f"app = App({name!r})\n")
+    assert repr(app_named("shop0")) == f"<App: {name}>"
 
 
 def test_the_app_of_a_module_is_called_app(write: Write) -> None:

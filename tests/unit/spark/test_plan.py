@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -73,7 +72,6 @@ def app_of(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     (folder / "worker_only.py").write_text(text)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.delitem(sys.modules, "worker_only", raising=False)
     importlib.invalidate_caches()
     return app_named("worker_only")
 

@@ -1,8 +1,6 @@
 """Which cluster a command asks, and as whom."""
 
 import argparse
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +20,11 @@ OTHER = "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=x
 
 
 @pytest.fixture(autouse=True)
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secured_shop.py").write_text(APP)
     monkeypatch.syspath_prepend(str(tmp_path))
     for variable in ("STREAMSX_BOOTSTRAP", "STREAMSX_BROKER", "BROKER_URL"):
         monkeypatch.delenv(variable, raising=False)
-    yield
-    sys.modules.pop("secured_shop", None)
 
 
 @pytest.mark.parametrize(
