@@ -235,9 +235,7 @@ def following(
             # Numbers of our own are none of Kafka's: what goes on from here begins at its start.
             at = position._replace(next=0) if topic in work.numbered else position
             positions.setdefault(topic, {})[report.partition] = at
-        topics, n = made[report.stage].subtopology.topics, report.partition
-        been = base.positions if base else {}
-        new = all(been.get(topic, {}).get(n, Position(0)).high < 0 for topic in topics)
+        n = report.partition
         for node in made[report.stage].subtopology.stores:
             part = stores[node.name].partitions[n]
             chain = report.chains.get(node.name, part.chain)
@@ -246,7 +244,7 @@ def following(
                 continue
             # Rows, or tombstones, that were left out once are not in its changelog now, and what
             # is there of another life is not gone.
-            begun = new and (node.changelog, n) not in held_before
+            begun = not part.chain and (node.changelog, n) not in held_before
             whole = part.changelog_next is not None or begun
             parts = {**stores[node.name].partitions, n: Part(chain, end if whole else None)}
             stores[node.name] = stores[node.name]._replace(partitions=parts)

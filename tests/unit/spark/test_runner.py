@@ -34,6 +34,15 @@ def test_state_that_was_once_left_out_of_its_changelog_stays_unpublished(batches
     ]  # fmt: skip
 
 
+def test_without_a_timestamp_too_what_was_never_published_is_in_no_changelog(batches: Make) -> None:
+    made = batches("tests.unit.spark.apps:keeper", edits=1)
+    log = made.stages[0].subtopology.stores[0].changelog
+    for key, published in (("a", {}), ("b", {0: 1})):
+        made.published = {log: published} if published else {}
+        kept = made.batch(made.rows([fed("edits", 1, key, "1", -1)])).stores["kept"]
+        assert kept.partitions[0].changelog_next is None
+
+
 def test_rows_that_we_have_numbered_move_no_position_of_kafka_s(batches: Make) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=1)
     made.more = {"numbered": frozenset({"edits"})}
@@ -130,6 +139,7 @@ def test_a_changelog_that_lacks_tombstones_is_not_whole_again(
     parts = []
     for key, word, published in (("a", "1", {0: 1}), ("a", "delete", {}), ("b", "1", {0: 2})):
         made.published = {log: published} if published else {}
+        made.filled = {(log, 0)} if parts else set()
         rows = made.rows([fed("edits", 1, key, word)])
         parts.append(made.batch(rows).stores["kept"].partitions[0])
     assert [bool(part.chain) for part in parts] == [True, False, True]
