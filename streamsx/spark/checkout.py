@@ -92,7 +92,13 @@ def checkout(
     held = held or HeldChain(_own_folder(scratch) / str(next(_NAMES)), _memory(), "snapshot")
     _HELD[key] = held
     for sst in chain[len(held.chain) :]:
-        held.add(sst, _cached(files, scratch, sst))
+        for last in (False, False, True):
+            try:
+                held.add(sst, _cached(files, scratch, sst))
+                break
+            except FileNotFoundError:  # a run has begun it anew, and forgotten what we read
+                if last:
+                    raise
     if chain:
         _forget(cache_place(files, scratch, chain[0].file))
     while len(_HELD) > STORES_MAX:

@@ -99,6 +99,28 @@ def test_files_come_once_per_host_and_go_with_their_chain(
     assert held(files, cold, third) == {"a": "3"}
 
 
+@pytest.mark.parametrize("at", ["checksum", "fetch", "place"])
+def test_what_a_run_forgets_meanwhile_is_fetched_again(
+    files: SnapshotFiles, scratch: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    chain = spilled(files, scratch, (), 0, a="1")
+    discard_all()
+    cached = cache_place(files, scratch, chain[0].file)
+    if at == "fetch":
+        cached.unlink()
+    done, runs = getattr(module, at), [lambda: module._forget(cached.with_name("9"))]
+
+    def meanwhile(*about: object) -> object:
+        found = done(*about) if at == "fetch" else None
+        if runs:
+            runs.pop()()
+        return found if at == "fetch" else done(*about)
+
+    monkeypatch.setattr(module, at, meanwhile)
+    assert held(files, scratch, chain) == {"a": "1"}
+    assert runs == []
+
+
 def test_a_torn_file_is_refused_and_not_cached(files: SnapshotFiles, scratch: Path) -> None:
     (sst,) = spilled(files, scratch, (), 0, a="1")
     discard_all()
