@@ -15,6 +15,7 @@ from streamsx.errors import (
 from streamsx.spark import checkout
 from streamsx.spark.runner import sink_of
 from streamsx.spark.session import told
+from streamsx.state.snapshot import Part
 from tests.unit.spark.conftest import Batches, fed
 
 Make = Callable[..., Batches]
@@ -136,7 +137,7 @@ def test_a_changelog_that_lacks_tombstones_is_not_whole_again(
     made = batches("tests.unit.spark.apps:keeper", edits=1)
     log = made.stages[0].subtopology.stores[0].changelog
     monkeypatch.setattr(checkout, "CHAIN_MAX", 1)
-    parts = []
+    parts: list[Part] = []
     for key, word, published in (("a", "1", {0: 1}), ("a", "delete", {}), ("b", "1", {0: 2})):
         made.published = {log: published} if published else {}
         made.filled = {(log, 0)} if parts else set()
