@@ -1,6 +1,7 @@
 """spark/runner.py, as far as it only decides; what it does with Spark is in tests/spark."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,8 +16,10 @@ from streamsx.errors import (
 from streamsx.spark import checkout
 from streamsx.spark.runner import sink_of
 from streamsx.spark.session import told
-from streamsx.state.snapshot import Part
 from tests.unit.spark.conftest import Batches, fed
+
+if TYPE_CHECKING:
+    from streamsx.state.snapshot import Part
 
 Make = Callable[..., Batches]
 
