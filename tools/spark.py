@@ -163,7 +163,7 @@ class Later:
 
     def _begun(self) -> Any:
         from streamsx.spark.connector import settings
-        from streamsx.spark.session import is_local, probe, session
+        from streamsx.spark.session import probe_cluster, session
 
         given = vars(self._options)
         jars = settings(given["connector"], given["jars"]) if "connector" in given else {}
@@ -175,8 +175,8 @@ class Later:
         signal.signal(signal.SIGINT, interrupt)  # Spark's own asks the JVM, amid another question
         uri = given.get("state", given.get("out"))  # where snapshots are: `state` has rows in `out`
         asks = "app" in given and "connector" not in given  # the others look themselves
-        if asks and uri and not is_local(made.sparkContext.master or ""):
-            probe(made, given["app"], uri)
+        if asks and uri:
+            probe_cluster(made, given["app"], uri)
         self._say(words)
         return made
 
@@ -425,6 +425,7 @@ def copy(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
 
 def state(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises UsageError and others, before anything is written."""
+    from streamsx.spark.session import probe_cluster
     from streamsx.spark.state import state
 
     store, *more = options.store
@@ -439,6 +440,8 @@ def state(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         if options.sql:
             frame = spark.sql(options.sql)
         if draft:
+            # Executors that have another disk there would write to it: what we find is empty.
+            probe_cluster(spark, options.app, str(draft.parent), "a shared mount as --out")
             frame.write.mode("append").parquet(str(draft))  # which is empty
             return {"store": store, "file": options.out}
     rows = frame.limit(options.limit).selectExpr("to_json(struct(*)) row").collect()

@@ -38,7 +38,7 @@ from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
 from streamsx.spark.publish import changelog_ids, filled, options_of, publish, require_transactions
 from streamsx.spark.rows import DDL
-from streamsx.spark.session import accept, is_local, probe, told
+from streamsx.spark.session import accept, probe_cluster, told
 from streamsx.spark.source import EARLIEST, LATEST, Asked
 from streamsx.spark.task import TASK_BYTES, TOLD_MAX, TaskReport, Work, run_task
 from streamsx.state import snapshot
@@ -284,8 +284,7 @@ def begin(line: Pipeline) -> None:
     accept(line.spark)
     tasks = max(stage.tasks for stage in line.stages)
     line.spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
-    if not is_local(line.spark.sparkContext.master or ""):
-        probe(line.spark, line.name, line.uri)
+    probe_cluster(line.spark, line.name, line.uri)
 
 
 def sink_of(word: str, options: Mapping[str, str]) -> Output:

@@ -35,6 +35,8 @@ INSTALL: Final = "pip install -e '.[spark]'"
 JDK: Final = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"
 MASTER: Final = "local[*,4]"
 """Four tries of each task: with `local[*]` the first that fails ends the query."""
+SHARED: Final = "s3://, hdfs:// or a shared mount"
+"""Where all executors see the same files."""
 
 OURS: Final = re.compile(r"streamsx\.errors\.(\w+): (.+)")
 SAID: Final = re.compile(r"\[(?!INTERNAL|STREAM_FAILED|FOREACH)[A-Z_.]+\] .+")
@@ -153,9 +155,15 @@ def is_local(master: str) -> bool:
     return re.match(r"local\b", master) is not None
 
 
-def probe(spark: "SparkSession", app: str, uri: str) -> None:
-    """Whether every executor has this version and the app, and sees the files under the URI: where
-    executors are not the driver's own process, to be asked before the first batch.
+def probe_cluster(spark: "SparkSession", app: str, uri: str, remedy: str = SHARED) -> None:
+    """`probe`, where executors are not the driver's own process."""
+    if not is_local(spark.sparkContext.master or ""):
+        probe(spark, app, uri, remedy)
+
+
+def probe(spark: "SparkSession", app: str, uri: str, remedy: str = SHARED) -> None:
+    """Whether every executor has this version and the app, and sees the files under the URI: to
+    be asked before anything is done there.
 
     Raises UsageError that names a host, and what `open_files` does.
     """
@@ -180,7 +188,7 @@ def probe(spark: "SparkSession", app: str, uri: str) -> None:
         try:
             open_files(uri).read(name)
         except Exception as error:
-            what = f"{type(error).__name__}: use s3://, hdfs:// or a shared mount"
+            what = f"{type(error).__name__}: use {remedy}"
             yield f"{where} cannot see {seen}: {what}"
 
     files = open_files(uri)

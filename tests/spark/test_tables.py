@@ -147,10 +147,13 @@ def test_a_store_is_queried_by_columns_by_sql_and_as_bytes(
     numbers = [partition for partition, _ in replayed["sold"]]
     assert rows == [{"partition": n, "n": numbers.count(n)} for n in range(4)]
     out = tmp_path / "sold.parquet"
-    monkeypatch.chdir(tmp_path)  # where executors are not: no folder for rows is asked of them
+    monkeypatch.chdir(tmp_path)  # where executors are not
     monkeypatch.setattr("streamsx.spark.session.is_local", lambda _: False)
     told(capsys, monkeypatch, *live, "--out", out.name)
     assert spark.read.parquet(str(out)).count() == len(numbers)
+    with pytest.raises(AssertionError, match=r"executor .* cannot see /proc.*: use a shared mount"):
+        told(capsys, monkeypatch, *live, "--out", "/proc/self/cwd/other")  # of each its own
+    assert [*tmp_path.glob("other*")] == []
     for words, said in (
         ((*live, "--sql", "select nothing from sold"), "[UNRESOLVED_COLUMN"),
         ((*live, "--out", str(out)), "is there already"),
