@@ -315,7 +315,8 @@ def refuse_other(
 
 class Wanted(NamedTuple):
     """What a worker has of one store partition. `partitions`: of the topics of its task; `start`,
-    `end`, `changelog_id`: of its changelog.
+    `end`, `changelog_id`: of its changelog; `told_since_ms`: what was deleted before may have left
+    no tombstone in it.
     """
 
     app: str
@@ -326,6 +327,7 @@ class Wanted(NamedTuple):
     start: int
     end: int
     changelog_id: str
+    told_since_ms: int = 0
 
 
 def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
@@ -354,6 +356,12 @@ def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
         raise SnapshotNotPublished(
             f"snapshot not published: {where}: store {wanted.store} is in no changelog: "
             "streamsx spark handover"
+        )
+    late_ms = wanted.told_since_ms - manifest.made_at_ms
+    if next_ + 1 < wanted.end and late_ms > 0:  # one more: a marker, or what no cleaner has taken
+        raise IncompatibleStore(
+            f"snapshot too old: {where}: by {late_ms / 3_600_000:.1f} h: what was deleted since "
+            "has left no tombstone in the changelog, by its delete.retention.ms: make a newer one"
         )
     return part, next_
 

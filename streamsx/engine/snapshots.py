@@ -20,6 +20,7 @@ from streamsx.engine import faults
 from streamsx.engine.bounds import LogBounds
 from streamsx.engine.given import Given
 from streamsx.errors import DataError, NotFound, UsageError, WorldError
+from streamsx.kafka import admin
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
@@ -39,6 +40,8 @@ LOOK_EVERY_S: Final = 10.0
 WANTED_EVERY_S: Final = 0.5
 SILENCE_MAX_S: Final = 30.0
 CLOSE_MAX_S: Final = 2.0
+TOMBSTONES_MS: Final = 86_400_000
+"""Kafka's default, where nobody says for how long a changelog keeps them."""
 REFUSALS: Final = (DataError, NotFound, UsageError, WorldError)
 
 
@@ -81,6 +84,7 @@ class Snapshots:
     def __init__(self, given: Given, partitions: Mapping[str, int]) -> None:
         self._uri, self._app = given.config.snapshot, given.topology.app_id
         self._clock, self._journal, self._directory = given.clock, given.journal, given.directory
+        self._cluster = given.cluster
         self._plans, self._partitions = given.plans, partitions
         self._executor = Beside()
         self.close = self._executor.close
@@ -138,12 +142,15 @@ class Snapshots:
         files, manifest = await self._until(search, wanted)
         plan, log = self._plans[task.subtopology], TopicPartition(node.changelog, task.partition)
         start, end = (await bounds.of([log]))[log]
+        found = await admin.topic_configs(self._cluster, [log.topic])
+        kept_ms = int(found.get(log.topic, {}).get("delete.retention.ms") or TOMBSTONES_MS)
         layout = node.layout(self._partitions[node.changelog])
         counts = {topic: self._partitions[topic] for topic in plan.topics}
         made_from = self._directory.changelog_id(node.name) or b""
         mine = Wanted(
-            self._app, node.name, task.partition, layout, counts, start, end, made_from.hex()
-        )
+            self._app, node.name, task.partition, layout, counts, start, end, made_from.hex(),
+            int(self._clock.wall() * 1000) - kept_ms,
+        )  # fmt: skip
         part, position = part_for(manifest, mine, files.uri)
         over = threading.Event()
 

@@ -199,6 +199,7 @@ BAD: dict[str, tuple[Break, str]] = {
     "lost file": (lose, "No such file"),
     "behind the end": (after(1001), " at 0 to 1000, found 1001"),
     "made anew": (store(lambda s: s._replace(changelog_id="00")), "another changelog"),
+    "too old": (anew(made_at_ms=0), "snapshot too old"),
     "not published": (after(None), "snapshot not published"),
     "none": (
         lambda _, root: (root / manifest_name(0)).unlink(),

@@ -394,6 +394,10 @@ HERE = "file:root: snapshot 41: expected"
         (WANTED._replace(start=51813, end=60000), f"{HERE} .*51813 to 60000, found 51812"),
         (WANTED._replace(end=51811), f"{HERE} totals-0 at 100 to 51811, found 51812"),
         (WANTED._replace(changelog_id="bb"), f"of another changelog: {HERE} bb, found aa"),
+        (
+            WANTED._replace(end=51814, told_since_ms=MANIFEST.made_at_ms + 5_400_000),
+            r"snapshot too old: .*: by 1\.5 h: .*: make a newer one",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_was_expected(wanted: Wanted, told: str) -> None:
@@ -411,6 +415,8 @@ def test_what_no_changelog_goes_on_from_is_not_published() -> None:
     [
         WANTED,
         WANTED._replace(start=51812),
+        WANTED._replace(end=51813, told_since_ms=MANIFEST.made_at_ms + 1),  # a marker follows
+        WANTED._replace(end=51814, told_since_ms=MANIFEST.made_at_ms),
         WANTED._replace(partitions={"orders": 6, "a topic more": 6}),
     ],
 )
