@@ -280,8 +280,8 @@ def collect_garbage(files: SnapshotFiles, keep: int) -> None:
         manifests.pop(number, None)
     kept = {f.file for each in manifests.values() for part in each.parts() for f in part.chain}
     for folder in sorted(folders):
-        for name in (f"{folder}/{base}" for base in files.names(folder)):
-            made = SST_NAME.fullmatch(name)
+        for name in (f"{folder}/{base}" for base in files.names(folder, drafts=True)):
+            made = SST_NAME.match(name)
             if made and name not in kept and int(made[1]) < found[-1] - RUNNING:
                 files.delete(name)
 

@@ -84,14 +84,16 @@ class SnapshotFiles:
     def read(self, name: str) -> bytes:
         return b"".join(self._chunks(name))
 
-    def names(self, folder: str) -> list[str]:
-        """Of the files in it, sorted; none of a folder that is not there."""
+    def names(self, folder: str, *, drafts: bool = False) -> list[str]:
+        """Of the files in it, sorted; none of a folder that is not there. `drafts`: with those that
+        are not whole yet, or never will be.
+        """
         from pyarrow import fs
 
         with self._told(folder):
             selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
-            found = (each for each in self._fs.get_file_info(selector) if each.is_file)
-            return sorted(each.base_name for each in found if each.extension != TMP[1:])
+            found = [each.base_name for each in self._fs.get_file_info(selector) if each.is_file]
+            return sorted(name for name in found if drafts or not name.endswith(TMP))
 
     def delete(self, name: str) -> None:
         with self._told(name):
@@ -183,11 +185,13 @@ class LinkFiles(SnapshotFiles):
                 file.write(data)
             sync_folder(target.parent)
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, folder: str, *, drafts: bool = False) -> list[str]:
         with self._told(folder):
             path = self._folder / folder
-            found = path.iterdir() if path.is_dir() else ()
-            return sorted(each.name for each in found if each.is_file() and each.suffix != TMP)
+            found = [
+                each.name for each in (path.iterdir() if path.is_dir() else ()) if each.is_file()
+            ]
+            return sorted(name for name in found if drafts or not name.endswith(TMP))
 
     def delete(self, name: str) -> None:
         with self._told(name):

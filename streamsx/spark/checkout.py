@@ -5,7 +5,7 @@ stays open there: the next batch most often only adds a file. Any process meets 
 are fetched once per host, into a cache beside the databases; Spark kills idle processes, so what
 the dead have left is removed by who comes next.
 
-    SCRATCH/{pid}/{n}           databases of a process
+    SCRATCH/{pid}/{n}           databases of a process, and what it writes
     SCRATCH/sst/{uri}/...       files of this host, checked whenever one is taken
 
 Not here: which chain is the committed one, what a task writes.
@@ -89,7 +89,7 @@ def checkout(
     if held is not None and held.chain != chain[: len(held.chain)]:
         held.discard()
         held = None
-    held = held or HeldChain(_own_folder(scratch) / str(next(_NAMES)), _memory(), "snapshot")
+    held = held or HeldChain(own_folder(scratch) / str(next(_NAMES)), _memory(), "snapshot")
     _HELD[key] = held
     for sst in chain[len(held.chain) :]:
         for last in (False, False, True):
@@ -139,13 +139,18 @@ def _forget(first: Path) -> None:
             each.unlink(missing_ok=True)
 
 
-def _own_folder(scratch: Path) -> Path:
-    """Databases of processes that are no more are removed, also of one that had our number."""
-    own = scratch / str(os.getpid())
+def own_folder(scratch: Path) -> Path:
+    """Of this process."""
+    return _begun(scratch, os.getpid())
+
+
+@cache
+def _begun(scratch: Path, pid: int) -> Path:
+    """Folders of processes that are no more are removed, also of one that had our number."""
     for folder in scratch.iterdir():
-        old = not _HELD if folder == own else folder.name.isdigit() and _is_gone(int(folder.name))
-        if old:
+        if folder.name.isdigit() and (int(folder.name) == pid or _is_gone(int(folder.name))):
             shutil.rmtree(folder, ignore_errors=True)  # or somebody else removes it
+    own = scratch / str(pid)
     own.mkdir(exist_ok=True)
     return own
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamsx.errors import IncompatibleStore
-from streamsx.spark.checkout import scratch_folder
+from streamsx.spark.checkout import own_folder, scratch_folder
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_changelogs, of_each
 from streamsx.state import snapshot
 from streamsx.state.snapshot import Manifest, Part, Position, SstFile, SstWriter, StoreSnapshot
@@ -111,7 +111,7 @@ def write(
 ) -> dict[int, SstFile]:
     """A full file for each partition that rows of this one belong to; by partition."""
     files, made = open_files(uri), {}
-    with TemporaryDirectory(dir=scratch_folder(scratch)) as folder:
+    with TemporaryDirectory(dir=own_folder(scratch_folder(scratch))) as folder:
         writers: dict[int, SstWriter] = {}
         for batch in part.rows():
             found = places(part, batch)

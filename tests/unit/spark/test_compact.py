@@ -1,8 +1,14 @@
 """spark/compact.py without a session: what is written, and what is refused before that."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from streamsx.errors import (
@@ -15,10 +21,11 @@ from streamsx.errors import (
 )
 from streamsx.kafka import admin
 from streamsx.model import TopicPartition
-from streamsx.spark.checkout import discard_all
+from streamsx.spark.checkout import checkout, discard_all, scratch_folder
 from streamsx.spark.compact import compact, sizes
+from streamsx.spark.compact import write as write_part
 from streamsx.spark.source import Asked
-from streamsx.spark.stored import asked_stores, in_changelogs, in_snapshot
+from streamsx.spark.stored import PAIRS, asked_stores, in_changelogs, in_snapshot
 from streamsx.state.api import ROW
 from streamsx.state.snapshot import Manifest, Part, Position, newest
 from streamsx.state.snapshot_files import open_files
@@ -83,6 +90,32 @@ def test_a_snapshot_has_what_a_replay_gives_and_goes_on_where_the_changelog_ends
     second = compact(APP, uri, brokers=broker.bootstrap, stores=["kept"], scratch=str(tmp_path))
     assert newest(open_files(uri)) == second
     assert stored(uri, tmp_path)[2] == [(ROW + b'"d"', b'"5"')]
+
+
+class Killed(NamedTuple):
+    """Its process ends in the middle of its rows."""
+
+    store: str = "kept"
+    partition: int = 0
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"key": [ROW + b"a"], "value": [b"1"]}, PAIRS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_process_has_written_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    place = str(tmp_path / "state"), 0, str(tmp_path)
+    code = f"""
+from tests.unit.spark.test_compact import Killed, write_part
+write_part(*{place!r}, Killed())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    scratch = scratch_folder(str(tmp_path))
+    (left,) = scratch.rglob("tmp*/0")
+    checkout(open_files(place[0]), scratch, "kept", 0, ())
+    assert not left.exists()
+    assert list(scratch.rglob("tmp*")) == []
 
 
 def test_nothing_of_a_run_is_dropped(broker: Broker, tmp_path: Path) -> None:

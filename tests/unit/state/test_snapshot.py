@@ -233,12 +233,18 @@ def test_garbage_is_what_no_kept_manifest_names_and_nobody_is_about_to(
 ) -> None:
     made = [write(files, tmp_path, [(ROW + b"a", b"%d" % n)], number=n) for n in range(6)]
     orphan = [write(files, tmp_path, [(ROW + b"a", b"x")], number=n) for n in (1, 4, 5, 6, 7)]
+    drafts = [f"{file.file}.{'0' * 32}.tmp" for file in orphan[:2]]
+    (tmp_path / "torn").write_bytes(b"of a process that was killed")
+    for draft in drafts:
+        files.publish(tmp_path / "torn", draft)
     for n, file in enumerate(made):
         old = (made[0], file) if n else (file,)
         stores = {"totals": StoreSnapshot(LAYOUT, {0: Part(old, 1)})}
         commit(files, replace(MANIFEST, number=n, stores=stores), before=newest(files))
     collect_garbage(files, keep=2)
     assert files.names("manifests") == ["000000000004.json", "000000000005.json"]
+    found = files.names("sst/totals/0", drafts=True)
+    assert [f"sst/totals/0/{name}" for name in found if name.endswith(".tmp")] == drafts[1:]
     left = {f"sst/totals/0/{name}" for name in files.names("sst/totals/0")}
     assert left == {file.file for file in (made[0], made[4], made[5], *orphan[1:])}
     collect_garbage(files, keep=2)
