@@ -148,6 +148,11 @@ def open_files(uri: str) -> SnapshotFiles:
     return LinkFiles(Path(path if path == uri else unquote(path)), uri)
 
 
+def absolute(uri: str) -> str:
+    """The same in a process with another current folder."""
+    return uri if "://" in uri or uri.startswith("file:") else os.path.abspath(uri)
+
+
 def masked(uri: str) -> str:
     """Without what may be a secret: `s3://***@bucket/folder?region=eu`."""
     return SECRET.sub(lambda found: f"{found[1] or found[3]}***", uri)

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from streamsx.config import positive, seconds, size_bytes, text, whole
 from streamsx.errors import UsageError
-from streamsx.state.snapshot_files import masked, open_files
+from streamsx.state.snapshot_files import absolute, masked, open_files
 from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.folder import new_folder
 from streamsx.tools.cli.progress import blocking_progress
@@ -176,7 +176,7 @@ class Later:
         uri = given.get("state", given.get("out"))  # where snapshots are: `state` has rows in `out`
         asks = "app" in given and "connector" not in given  # the others look themselves
         if asks and uri:
-            probe_cluster(made, given["app"], uri)
+            probe_cluster(made, given["app"], absolute(uri))
         self._say(words)
         return made
 

@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from streamsx.app.lookup import app_named
 from streamsx.clock import SystemClock
+from streamsx.config import Config
 from streamsx.errors import GroupNotEmpty, SnapshotFailed, UsageError
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
@@ -75,8 +76,8 @@ class AtWork:
                     "or give --force if it is dead"
                 )
         if self._writes:
-            group = app_named(self._app).conf.id
-            Asked(options_of(self._app)).ask(lambda cluster: refuse_members(cluster, group))
+            conf = app_named(self._app).conf
+            Asked(options_of(self._app)).ask(lambda cluster: refuse_members(cluster, conf))
 
     def _keep(self) -> None:
         try:
@@ -115,7 +116,10 @@ def has_ended(process: str, host: str) -> bool:
     return False
 
 
-async def refuse_members(cluster: Cluster, group: str) -> None:
+async def refuse_members(cluster: Cluster, conf: Config) -> None:
     """Raises GroupNotEmpty, which names them."""
-    if members := [each for each, *_ in (await admin.describe_group(cluster, group)).members]:
-        raise GroupNotEmpty(f"workers are running: group {group}: {', '.join(members)}: stop them")
+    if members := [each for each, *_ in (await admin.describe_group(cluster, conf.id)).members]:
+        raise GroupNotEmpty(
+            f"workers are running: group {conf.id}: {', '.join(members)}: stop them; one that was "
+            f"killed counts until its session ends, after {conf.session_timeout_s:g} s"
+        )

@@ -22,7 +22,7 @@ from streamsx.spark.checkout import own_folder, scratch_folder
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_changelogs, of_each
 from streamsx.state import snapshot
 from streamsx.state.snapshot import Manifest, Part, Position, SstFile, SstWriter, StoreSnapshot
-from streamsx.state.snapshot_files import SnapshotFiles, open_files
+from streamsx.state.snapshot_files import SnapshotFiles, absolute, open_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,9 @@ def compact(
     if last is not None:
         refuse_less(last, asked, positions, files.uri)
     counts, parts = in_changelogs(asked, brokers)
-    made = of_each(spark, partial(write, uri, last.number + 1 if last else 0, scratch), parts)
+    made = of_each(
+        spark, partial(write, absolute(uri), last.number + 1 if last else 0, scratch), parts
+    )
     whole = Counter(part.store for part in parts)
     return committed(files, last, asked, COMPACT, parts, made, whole, counts, positions)
 

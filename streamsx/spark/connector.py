@@ -31,10 +31,12 @@ INSTEAD: Final = "give --jars DIR or use the default --connector python"
 def settings(connector: str, folder: Path | None = None) -> dict[str, str]:
     """What a session must be started with. `folder`: of the jars, copied through Maven without.
 
-    Raises UsageError for a folder without jars, or a Spark that they were not tried with;
-    JarsMissing.
+    Raises UsageError for a folder without jars, for one that nobody asked for, or a Spark that they
+    were not tried with; JarsMissing.
     """
     if connector == PYTHON:
+        if folder:
+            raise UsageError(f"--jars {folder}: ours needs none: give --connector jvm too")
         return {}
     if folder is None:
         spark = ".".join(version("pyspark").split(".")[:2])

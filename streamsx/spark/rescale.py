@@ -36,7 +36,7 @@ from streamsx.spark.source import EARLIEST, LATEST, Asked, there
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_snapshot, of_each
 from streamsx.state.layout import changelog_key
 from streamsx.state.snapshot import Manifest, newest_there, numbers
-from streamsx.state.snapshot_files import open_files
+from streamsx.state.snapshot_files import absolute, open_files
 from streamsx.topology.partitions import partitioned
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def rescale(
         mine = [each for part, each in zip(parts, seen, strict=True) if part.store == name]
         topic = kept_by(name, subtopology.topics, keyed.get(name), old[name], mine)
         plan[name] = topic, counts[node.changelog]
-    work = partial(write, target, 0, scratch, places=partial(placed, app, plan))
+    work = partial(write, absolute(target), 0, scratch, places=partial(placed, app, plan))
     made = of_each(spark, work, parts)
     read = {t: counts[t] for plan in asked.app.topology().subtopologies for t in plan.topics}
     # Of topics that stay as they are; a new one is read from its start.

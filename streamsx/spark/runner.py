@@ -10,7 +10,6 @@ task does, histories (`bootstrap`).
 """
 
 import json
-import os
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ from streamsx.spark.source import EARLIEST, LATEST, Asked
 from streamsx.spark.task import TASK_BYTES, TOLD_MAX, TaskReport, Work, run_task
 from streamsx.state import snapshot
 from streamsx.state.snapshot import Manifest, Part, Position, StoreSnapshot, manifest_after
-from streamsx.state.snapshot_files import SnapshotFiles, open_files
+from streamsx.state.snapshot_files import SnapshotFiles, absolute, open_files
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.partitions import partitioned
 
@@ -273,18 +272,20 @@ def pipeline(
     app = app_named(name)
     refuse(app.conf.id, check(app, found))
     made = stages(app.topology(), found, app.conf.topic_partitions)
-    uri = uri if "://" in uri or uri.startswith("file:") else os.path.abspath(uri)
     if publishes:
         require_transactions(name, "use Apache Kafka, or give --no-publish")
-    return Pipeline(spark, name, app, uri, made, sink, publishes, **more)
+    return Pipeline(spark, name, app, absolute(uri), made, sink, publishes, **more)
 
 
-def begin(line: Pipeline) -> None:
+def begin(line: Pipeline, sink: str = NOOP) -> None:
     """The session, behind what can be known without: one may begin here. Raises UsageError."""
     accept(line.spark)
     tasks = max(stage.tasks for stage in line.stages)
     line.spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
     probe_cluster(line.spark, line.name, line.uri)
+    folder = sink.removeprefix(PARQUET)
+    if folder != sink and "://" not in folder:  # what has a scheme is Spark's, which knows others
+        probe_cluster(line.spark, line.name, absolute(folder), "a shared mount as --sink parquet=")
 
 
 def sink_of(word: str, options: Mapping[str, str]) -> Output:
@@ -398,7 +399,7 @@ def run(
         held = AtWork(name, line.files, writes=writes, force=force, say=line.say)
         stack.enter_context(held)
         base = going_on(line, force=force)
-        begin(line)
+        begin(line, sink)
         if writes:
             create_topics(name, found)
         if base and publishes:

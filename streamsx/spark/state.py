@@ -27,6 +27,7 @@ from streamsx.spark.session import session
 from streamsx.spark.source import Asked
 from streamsx.spark.stored import InChangelog, InSnapshot, asked_stores, in_changelogs, in_snapshot
 from streamsx.state.layout import changelog_key
+from streamsx.state.snapshot_files import absolute
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,7 +132,7 @@ def state(
     brokers = bootstrap or ",".join(app_named(app).conf.bootstrap)  # as they are here
     options = {"app": app, "store": store, "kafka.bootstrap.servers": brokers}
     if path is not None:
-        options["path"] = path
+        options["path"] = absolute(path)
     StateReader(options).partitions()  # what is wrong is said now, as it is: before a JVM starts
     spark = spark or session({})
     spark.dataSource.register(StateSource)

@@ -28,7 +28,7 @@ from streamsx.spark.source import Asked, there
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.layout import StoreNode
 from streamsx.state.snapshot import ANEW, Manifest, Part, expect, newest_there, refuse_other
-from streamsx.state.snapshot_files import open_files
+from streamsx.state.snapshot_files import absolute, open_files
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import partitioned
 
@@ -161,7 +161,7 @@ def in_snapshot(
         layouts[name] = replace(node, changelog=log).layout(len(held))
         where, whole = f"{files.uri}: snapshot {manifest.number}: {name}", list(range(len(held)))
         expect("snapshot of a part of a store", where, whole, sorted(held), ANEW)
-        parts += [InSnapshot(uri, name, n, held[n].chain, scratch) for n in whole]
+        parts += [InSnapshot(absolute(uri), name, n, held[n].chain, scratch) for n in whole]
     refuse_other(manifest, files.uri, app, layouts, {})
     return manifest, parts
 

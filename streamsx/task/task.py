@@ -234,7 +234,7 @@ class Task:
             f"task stopped: {self.id}, {last.topic}-{last.partition} offset {first}: "
             f"{self.policy.consecutive_failures_max} records in a row failed, the last one at "
             f"{last.offset}, {last.operator}: {kind}: {last.error}: nothing from {first} on is "
-            "committed: mend the code and start this worker again, or raise "
+            "committed: mend the code and start again, or raise "
             "consecutive_failures_max if they may be skipped"
         )
 
@@ -309,7 +309,7 @@ class Task:
         if checked:
             return TaskStopped(
                 f"task stopped: {what}: it was changed in place, after it had been set: mend the "
-                "code and start this worker again"
+                "code and start again"
             )
         return ValueRefused(what)
 

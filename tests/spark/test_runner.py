@@ -256,6 +256,19 @@ def test_garbage_that_stays_is_told_and_ends_nothing(feed: Feed) -> None:
     assert f"{manifest_name(3)}: Input/output error" in told
 
 
+def test_a_sink_that_executors_see_otherwise_is_refused(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamsx.spark.session.is_local", lambda _: False)
+    monkeypatch.chdir(feed.folder)  # where executors are not
+    feed.feed("a")
+    with pytest.raises(UsageError, match=r"cannot see /proc/.*: use a shared mount as --sink pa"):
+        feed.run(sink="parquet=/proc/self/cwd/told")
+    assert newest(feed.files) is None
+    feed.run(sink=f"parquet={feed.folder}/told")
+    assert feed.stored() == feed.truth()
+
+
 def test_a_stop_lets_the_batch_end(feed: Feed) -> None:
     feed.feed(*some(0))
     stop = threading.Event()

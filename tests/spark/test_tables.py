@@ -154,6 +154,9 @@ def test_a_store_is_queried_by_columns_by_sql_and_as_bytes(
     with pytest.raises(AssertionError, match=r"executor .* cannot see /proc.*: use a shared mount"):
         told(capsys, monkeypatch, *live, "--out", "/proc/self/cwd/other")  # of each its own
     assert [*tmp_path.glob("other*")] == []
+    assert told(capsys, monkeypatch, "compact", SHOP, "--out", "here")["rows"] >= len(numbers)
+    found = told(capsys, monkeypatch, *live[:-1], "--state", "here", "--sql", query)
+    assert found["rows"] == rows
     for words, said in (
         ((*live, "--sql", "select nothing from sold"), "[UNRESOLVED_COLUMN"),
         ((*live, "--out", str(out)), "is there already"),

@@ -23,7 +23,6 @@ from streamsx.kafka import admin
 from streamsx.model import TopicPartition
 from streamsx.spark.checkout import checkout, discard_all, scratch_folder
 from streamsx.spark.compact import compact, sizes
-from streamsx.spark.compact import write as write_part
 from streamsx.spark.source import Asked
 from streamsx.spark.stored import PAIRS, asked_stores, in_changelogs, in_snapshot
 from streamsx.state.api import ROW
@@ -106,8 +105,9 @@ class Killed(NamedTuple):
 def test_what_a_killed_process_has_written_is_removed_by_the_next_one(tmp_path: Path) -> None:
     place = str(tmp_path / "state"), 0, str(tmp_path)
     code = f"""
-from tests.unit.spark.test_compact import Killed, write_part
-write_part(*{place!r}, Killed())
+from streamsx.spark.compact import write
+from tests.unit.spark.test_compact import Killed
+write(*{place!r}, Killed())
 """
     ended = subprocess.run([sys.executable, "-c", code], check=False)
     assert ended.returncode == -signal.SIGKILL

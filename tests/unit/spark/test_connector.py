@@ -13,6 +13,8 @@ from streamsx.spark.maven import JarsMissing
 
 def test_ours_needs_nothing() -> None:
     assert settings(PYTHON) == {}
+    with pytest.raises(UsageError, match=r"--jars there: .*: give --connector jvm too"):
+        settings(PYTHON, Path("there"))
 
 
 def test_jars_of_a_folder_are_named_in_full(tmp_path: Path) -> None:
