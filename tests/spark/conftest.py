@@ -5,6 +5,7 @@ pytest starts another.
 """
 
 import gc
+import os
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ import pytest
 from streamsx.spark.connector import JVM, settings
 from streamsx.spark.maven import JarsMissing
 from streamsx.spark.session import session
+
+# Many JVMs, of seconds each: what compiles and collects best is not worth its start.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
