@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
 import time
@@ -260,7 +261,8 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
     | {"nargs": "+", "help": "whose records' keys a store has, where its rows cannot show it"},
     "--topics": pair("OLD:NEW", text) | {"nargs": "+", "help": "from which topic to which"},
     "--history": pair("TOPIC=PATH", text)
-    | {"help": "parquet, orc or JSON lines; or TOPIC=kafka, or TOPIC=none; one for each topic"},
+    | {"help": "parquet, orc or JSON lines with columns key, value, timestamp; or TOPIC=kafka, or "
+            "TOPIC=none; one for each topic"},
     "--until": {
         "metavar": "ISO", "type": moment, "help": "leave out what was recorded from there on",
     },
@@ -477,13 +479,10 @@ def pipeline(options: argparse.Namespace, say: Say, spark: Any) -> dict[str, Any
 
 def bootstrap(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Raises StreamsxError, before anything is written."""
-    from streamsx.app.lookup import app_named
-    from streamsx.spark.bootstrap import bootstrap, refuse_histories
+    from streamsx.spark.bootstrap import bootstrap
     from streamsx.spark.compact import sizes
-    from streamsx.spark.plan import stages
 
-    more, app = pipeline(options, say, spark), app_named(options.app)
-    refuse_histories(options.history, stages(app.topology(), {}, app.conf.topic_partitions))
+    more = pipeline(options, say, spark)
     open_files(options.out).names("")
     say("reading history")
     done = bootstrap(
@@ -491,7 +490,8 @@ def bootstrap(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         until_ms=options.until, replace=options.replace, **more,
     )  # fmt: skip
     told = {"uri": options.out, "records": done.records}
-    return {**told, **sizes(done.manifest), "tasks": len(done.reports)}
+    steps = [f"python -m streamsx spark handover {options.app} --state {shlex.quote(options.out)}"]
+    return {**told, **sizes(done.manifest), "tasks": len(done.reports), "procedure": steps}
 
 
 def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from streamsx.app.lookup import app_named
+from streamsx.assignor.claims import read_members
 from streamsx.clock import SystemClock
 from streamsx.config import Config
 from streamsx.errors import GroupNotEmpty, SnapshotFailed, UsageError
@@ -118,8 +119,10 @@ def has_ended(process: str, host: str) -> bool:
 
 async def refuse_members(cluster: Cluster, conf: Config) -> None:
     """Raises GroupNotEmpty, which names them."""
-    if members := [each for each, *_ in (await admin.describe_group(cluster, conf.id)).members]:
+    told = await admin.describe_group(cluster, conf.id)
+    joined, _ = read_members([(member, metadata) for member, metadata, _ in told.members])
+    if names := ", ".join(each.instance or each.id for each in joined):
         raise GroupNotEmpty(
-            f"workers are running: group {conf.id}: {', '.join(members)}: stop them; one that was "
-            f"killed counts until its session ends, after {conf.session_timeout_s:g} s"
+            f"workers are running: group {conf.id}: {names}: stop them (streamsx status, SIGTERM); "
+            f"one that was killed counts until its session ends, after {conf.session_timeout_s:g} s"
         )

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamsx.app.lookup import app_named
 from streamsx.errors import BrokerUnreachable, NotFound, SettingError, UsageError
 from streamsx.kafka.cluster import START_TIMEOUT_S
 from streamsx.spark import runner
 from streamsx.spark.at_work import AtWork
 from streamsx.spark.connector import PYTHON, frame
 from streamsx.spark.partitioner import partitions_of
-from streamsx.spark.plan import Stage
+from streamsx.spark.plan import Stage, check, refuse, stages
 from streamsx.spark.publish import options_of
 from streamsx.spark.rows import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
@@ -59,7 +60,9 @@ def bootstrap(
 
     Raises NotOnSpark, UsageError, GroupNotEmpty and others, before anything is written.
     """
-    given = dict(partitions or {})
+    app, given = app_named(name), dict(partitions or {})
+    refuse(app.conf.id, check(app))
+    refuse_histories(history, stages(app.topology(), {}, app.conf.topic_partitions))
     found = {}
     alone = given and not publishes and KAFKA not in history.values()
     try:
@@ -71,7 +74,6 @@ def bootstrap(
         raise SettingError(f"partitions: {wrong}: the brokers have {found}: leave them out")
     counts = {**given, **found}
     line = runner.pipeline(spark, name, out, counts, lambda _: None, publishes=publishes, **more)
-    refuse_histories(history, line.stages)
     before = newest(line.files)
     if before and not replace:
         raise UsageError(f"snapshots are there: {line.files.uri}: --replace, or another --out")
@@ -162,6 +164,10 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
     rows = reader.format(FORMATS[PurePath(path).suffix]).load(path)
     types = dict(rows.dtypes)
     where = f"history of {topic}: {path}"
+
+    if missing := [name for name in ("key", "value", "timestamp") if name not in types]:
+        found = ", ".join(types)
+        raise UsageError(f"{where}: expected columns {', '.join(missing)}, found {found}")
 
     def column(name: str, *wanted: str) -> "Column":
         if (kind := types.get(name)) not in wanted:

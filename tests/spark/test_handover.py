@@ -107,7 +107,7 @@ def test_what_workers_have_left_goes_on_on_spark_and_back(
                 shop.spark, APP, str(tmp_path / "b"), {"sales": "none"}, partitions={"sales": 2}
             ),
         ):
-            with pytest.raises(GroupNotEmpty, match="workers are running: group carried"):
+            with pytest.raises(GroupNotEmpty, match="running: group carried: a: stop"):
                 begin()
         assert newest(open_files(shop.uri)) is None
         assert newest(open_files(str(tmp_path / "b"))) is None
