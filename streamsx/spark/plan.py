@@ -9,13 +9,14 @@ something foreign, that it sends to a topic no walk has found (`spark/task`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from inspect import unwrap
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-from streamsx.app.agent import Agent
+from streamsx.app.agent import Agent, Reached
 from streamsx.app.app import App
 from streamsx.app.discovery import reached, sends_to
 from streamsx.errors import NotOnSpark, PartitionCountChanged, PartitionMismatch
@@ -127,7 +128,7 @@ def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
     nodes = {name: table.node() for name, table in app.tables.items()}
     agents = [(agent, reached(app, agent, nodes)) for agent in app.agents.values()]
     reasons = [_reason(agent, FOREIGN) for agent, touched in agents if touched.note]
-    halves = [(agent, each) for agent, touched in agents for each in agent.stages(touched)]
+    halves = [(agent, each) for agent, touched in agents for each in _halves(agent, touched)]
     reasons += _circles(topology, halves)
     if any(agent.fun.__module__ == "__main__" for agent in app.agents.values()):
         message = "the app lives in __main__: executors cannot import it: give it a module"
@@ -156,6 +157,13 @@ def refuse(app_id: str, reasons: Iterable[Reason]) -> None:
         count = f"{len(fatal)} reason{'s' * (len(fatal) > 1)}"
         lines = "".join(f"\n  {line}" for line in fatal)
         raise NotOnSpark(f"app {app_id!r} cannot run on Spark ({count}):{lines}")
+
+
+def _halves(agent: Agent, touched: Reached) -> list[SubTopology]:
+    """What it derives it names, and does not send to behind that; who does is refused then."""
+    *feeding, last = agent.stages(touched)
+    derived = {name for each in touched.derived for name in each.topic.topics}
+    return [*feeding, replace(last, outputs=last.outputs - derived)]
 
 
 def _circles(topology: Topology, halves: Iterable[tuple[Agent, SubTopology]]) -> Iterator[Reason]:

@@ -76,6 +76,28 @@ def app_of(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     return app_named("worker_only")
 
 
+@pytest.mark.parametrize("named", ["via", "'via'"])
+def test_what_an_agent_derives_by_an_object_is_no_circle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    text = f"""
+from streamsx import App
+
+app = App("by-way", topic_partitions=1)
+via = app.topic("via", value_type=str)
+table = app.Table("t", default=int)
+
+
+@app.agent(app.topic("in", value_type=str))
+async def count(stream):
+    async for value in stream.through({named}):
+        table[value] += 1
+"""
+    app = app_of(text, tmp_path, monkeypatch)
+    assert not any(each.fatal for each in check(app))
+    assert [each.inner for each in made(app)] == [(), ("via",)]
+
+
 def made(app: App, **found: int) -> list[Stage]:
     return stages(app.topology(), found, app.conf.topic_partitions)
 
