@@ -33,6 +33,7 @@ from streamsx.spark.publish import options_of
 from streamsx.spark.rows import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
 from streamsx.spark.session import told
+from streamsx.spark.source import LATEST, Asked, there
 from streamsx.state.snapshot import Manifest, newest
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ def of_kafka(
     ]
     options = options_of(line.name)
     options |= {"subscribe": ",".join(topics), "tasks": json.dumps(together)}
+    # Once: Spark's own connector looks again for each job.
+    options |= {"endingOffsets": json.dumps(there(Asked(options)).at(LATEST))}
     rows = frame(line.spark, connector, options)
     return rows if until_ms is None else cut(rows, until_ms, True)
 

@@ -14,6 +14,7 @@ from streamsx.examples.shop_history import PastOrder, history, write
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
+from streamsx.spark import bootstrap as module
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.rows import RECORDS
@@ -136,6 +137,38 @@ def test_a_topic_is_read_to_its_end_in_its_own_order(boot: Boot) -> None:
     assert done.manifest.partitions["wordcount-words"] == 3
     assert done.manifest.positions["wordcount-lines"][1].next == 30
     assert boot.stored() == driven(app, lines, {"wordcount-lines": 2, "wordcount-words": 3})
+
+
+@pytest.mark.parametrize("connector", ["python", "jvm"])
+def test_what_is_sent_meanwhile_is_behind_the_snapshot(
+    boot: Boot, monkeypatch: pytest.MonkeyPatch, connector: str
+) -> None:
+    """Behind the look for the first late record and ahead of the batch: first one that is late, so
+    that what follows it must not be passed over.
+    """
+    app, found = app_of(WORDS), TopicPartition("wordcount-lines", 0)
+    real = module.cut
+
+    def send(*lines: tuple[int, bytes]) -> None:
+        builder = Builder(1 << 20)
+        for at, value in lines:
+            builder.append(at, None, value, [])
+        client.send_raw(found, builder.close())
+
+    def cut(*about: Any) -> Any:
+        rows = real(*about)
+        send((90, b"late"), (20, b"behind"))
+        return rows
+
+    monkeypatch.setattr(module, "cut", cut)
+    with Broker(topics={"wordcount-lines": 1, "wordcount-words": 1}) as broker:
+        client = Client(broker.bootstrap)
+        send((10, b"first"))
+        app.override(bootstrap=broker.bootstrap)
+        done = boot(WORDS, {"wordcount-lines": "kafka"}, until_ms=50, connector=connector)
+        client.close()
+    assert done.manifest.positions["wordcount-lines"][0].next == 1
+    assert done.records == 2  # a line, a word
 
 
 def test_orders_of_a_topic_come_late_and_are_cancelled_as_they_were(boot: Boot) -> None:
