@@ -79,6 +79,10 @@ class SnapshotNotPublished(UsageError):
     """A snapshot that no changelog goes on from."""
 
 
+class StateOnSpark(UsageError):
+    """State that Spark has gone on with, and that was not handed over."""
+
+
 class GroupNotEmpty(UsageError):
     """Workers run what Spark is to take over, or to hand over."""
 

@@ -490,8 +490,8 @@ def bootstrap(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         until_ms=options.until, replace=options.replace, **more,
     )  # fmt: skip
     told = {"uri": options.out, "records": done.records}
-    steps = [f"python -m streamsx spark handover {options.app} --state {shlex.quote(options.out)}"]
-    return {**told, **sizes(done.manifest), "tasks": len(done.reports), "procedure": steps}
+    told |= {**sizes(done.manifest), "tasks": len(done.reports)}
+    return told | {"procedure": before_workers(options.app, options.out)}
 
 
 def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
@@ -513,7 +513,11 @@ def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     names = ("state", "available_now", "max_records", "start", "sink", "keep")
     given = {name: vars(options)[name] for name in names}
     run(every_s=options.every, heard=heard, **given, **more).wait(stop)
-    return {"uri": options.state, **sums}
+    return {"uri": options.state, **sums, "procedure": before_workers(options.app, options.state)}
+
+
+def before_workers(app: str, uri: str) -> list[str]:
+    return [f"python -m streamsx spark handover {app} --state {shlex.quote(uri)}  # then workers"]
 
 
 def handover(options: argparse.Namespace, say: Say, _: Any) -> SparkResult:

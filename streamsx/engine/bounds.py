@@ -10,11 +10,12 @@ from functools import partial
 
 from streamsx.config import Config
 from streamsx.engine.journal import LOG
-from streamsx.errors import BrokerUnreachable, StreamsxError
+from streamsx.errors import BrokerUnreachable, StateOnSpark, StreamsxError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.inquiries import Inquiries
+from streamsx.lifecycle.commit import place_on_spark
 from streamsx.model import TopicPartition
 
 
@@ -25,7 +26,7 @@ class LogBounds:
     """
 
     def __init__(self, cluster: Cluster, config: Config) -> None:
-        self._cluster = cluster
+        self._cluster, self._app = cluster, config.id
         self._latest = config.consumer_auto_offset_reset == "latest"
         self._stale = False
         """A leader did not answer, or was none."""
@@ -40,6 +41,21 @@ class LogBounds:
         """Where to begin without a position, by `consumer_auto_offset_reset`."""
         found = await self.of(tps)
         return {tp: b.high_watermark if self._latest else b.start for tp, b in found.items()}
+
+    async def positions(
+        self, tps: Collection[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        """What is committed, offset and metadata; where nothing is, where to begin. Raises
+        StateOnSpark.
+        """
+        found = await self.committed.of(tps)
+        for uri in filter(None, (place_on_spark(text) for _, text in found.values())):
+            raise StateOnSpark(
+                f"state was not handed over: {self._app}: Spark has gone on with it, in {uri}: "
+                f"streamsx spark handover MODULE --state {uri}"
+            )
+        begin = await self.begin([tp for tp, (offset, _) in found.items() if offset < 0])
+        return {tp: (begin.get(tp, offset), text) for tp, (offset, text) in found.items()}
 
     async def look(
         self, tps: Collection[TopicPartition]

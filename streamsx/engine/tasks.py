@@ -372,13 +372,8 @@ class Tasks:
         return self._plans[task.subtopology].changelogs(task.partition)
 
     async def _find_positions(self, task: TaskId) -> None:
-        """What is committed, offset and metadata; where nothing is, the offset to begin with by
-        `consumer_auto_offset_reset`."""
-        found = await self.bounds.committed.of(self._door.owned.of(task))
-        begin = await self.bounds.begin([tp for tp, (offset, _) in found.items() if offset < 0])
-        self._positions[task] = {
-            tp.topic: (begin.get(tp, offset), text) for tp, (offset, text) in found.items()
-        }
+        found = await self.bounds.positions(self._door.owned.of(task))
+        self._positions[task] = {tp.topic: place for tp, place in found.items()}
         self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
 
 

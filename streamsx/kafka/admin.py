@@ -282,12 +282,12 @@ async def committed_topics(cluster: Cluster, group: str) -> set[str]:
 
 
 @_persistent
-async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
-    """Every offset that the group has committed. Raises WorldError, SettingError."""
+async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, tuple[int, str]]:
+    """All offsets that the group has committed, with metadata. Raises WorldError, SettingError."""
     connection = await cluster.open(await cluster.coordinator(group), LANE)
     told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
     _check([(told.error_code, f"offsets of group {group}", "")])
-    return {tp: partition.committed_offset for tp, partition in _each(told)}
+    return {tp: (each.committed_offset, each.metadata or "") for tp, each in _each(told)}
 
 
 async def committed_now(

@@ -36,6 +36,7 @@ STORY_STEPS = 200
 
 METADATA = struct.Struct(">Bq")
 METADATA_VERSION = 1
+ON_SPARK = "spark "
 
 
 def metadata(stream_time: int) -> str:
@@ -50,6 +51,18 @@ def stream_time(metadata: str) -> int:
     except (ValueError, struct.error):
         return -1
     return int(found) if version == METADATA_VERSION else -1
+
+
+def on_spark(uri: str) -> str:
+    """What stands beside each offset while Spark goes on from there, in snapshots under `uri`: the
+    changelogs are ahead of the offsets, and who goes on from both counts twice.
+    """
+    return f"{ON_SPARK}{uri}"
+
+
+def place_on_spark(metadata: str) -> str | None:
+    """The URI of `on_spark`; None where that is not what was committed."""
+    return metadata.removeprefix(ON_SPARK) if metadata.startswith(ON_SPARK) else None
 
 
 class CommitState(Enum):

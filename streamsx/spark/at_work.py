@@ -3,26 +3,29 @@
     URI/running/UNTIL_MS-PID-RUN-HOST
 
 Whoever makes snapshots in a place has a mark there, and lives until then at least. Workers are
-members of the app's group: who writes to its changelogs and topics begins when there are none.
+members of the app's group: who writes to its changelogs and topics begins when there are none. What
+the group has committed says where its state is meanwhile, to workers and to whoever is elsewhere.
 """
 
 import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Self
 
 from streamsx.app.lookup import app_named
 from streamsx.assignor.claims import read_members
 from streamsx.clock import SystemClock
 from streamsx.config import Config
-from streamsx.errors import GroupNotEmpty, SnapshotFailed, UsageError
+from streamsx.errors import GroupNotEmpty, SnapshotFailed, StateOnSpark, UsageError
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
+from streamsx.lifecycle import commit
+from streamsx.model import TopicPartition
 from streamsx.spark.publish import options_of
 from streamsx.spark.source import Asked
-from streamsx.state.snapshot_files import SnapshotFiles
+from streamsx.state.snapshot_files import SnapshotFiles, absolute
 
 RUNNING: Final = "running"
 RENEW_S: Final = 5
@@ -77,8 +80,9 @@ class AtWork:
                     "or give --force if it is dead"
                 )
         if self._writes:
+            uri = None if self._force else absolute(self._files.uri)
             conf = app_named(self._app).conf
-            Asked(options_of(self._app)).ask(lambda cluster: refuse_members(cluster, conf))
+            Asked(options_of(self._app)).ask(lambda cluster: refuse_workers(cluster, conf, uri))
 
     def _keep(self) -> None:
         try:
@@ -117,8 +121,21 @@ def has_ended(process: str, host: str) -> bool:
     return False
 
 
-async def refuse_members(cluster: Cluster, conf: Config) -> None:
-    """Raises GroupNotEmpty, which names them."""
+async def take(cluster: Cluster, conf: Config, tps: Collection[TopicPartition], uri: str) -> None:
+    """Ahead of what goes to changelogs: from then on no worker begins, until it is handed the state
+    under `uri`. `tps`: all that the app reads. Raises GroupNotEmpty, WorldError.
+    """
+    await refuse_workers(cluster, conf)
+    found, why = await admin.committed_now(cluster, conf.id, tps)
+    if why is not None:
+        raise why
+    begins, text = await admin.bounds(cluster, tps), commit.on_spark(absolute(uri))
+    places = {tp: at if at >= 0 else begins[tp].start for tp, (at, _) in found.items()}
+    await admin.commit_offsets(cluster, conf.id, {tp: (at, text) for tp, at in places.items()})
+
+
+async def refuse_workers(cluster: Cluster, conf: Config, uri: str | None = None) -> None:
+    """Raises GroupNotEmpty, which names them; StateOnSpark, where that is elsewhere than here."""
     told = await admin.describe_group(cluster, conf.id)
     joined, _ = read_members([(member, metadata) for member, metadata, _ in told.members])
     if names := ", ".join(each.instance or each.id for each in joined):
@@ -126,3 +143,9 @@ async def refuse_members(cluster: Cluster, conf: Config) -> None:
             f"workers are running: group {conf.id}: {names}: stop them (streamsx status, SIGTERM); "
             f"one that was killed counts until its session ends, after {conf.session_timeout_s:g} s"
         )
+    for _, text in (await admin.committed(cluster, conf.id)).values() if uri else ():
+        if (elsewhere := commit.place_on_spark(text)) not in (None, uri):
+            raise StateOnSpark(
+                f"state is in another place: {conf.id}: Spark has gone on with it in {elsewhere}, "
+                f"not in {uri}: go on there, or hand it over; --force if that is over"
+            )

@@ -17,6 +17,7 @@ from streamsx.errors import SnapshotAhead
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.transaction import transaction
+from streamsx.lifecycle.commit import place_on_spark
 from streamsx.loops import run
 from streamsx.model import TopicPartition
 from streamsx.spark.checkout import checkout, scratch_folder
@@ -55,15 +56,17 @@ async def who_went_on(
     cluster: Cluster, manifest: Manifest, read: Collection[str]
 ) -> tuple[str, str]:
     """Whose records follow in a changelog, and what to do: of a run, or of workers, who have
-    committed more of what is `read` than the snapshot has.
+    committed more of what is `read` than the snapshot has; what they had before Spark was at work
+    says nothing.
     """
     group = await admin.committed(cluster, manifest.app)
+    group = {tp: found for tp, found in group.items() if not place_on_spark(found[1])}
     places = {
         TopicPartition(topic, n): at.next
         for topic in read for n, at in manifest.positions.get(topic, {}).items()
     }  # fmt: skip
     begins = await admin.bounds(cluster, places)
-    ahead = (group.get(tp, -1) > (at or begins[tp].start) for tp, at in places.items())
+    ahead = (group.get(tp, (-1, ""))[0] > (at or begins[tp].start) for tp, at in places.items())
     return WORKERS if any(ahead) else RUN
 
 

@@ -15,7 +15,7 @@ from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle import commit
 from streamsx.model import TopicPartition
-from streamsx.spark.at_work import AtWork
+from streamsx.spark.at_work import AtWork, take
 from streamsx.spark.changelogs import settled, who_went_on, whole
 from streamsx.spark.compact import COMPACT
 from streamsx.spark.plan import Stage, stages
@@ -79,6 +79,9 @@ def _handed(name: str, files: SnapshotFiles, manifest: Manifest, scratch: str | 
     create_topics(name, found)
     ids = changelog_ids(name)
     published, stores = dict[str, int](), dict(manifest.stores)
+    tps = [tp for stage in made for tp in stage.read]
+    if unpublished:
+        asked.ask(lambda cluster: take(cluster, app.conf, tps, files.uri))
     for node, partition, part in unpublished:
         end, size = whole(asked, app.conf.id, (files, scratch), node, partition, part)
         store = stores[node.name]
@@ -173,6 +176,9 @@ async def commit_positions(
     begins = await admin.bounds(cluster, known)
     at |= {tp: next_ or begins[tp].start for tp, next_ in known.items()}
     times = {tp: places.get(tp, Position(0)).stream_time for tp in at}
-    offsets = {tp: (at[tp], commit.metadata(times[tp])) for tp in at}
+    found = await admin.committed(cluster, group)
+    taken = {tp: offset for tp, (offset, text) in found.items() if commit.place_on_spark(text)}
+    at = taken | at  # no record of the others has come
+    offsets = {tp: (n, commit.metadata(times.get(tp, -1))) for tp, n in at.items()}
     await admin.commit_offsets(cluster, group, offsets)
     return at

@@ -20,6 +20,7 @@ from streamsx.app.agent import Agent, Reached
 from streamsx.app.app import App
 from streamsx.app.discovery import reached, sends_to
 from streamsx.errors import NotOnSpark, PartitionCountChanged, PartitionMismatch
+from streamsx.model import TopicPartition
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.nodes import SubTopology
@@ -53,6 +54,11 @@ class Stage(NamedTuple):
     @property
     def number(self) -> int:
         return self.subtopology.number
+
+    @property
+    def read(self) -> list[TopicPartition]:
+        topics = self.subtopology.topics
+        return [TopicPartition(topic, n) for topic in topics for n in range(self.counts[topic])]
 
     def kind(self, topic: str) -> str:
         """Of what it sends there. Raises NotOnSpark."""

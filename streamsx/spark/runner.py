@@ -30,7 +30,7 @@ from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import START_TIMEOUT_S, Cluster
 from streamsx.lifecycle.commit import stream_time
 from streamsx.model import TopicPartition
-from streamsx.spark.at_work import AtWork
+from streamsx.spark.at_work import AtWork, take
 from streamsx.spark.changelogs import taken_back
 from streamsx.spark.compact import COMPACT, compact
 from streamsx.spark.connector import PYTHON, frame, into_topics
@@ -104,6 +104,12 @@ class Pipeline:
     def files(self) -> SnapshotFiles:
         return open_files(self.uri)
 
+    def take(self) -> None:
+        """Raises GroupNotEmpty where a worker has begun since."""
+        tps = [tp for stage in self.stages for tp in stage.read]
+        conf, uri = self.app.conf, self.files.uri
+        Asked(options_of(self.name)).ask(lambda cluster: take(cluster, conf, tps, uri))
+
     def work(self, number: int, base: Manifest | None, numbered: Iterable[str] = ()) -> Work:
         conf = self.app.conf
         words = Word(conf.on_error), Word(conf.on_decode_error)
@@ -154,6 +160,7 @@ class Pipeline:
             logs: tuple[Any, ...] = {}, {}, ()
             if self.publish:
                 before_it = changelog_ids(self.name), filled(self.name, work.counts)
+                self.take()
                 logs = publish(log, self.name), *before_it
             about = self.app.conf.id, self.run, by
             manifest = following(work, before, self.stages, reports, about, *logs)
@@ -510,8 +517,7 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
     """
     conf = app_named(name).conf
     inner = {topic for stage in made for topic in stage.inner}
-    counts = [(topic, stage.counts[topic]) for stage in made for topic in stage.subtopology.topics]
-    tps = [TopicPartition(topic, n) for topic, count in counts for n in range(count)]
+    tps = [tp for stage in made for tp in stage.read]
 
     async def look(cluster: Cluster) -> dict[str, dict[int, Position]]:
         found, why = await admin.committed_now(cluster, conf.id, tps)

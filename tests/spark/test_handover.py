@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.app.lookup import app_named
-from streamsx.errors import GroupNotEmpty
+from streamsx.errors import GroupNotEmpty, StateOnSpark
+from streamsx.kafka import admin
 from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
 from streamsx.spark.bootstrap import bootstrap
@@ -18,8 +19,10 @@ from streamsx.spark.handover import handover
 from streamsx.spark.plan import stages
 from streamsx.spark.publish import changelog_ids
 from streamsx.spark.runner import Committed, run
-from streamsx.state.snapshot import newest
-from streamsx.state.snapshot_files import open_files
+from streamsx.spark.source import Asked
+from streamsx.state import snapshot
+from streamsx.state.snapshot import Manifest, newest
+from streamsx.state.snapshot_files import SnapshotFiles, open_files
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.workers import Workers
@@ -137,14 +140,48 @@ def test_what_workers_have_left_goes_on_on_spark_and_back(
     assert (found := changelog_ids(APP)[LOG])
     assert held.stores["totals"].changelog_id == found
 
+    env["STREAMSX_SNAPSHOT"] = shop.uri
+    with Workers(kafka.bootstrap, tmp_path / "b", app=APP, env=env) as workers:
+        workers.start("b")
+        said = f"Spark has gone on with it, in {shop.uri}: streamsx spark handover MODULE"
+        assert workers.code("b") == 2
+        assert said in workers.error("b")
+    other, said = str(tmp_path / "other"), f"carried: .* in {shop.uri}, not in .*other: go"
+    with pytest.raises(StateOnSpark, match=said):
+        run(shop.spark, APP, other)
+    with pytest.raises(StateOnSpark, match=said):
+        bootstrap(shop.spark, APP, other, {"sales": "kafka"})
+
     done = handover(APP, shop.uri, scratch=str(shop.folder))
     assert done.published == {}
     shop.sell(50, 20)
-    env["STREAMSX_SNAPSHOT"] = shop.uri
     with Workers(kafka.bootstrap, tmp_path / "c", app=APP, env=env) as workers:
         workers.start("c")
         workers.until(shop.finished, "all is committed")
         assert workers.stop("c") == [0]
+
+
+def test_what_workers_had_committed_in_another_life_is_not_ahead(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.sell(0, 60)
+    tps = [TopicPartition("sales", n) for n in range(2)]
+    old = {tp: (end, "") for tp, end in shop.client.ends(tps).items()}
+    asked = Asked({"kafka.bootstrap.servers": ",".join(app_named(APP).conf.bootstrap)})
+    asked.ask(lambda cluster: admin.commit_offsets(cluster, "carried", old))
+    real = snapshot.commit
+
+    def dies(files: SnapshotFiles, made: Manifest, *, before: Manifest | None) -> None:
+        if made.number == 1:
+            raise MemoryError
+        real(files, made, before=before)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(snapshot, "commit", dies)
+        with pytest.raises(MemoryError):
+            shop.run(max_records=20, sink="noop")
+    shop.run(max_records=20, sink="noop")
+    assert shop.logged() == shop.truth
 
 
 def test_what_a_changelog_held_of_another_life_is_not_state(shop: Shop) -> None:

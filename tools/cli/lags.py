@@ -48,4 +48,7 @@ async def uncommitted(
     """
     done = await admin.committed(cluster, group)
     bounds, _ = await admin.bounds_now(cluster, tps)
-    return {tp: max(0, end - max(start, done.get(tp, 0))) for tp, (start, end) in bounds.items()}
+    return {
+        tp: max(0, end - max(start, done.get(tp, (0, ""))[0]))
+        for tp, (start, end) in bounds.items()
+    }

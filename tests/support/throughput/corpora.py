@@ -75,5 +75,5 @@ async def progress(cluster: Cluster, topic: str, group: str) -> GroupProgress:
     """How far a group has come: with the lines, and with what it made of them."""
     done = await admin.committed(cluster, group)
     ends = await admin.bounds(cluster, done) if done else {}
-    left = sum(ends[tp].high_watermark - offset for tp, offset in done.items())
-    return GroupProgress(sum(done[tp] for tp in done if tp.topic == topic), left)
+    left = sum(ends[tp].high_watermark - offset for tp, (offset, _) in done.items())
+    return GroupProgress(sum(done[tp][0] for tp in done if tp.topic == topic), left)

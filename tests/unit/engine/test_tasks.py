@@ -13,6 +13,7 @@ from streamsx.broker.api.served import Handler, answered
 from streamsx.errors import Fenced
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle.commit import on_spark
 from streamsx.membership import events as e
 from streamsx.membership.events import Joining
 from streamsx.model import TaskId
@@ -44,6 +45,17 @@ def test_a_task_goes_on_at_its_position_and_commits_what_it_has_done(bench: Benc
     bench.run(0.1)
     assert station.rows(0) == {"a": b"1", "b": b"1", "c": b"1"}
     assert station.position(0) == 3
+
+
+def test_what_spark_has_gone_on_with_is_left_alone(bench: Bench) -> None:
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    bench.committed[words(0)] = (0, on_spark("s3://bucket/state"))
+    station.hand.plan(T0)
+    bench.until(lambda: station.told("error"))
+    (told,) = station.told("error")
+    assert "spark handover MODULE --state s3://bucket/state" in str(told["what"])
+    assert bench.read(changelog(0)) == []
 
 
 def test_a_source_of_which_much_more_than_a_share_is_held_is_read_to_its_end(

@@ -370,7 +370,7 @@ def test_topics_that_a_group_has_committed_in_are_asked_until_its_coordinator_is
         found = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
         broker.answers[Api.FIND_COORDINATOR] = lambda asked: found
         assert await admin.committed_topics(cluster, "g") == {"a"}
-        assert await admin.committed(cluster, "g") == {A1: 7}
+        assert await admin.committed(cluster, "g") == {A1: (7, "")}
 
     run(story, {Api.OFFSET_FETCH: fetches})
 
