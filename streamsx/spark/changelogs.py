@@ -140,5 +140,5 @@ def log(
     """ROWS of a changelog partition, as a task gives them."""
     now, pairs = int(SystemClock().wall() * 1000), iter(pairs)
     while piece := list(islice(pairs, PIECE_ROWS)):
-        sent = [(LOG, *tp, next(counted), now, *pair, None, None) for pair in piece]
+        sent = [(LOG, *tp, next(counted), now, *pair, None, None, None) for pair in piece]
         yield batch_of(list(zip(*sent, strict=True)))

@@ -1,7 +1,8 @@
 """Rows between tasks on Spark: what records look like there, and the outbox that writes them.
 
 `kind`: OUT for whoever reads the topic, INNER for a later stage, LOG for a changelog, META for what
-a task says of itself, as JSON in `meta`. `offset`, of what a task sends: the order of writers.
+a task says of itself, as JSON in `meta`. Of what a task sends, `offset` is the order of writers,
+and `head` the highest timestamp that its writer has sent by then: what is late stays in its order.
 
 Not here: who sorts them, where they go.
 """
@@ -35,15 +36,17 @@ RECORDS_DDL: Final = (
     "topic string, partition int, offset long, timestamp long, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
-ROWS: Final = pa.schema([("kind", pa.string()), *RECORDS, ("meta", pa.string())])
-DDL: Final = f"kind string, {RECORDS_DDL}, meta string"
+ROWS: Final = pa.schema(
+    [("kind", pa.string()), *RECORDS, ("head", pa.int64()), ("meta", pa.string())]
+)
+DDL: Final = f"kind string, {RECORDS_DDL}, head long, meta string"
 """Both as Spark has them."""
 STAGE_SHIFT: Final = 56
 PARTITION_SHIFT: Final = 40
 PIECE_ROWS: Final = 2000
 """An Arrow column of bytes ends at 2 GiB; so many of the largest records fit."""
 
-_Lane = list[tuple[int, int, bytes | None, bytes | None, Headers | None]]
+_Lane = list[tuple[int, int, bytes | None, bytes | None, Headers | None, int | None]]
 
 
 class ArrowOutbox(Outbox):
@@ -53,6 +56,7 @@ class ArrowOutbox(Outbox):
         self._stage, self._partition = stage, partition
         self._offsets = count((stage.number << STAGE_SHIFT) + (partition << PARTITION_SHIFT))
         self._lanes: dict[tuple[str, int | None], _Lane] = {}
+        self._head = -1
         self.sent: Counter[str] = Counter()
 
     def to(self, topic: str, partition: int | None = None) -> Send:
@@ -66,7 +70,8 @@ class ArrowOutbox(Outbox):
             if headers or len(key or b"") + len(value or b"") > RECORD_BYTES_MAX:
                 tp = TopicPartition(topic, partition or 0)
                 OutPartition(tp, "none", bool).open(at_ms, key, value, headers or NO_HEADERS)
-            lane.append((next(offsets), at_ms, key, value, headers))
+            self._head = max(self._head, at_ms)
+            lane.append((next(offsets), at_ms, key, value, headers, self._head))
 
         return send
 
@@ -75,7 +80,7 @@ class ArrowOutbox(Outbox):
 
         def send(keys: Sequence[bytes], values: Sequence[bytes | None], at_ms: int) -> None:
             pairs = zip(keys, values, strict=True)
-            lane.extend((next(offsets), at_ms, key, value, None) for key, value in pairs)
+            lane.extend((next(offsets), at_ms, key, value, None, None) for key, value in pairs)
 
         return send
 
@@ -90,13 +95,13 @@ class ArrowOutbox(Outbox):
             self.sent[kind] += len(lane)
             for start in range(0, len(lane), PIECE_ROWS):
                 piece = lane[start : start + PIECE_ROWS]
-                offsets, times, keys, values, headers = zip(*piece, strict=True)
+                offsets, times, keys, values, headers, heads = zip(*piece, strict=True)
                 size = len(piece)
                 found = self._partitions(topic, keys) if partition is None else [partition] * size
                 columns = (
                     [kind] * size, [topic] * size, found, offsets, times, keys, values,
                     [each or () for each in headers],  # null ones are slow in Java, see RECORDS
-                    [None] * size,
+                    heads, [None] * size,
                 )  # fmt: skip
                 yield batch_of(columns)
             lane.clear()
@@ -116,4 +121,4 @@ def batch_of(columns: Sequence[Any], schema: pa.Schema = ROWS) -> pa.RecordBatch
 
 def meta_row(partition: int, text: str) -> pa.RecordBatch:
     none = (None,)
-    return batch_of(((META,), none, (partition,), none, none, none, none, none, (text,)))
+    return batch_of(((META,), none, (partition,), *[none] * 6, (text,)))

@@ -139,7 +139,7 @@ class Pipeline:
                 mine = rows.where(col("topic").isin([*stage.subtopology.topics]))
                 if stage.inner:
                     inner = reduce(DataFrame.union, made).where(col("topic").isin([*stage.inner]))
-                    inner = inner.where(col("kind") == INNER).select("kind", *TAKEN)
+                    inner = inner.where(col("kind") == INNER).select("head", *TAKEN)
                     mine = mine.unionByName(inner, allowMissingColumns=True)
                 if stage.inner or not planned:
                     mine = ordered(mine, stage, work)
@@ -184,16 +184,16 @@ def attempt(work: Work, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterat
 
 def ordered(rows: "DataFrame", stage: Stage, work: Work) -> "DataFrame":
     """A task's rows in one partition of Spark, in the order in which it takes them: that of
-    offsets, where Kafka has given them, and then of time; topics by their running maximum of that.
+    offsets, where Kafka has given them; those of several writers as these got on, each in its own
+    order; else that of time. Topics by their running maximum of timestamps.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     timed = f.col("topic").isin([*work.numbered])
-    timed = timed | (f.col("kind") == INNER) if "kind" in rows.columns else timed
     names = [name for name in ("timestamp", "file") if name in rows.columns]
     within: list[Column] = [f.when(timed, f.col(name)) for name in names]
-    within += [f.col("offset")] if "offset" in rows.columns else []
+    within += [f.col(name) for name in ("head", "offset") if name in rows.columns]
     by, topics = within, stage.subtopology.topics
     if len(topics) > 1:
         held = work.base.positions if work.base else {}
@@ -202,8 +202,8 @@ def ordered(rows: "DataFrame", stage: Stage, work: Work) -> "DataFrame":
         high = before[f.col("topic")][f.col("partition").cast("string")]
         window = Window.partitionBy("topic", "partition").orderBy(*within)
         running = f.max("timestamp").over(window.rowsBetween(Window.unboundedPreceding, 0))
-        rows = rows.withColumn("head", f.greatest(running, high))
-        by = [f.col("head"), f.col("topic"), *within]
+        rows = rows.withColumn("reached", f.greatest(running, high))
+        by = [f.col("reached"), f.col("topic"), *within]
     return rows.repartitionById(stage.tasks, f.col("partition")).sortWithinPartitions(*by)
 
 

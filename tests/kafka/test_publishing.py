@@ -29,7 +29,7 @@ Pair = tuple[bytes, bytes | None]
 
 def log(topic: str, partition: int, *pairs: Pair) -> pa.RecordBatch:
     sent = [
-        (LOG, topic, partition, at, 1000 + at, key, value, None, None)
+        (LOG, topic, partition, at, 1000 + at, key, value, None, None, None)
         for at, (key, value) in enumerate(pairs)
     ]
     return batch_of(list(zip(*sent, strict=True)))

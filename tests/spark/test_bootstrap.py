@@ -237,6 +237,17 @@ def test_two_topics_of_one_task_meet_in_the_order_of_time(boot: Boot, tmp_path: 
     assert boot.stored() == driven(app_of(paired), records, dict.fromkeys(sides, 2))
 
 
+def test_what_comes_late_is_handed_on_in_the_order_of_its_writer(
+    boot: Boot, tmp_path: Path
+) -> None:
+    counts = {"said": 2, "told": 3}
+    records = [fed("said", 2, f"k{n % 5}", f"{n} ", (n * 37) % 100) for n in range(120)]
+    with_offsets(records, tmp_path)
+    handed = "tests.unit.spark.apps:handed"
+    boot(handed, {"said": f"{tmp_path}/said.parquet"}, partitions=counts)
+    assert boot.stored() == driven(app_of(handed), records, counts)
+
+
 GOOD = {"key": "k", "value": "v", "timestamp": 1}
 BAD: dict[str, tuple[dict[str, Any] | str, str]] = {
     "no timestamp": ({"key": "k", "value": "v"}, "expected columns timestamp, found key, value"),

@@ -94,6 +94,27 @@ async def right(stream: Stream[str]) -> None:
         last[event.value] = str(event.headers.get("from"))
 
 
+# One hop, and who comes last counts.
+
+handed = App("handed", topic_partitions=2)
+newest = handed.Table("newest", default=str, key_type=str)
+told = handed.topic("told", key_type=str, value_type=str, value_serializer="raw")
+
+
+@handed.agent(
+    handed.topic("said", key_type=str, value_type=str, value_serializer="raw"), name="tell"
+)
+async def tell(stream: Stream[str]) -> None:
+    async for key, value in stream.items():
+        await told.send(key=key, value=value)
+
+
+@handed.agent(told, name="hear")
+async def hear(stream: Stream[str]) -> None:
+    async for key, value in stream.items():
+        newest[key] += value
+
+
 # What a body may not do there.
 
 waiter = App("waiter", topic_partitions=1)

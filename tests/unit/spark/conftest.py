@@ -116,7 +116,7 @@ class Batches:
         for topic in stage.subtopology.topics:
             mine = [r for r in rows if (r["topic"], r["partition"]) == (topic, partition)]
             inner = topic in stage.inner
-            mine.sort(key=lambda r: (r["timestamp"] * inner, r["offset"]))
+            mine.sort(key=lambda r: (r["head"] if inner else 0, r["offset"]))
             held = work.position(topic, partition)
             high = -1 if held is None else held.high
             for row in mine:

@@ -16,7 +16,7 @@ Sent = tuple[str, int, int, bytes, bytes | None]
 
 
 def rows(*sent: Sent) -> pa.RecordBatch:
-    columns = [[LOG, topic, n, at, at, key, value, None, None] for topic, n, at, key, value in sent]
+    columns = [(LOG, *each[:3], each[2], *each[3:], *[None] * 3) for each in sent]
     return batch_of(list(zip(*columns, strict=True)))
 
 
