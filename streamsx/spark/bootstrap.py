@@ -163,7 +163,8 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
     """As RECORDS, and whether they have offsets. Raises UsageError."""
     from pyspark.sql import functions as f
 
-    reader = line.spark.read.option("mode", "FAILFAST")
+    # Else the columns, and the types, of one file are taken for those of all.
+    reader = line.spark.read.option("mode", "FAILFAST").option("mergeSchema", "true")
     rows = reader.format(FORMATS[PurePath(path).suffix]).load(path)
     types = dict(rows.dtypes)
     where = f"history of {topic}: {path}"

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -273,6 +275,24 @@ def test_bad_rows_are_refused_before_anything_is_written(
     with pytest.raises((UsageError, NotFound, PartitionCountChanged), match=what):
         boot(SHOP, {"orders": f"{tmp_path}/bad.jsonl"}, partitions=COUNTS)
     assert newest(open_files(boot.uri)) is None
+
+
+ROW = {"key": "k", "value": "v", "timestamp": 1_700_000_000_000}
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "offsets": ({**ROW, "partition": 1, "offset": 7}, "a row without partition"),
+    "times": ({**ROW, "timestamp": datetime.fromtimestamp(1.7e9, UTC)}, "CANNOT_MERGE"),
+    "nothing": (ROW, ""),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_no_file_is_read_by_the_columns_of_another(boot: Boot, tmp_path: Path, other: str) -> None:
+    row, what = OTHERS[other]
+    pq.write_table(pa.Table.from_pylist([ROW]), tmp_path / "a.parquet")
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "b.parquet")
+    with pytest.raises(UsageError, match=what) if what else nullcontext():
+        boot(SHOP, {"orders": f"{tmp_path}/*.parquet"}, partitions=COUNTS)
+    assert (newest(open_files(boot.uri)) is None) == bool(what)
 
 
 def test_a_torn_file_is_named(boot: Boot, tmp_path: Path) -> None:
