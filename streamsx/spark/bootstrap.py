@@ -46,6 +46,7 @@ TIMES: Final = ("timestamp", "timestamp_ntz", "bigint", "int")
 WHOLE: Final = ("bigint", "int", "smallint", "tinyint")
 LOOK_S: Final = 1.0
 """For brokers that may not be up: what they would say is given."""
+HEADER: Final = {"key": "string", "value": "binary"}
 HEADERS: Final = "array<struct<key: string, value: binary>>"
 
 
@@ -184,6 +185,10 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
         wrong = f.raise_error(f.lit(f"{where}: a row without {name}: all of them need one"))
         return f.coalesce(column(name, *wanted), wrong)
 
+    def named(header: "Column") -> "Column":
+        parts = (header[name].cast(kind).alias(name) for name, kind in HEADER.items())
+        return f.struct(*parts)  # a cast goes by place
+
     key, value = (column(name, *BYTES).cast("binary") for name in ("key", "value"))
     time = full("timestamp", *TIMES)
     number = f.monotonically_increasing_id()
@@ -201,7 +206,7 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
         .alias("timestamp"),
         key.alias("key"),
         value.alias("value"),
-        f.coalesce(f.col("headers") if has["headers"] else f.lit(None), f.array())
+        f.coalesce(f.transform("headers", named) if has["headers"] else f.lit(None), f.array())
         .cast(HEADERS).alias("headers"),
         block.alias("file"),
     )  # fmt: skip

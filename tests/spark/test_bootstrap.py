@@ -295,6 +295,18 @@ def test_no_file_is_read_by_the_columns_of_another(boot: Boot, tmp_path: Path, o
     assert (newest(open_files(boot.uri)) is None) == bool(what)
 
 
+def test_headers_that_only_some_files_have_are_taken_by_name(boot: Boot, tmp_path: Path) -> None:
+    without = {"key": "k", "value": "a", "timestamp": 1}
+    headed = {**without, "timestamp": 2, "headers": [{"value": b"1", "key": "from"}]}
+    for name, row in (("a", without), ("b", headed)):
+        pq.write_table(pa.Table.from_pylist([row]), tmp_path / f"{name}.parquet")
+    paired = "tests.unit.spark.apps:paired"
+    history = {"rights": f"{tmp_path}/*.parquet", "lefts": "none"}
+    boot(paired, history, partitions={"lefts": 2, "rights": 2})
+    ((_, last), (_, every)) = next(iter(boot.stored().values()))
+    assert (every, last) == (b'"AA"', b"\"b'1'\"")
+
+
 def test_a_torn_file_is_named(boot: Boot, tmp_path: Path) -> None:
     with_offsets(shop_records(), tmp_path)
     whole = (path := tmp_path / "orders.parquet").read_bytes()
