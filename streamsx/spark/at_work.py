@@ -53,6 +53,10 @@ class AtWork:
         self.alive: Callable[[], bool] = lambda: True
 
     def __enter__(self) -> Self:
+        if self._writes:
+            uri = None if self._force else absolute(self._files.uri)
+            conf = app_named(self._app).conf
+            Asked(options_of(self._app)).ask(lambda cluster: refuse_workers(cluster, conf, uri))
         self._renew()  # ahead of the look at others: of two that begin at once none is alone
         try:
             self._refuse_others()
@@ -79,10 +83,6 @@ class AtWork:
                     f"a query is running: {self._files.uri}: process {process} on {host}: stop it, "
                     "or give --force if it is dead"
                 )
-        if self._writes:
-            uri = None if self._force else absolute(self._files.uri)
-            conf = app_named(self._app).conf
-            Asked(options_of(self._app)).ask(lambda cluster: refuse_workers(cluster, conf, uri))
 
     def _keep(self) -> None:
         try:

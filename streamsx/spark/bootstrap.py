@@ -32,7 +32,7 @@ from streamsx.spark.plan import Stage, check, refuse, stages
 from streamsx.spark.publish import options_of
 from streamsx.spark.rows import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
-from streamsx.spark.session import told
+from streamsx.spark.session import PASSED_OVER, told
 from streamsx.spark.source import LATEST, Asked, there
 from streamsx.state.snapshot import Manifest, newest
 
@@ -72,6 +72,8 @@ def bootstrap(
     except BrokerUnreachable:
         if not alone:
             raise
+    if unknown := given.keys() - {spec.name for spec in app.topology().topics}:
+        raise NotFound(f"no such topic: {', '.join(sorted(unknown))}: partitions: {name} has none")
     if wrong := {t: n for t, n in given.items() if found.get(t, n) != n}:
         raise SettingError(f"partitions: {wrong}: the brokers have {found}: leave them out")
     counts = {**given, **found}
@@ -127,8 +129,12 @@ def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
                 f"history of {topic}: {spec!r}: write {KAFKA}, {NONE}, or files by their ending, "
                 f"such as lake/{topic}/*.parquet ({', '.join(FORMATS)})"
             )
-        if spec not in (KAFKA, NONE) and "://" not in spec and not glob(spec.removeprefix("file:")):
+        if spec in (KAFKA, NONE) or "://" in spec or "{" in spec:  # which Spark knows
+            continue
+        if not (files := glob(spec.removeprefix("file:"))):
             raise NotFound(f"no such file: {spec}: history of {topic}: give what is there")
+        if unread := sorted(filter(PASSED_OVER.search, files)):
+            raise UsageError(f"Spark does not read a file of this name: {unread[0]}: rename it")
 
 
 def of_kafka(
@@ -164,12 +170,12 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
     """As RECORDS, and whether they have offsets. Raises UsageError."""
     from pyspark.sql import functions as f
 
-    # Else the columns, and the types, of one file are taken for those of all.
-    reader = line.spark.read.option("mode", "FAILFAST").option("mergeSchema", "true")
-    rows = reader.format(FORMATS[PurePath(path).suffix]).load(path)
-    types = dict(rows.dtypes)
     where = f"history of {topic}: {path}"
-
+    try:
+        rows = read_files(line.spark, path)
+    except Exception as error:
+        raise UsageError(f"{where}: {told(error)}") from error
+    types = {name: kind for name, kind in rows.dtypes if name != "_metadata"}
     if missing := [name for name in ("key", "value", "timestamp") if name not in types]:
         found = ", ".join(types)
         raise UsageError(f"{where}: expected columns {', '.join(missing)}, found {found}")
@@ -185,23 +191,29 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
         wrong = f.raise_error(f.lit(f"{where}: a row without {name}: all of them need one"))
         return f.coalesce(column(name, *wanted), wrong)
 
+    def number_of(name: str, kind: str) -> "Column":
+        below = f.raise_error(f.lit(f"{where}: a row with {name} below 0"))
+        return f.when((found := full(name, *WHOLE)) < 0, below).otherwise(found).cast(kind)
+
     def named(header: "Column") -> "Column":
         parts = (header[name].cast(kind).alias(name) for name, kind in HEADER.items())
         return f.struct(*parts)  # a cast goes by place
 
     key, value = (column(name, *BYTES).cast("binary") for name in ("key", "value"))
     time = full("timestamp", *TIMES)
-    number = f.monotonically_increasing_id()
     has = {name: name in types for name in ("topic", "partition", "offset", "headers")}
+    if has["offset"] > has["partition"]:
+        raise UsageError(f"{where}: offsets without partition: give both columns, or neither")
     if has["topic"]:
-        rows = rows.where(f.col("topic") == topic)
+        rows = rows.where(full("topic", "string") == topic)
     block = f.format_string("%s %020d", "_metadata.file_path", "_metadata.file_block_start")
     many = line.stages[0].counts[topic]
     made = rows.select(
         f.lit(topic).alias("topic"),
-        (full("partition", *WHOLE).cast("int") if has["partition"] else placed(many)(key, value))
+        (number_of("partition", "int") if has["partition"] else placed(many)(key, value))
         .alias("partition"),
-        (full("offset", *WHOLE).cast("bigint") if has["offset"] else number).alias("offset"),
+        (number_of("offset", "bigint") if has["offset"] else f.monotonically_increasing_id())
+        .alias("offset"),
         (f.unix_millis(time) if types["timestamp"].startswith("timestamp") else time.cast("bigint"))
         .alias("timestamp"),
         key.alias("key"),
@@ -212,6 +224,24 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
     )  # fmt: skip
     assert made.columns[:-1] == list(runner.TAKEN)
     return made, has["offset"]
+
+
+def read_files(spark: "SparkSession", path: str) -> "DataFrame":
+    """With the columns of all of them."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, StructType
+
+    kind = FORMATS[PurePath(path).suffix]
+    # Else the columns, and the types, of one file are taken for those of all.
+    rows = spark.read.option("mergeSchema", "true").format(kind).load(path)
+    if kind != "json":
+        return rows
+    # As JSON, what follows the first object of a line would be passed over.
+    schema = StructType([each for each in rows.schema if each.name != "_corrupt_record"])
+    objects = f.from_json(f.format_string("[%s]", "value"), ArrayType(schema))
+    torn = f.format_string("%s: a line that is no JSON: %.80s", "_metadata.file_path", "value")
+    parsed = f.inline(f.coalesce(objects, f.raise_error(torn)))
+    return spark.read.text(path).select("_metadata", parsed)
 
 
 def placed(partitions: int) -> Callable[..., "Column"]:

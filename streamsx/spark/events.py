@@ -11,7 +11,6 @@ A process that is killed says nothing of its tasks: they stopped with the last w
 Not here: drawing (`tools.cli.plots`).
 """
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from streamsx.errors import NotFound, UsageError
 from streamsx.membership.events import FOLLOWS
+from streamsx.spark.session import PASSED_OVER
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
 """Of the files that a folder stands for."""
-PASSED_OVER: Final = re.compile(r"[][{}*?\\]|(^|/)[_.][^/]*$")
-"""In the path of a file: to Spark a pattern, or a file that is hidden."""
 EXCERPT_CHARS: Final = 60
 REMEDY: Final = "give files that `worker --events` wrote"
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from streamsx.app.lookup import app_named
-from streamsx.errors import NotFound, SnapshotAhead, SnapshotNotPublished
+from streamsx.errors import SnapshotAhead, SnapshotNotPublished
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle import commit
@@ -35,7 +35,7 @@ from streamsx.state.snapshot import (
     Wanted,
     expect,
     manifest_after,
-    newest,
+    newest_there,
     part_for,
 )
 from streamsx.state.snapshot import commit as commit_manifest
@@ -62,9 +62,9 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
     """
     require_transactions(name, "workers go on from changelogs: use Apache Kafka")
     files = open_files(uri)
+    newest_there(files)
     with AtWork(name, files, writes=True, force=force):
-        if (manifest := newest(files)) is None:
-            raise NotFound(f"no snapshot: {files.uri}: nothing to hand over: spark run, first")
+        manifest = newest_there(files)
         if not force:
             refuse_overlap(name, manifest, files.uri)
         return _handed(name, files, manifest, scratch)

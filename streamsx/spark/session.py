@@ -44,6 +44,8 @@ SAID: Final = re.compile(r"\[(?!INTERNAL|STREAM_FAILED|FOREACH)[A-Z_.]+\] .+")
 SAYS_NO_MORE: Final = re.compile(r"\s|Error: (A fatal|Could not create the Java)|WARNING|Using ")
 """A line of a JVM that dies."""
 
+PASSED_OVER: Final = re.compile(r"[][{}*?\\]|(^|/)[_.][^/]*$")
+"""In the path of a file: to Spark a pattern, or a file that is hidden."""
 ALWAYS: Final = {
     # Both would break what a task is: one partition, run once at a time.
     "spark.sql.adaptive.enabled": "false",

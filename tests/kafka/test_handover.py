@@ -93,6 +93,9 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
     asyncio.run(written("grouped", brokers, [log(log_topic, 1, (b'"gone"', b"7"))]))
     until = int(SystemClock().wall() * 1000) + 60_000
     batches.files.create(f"running/{until}-1-run-here", b"running")
+    with pytest.raises(NotFound, match=r"no snapshot: .*nowhere: expected"):
+        handover(APP, nowhere := f"{uri}/nowhere")
+    assert not Path(nowhere).exists()
     with pytest.raises(UsageError, match=r"a query is running: .*process 1 on here"):
         handover(APP, uri)
     member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "grouped"})

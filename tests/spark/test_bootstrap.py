@@ -257,7 +257,12 @@ BAD: dict[str, tuple[dict[str, Any] | str, str]] = {
     "a value with parts": ({**GOOD, "value": {"a": 1}}, "found struct<a:bigint>"),
     "a row without timestamp": ({**GOOD, "timestamp": None}, "a row without timestamp"),
     "a partition too many": ({**GOOD, "partition": 3}, "partition 3 of orders: expected 3"),
-    "torn": ('{"key": "k", "va', "MALFORMED"),
+    "torn": ('{"key": "k", "va', r'bad\.jsonl: a line that is no JSON: {"key": "k", "va'),
+    "a torn one before it": ('{"key": "k", ' + json.dumps(GOOD), "no JSON: "),
+    "two in a line": (json.dumps(GOOD) + json.dumps(GOOD), "no JSON: "),
+    "no number": ({**GOOD, "partition": 0, "offset": -1}, "a row with offset below 0"),
+    "no place": ({**GOOD, "offset": 1}, "offsets without partition: give both"),
+    "no topic": ({**GOOD, "partition": 0, "topic": None}, "a row without topic"),
     "gone": ("", "no such file: .*history of orders"),
 }
 
@@ -269,7 +274,8 @@ def test_bad_rows_are_refused_before_anything_is_written(
     row, what = BAD[bad]
     text = row if isinstance(row, str) else json.dumps(row)
     if text:
-        good = json.dumps({**GOOD, "partition": 0} if "partition" in row else GOOD)
+        filled = {"topic": "orders", "partition": 0, "offset": 0}
+        good = json.dumps(GOOD | {name: filled[name] for name in filled if name in row})
         lines = [text] if bad.startswith(("no ", "a value")) else [good, text]
         (tmp_path / "bad.jsonl").write_text("\n".join(lines))
     with pytest.raises((UsageError, NotFound, PartitionCountChanged), match=what):
