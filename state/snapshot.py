@@ -239,15 +239,25 @@ def commit(files: SnapshotFiles, manifest: Manifest, *, before: Manifest | None)
     """From here on it counts. Raises StateConflict when the newest is not `before`, which another
     run may have replaced by one with its number; IncompatibleStore, SnapshotFailed.
     """
-    found = newest(files)
-    if _told(found) == _told(before):
-        try:
-            return files.create(manifest_name(manifest.number), manifest.to_json())
-        except FileExistsError:
-            found = read(files, manifest.number)
-            if _told(found) == _told(manifest):
-                return None  # ours: the answer to it was lost, and it was asked for again
-    raise StateConflict(
+    expect_newest(files, before)
+    try:
+        files.create(manifest_name(manifest.number), manifest.to_json())
+    except FileExistsError:
+        found = read(files, manifest.number)
+        if _told(found) != _told(manifest):  # else the answer was lost, and it was asked for again
+            raise _conflict(files, before, found) from None
+
+
+def expect_newest(files: SnapshotFiles, before: Manifest | None) -> None:
+    """Raises StateConflict where it is not `before`; IncompatibleStore, SnapshotFailed."""
+    if _told(found := newest(files)) != _told(before):
+        raise _conflict(files, before, found)
+
+
+def _conflict(
+    files: SnapshotFiles, before: Manifest | None, found: Manifest | None
+) -> StateConflict:
+    return StateConflict(
         f"state with two writers: {files.uri}: expected {_told(before)} to be the newest, found "
         f"{_told(found)}: stop one of them"
     )

@@ -31,7 +31,7 @@ from streamsx.kafka.cluster import START_TIMEOUT_S, Cluster
 from streamsx.lifecycle.commit import stream_time
 from streamsx.model import TopicPartition
 from streamsx.spark.at_work import AtWork, take
-from streamsx.spark.changelogs import taken_back
+from streamsx.spark.changelogs import WORKERS, taken_back, who_went_on
 from streamsx.spark.compact import COMPACT, compact
 from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
@@ -104,8 +104,11 @@ class Pipeline:
     def files(self) -> SnapshotFiles:
         return open_files(self.uri)
 
-    def take(self) -> None:
-        """Raises GroupNotEmpty where a worker has begun since."""
+    def take(self, before: Manifest | None) -> None:
+        """Ahead of changelogs: raises GroupNotEmpty where a worker has begun since, StateConflict
+        where another run has, as this process stood still for longer than its mark counts.
+        """
+        snapshot.expect_newest(self.files, before)
         tps = [tp for stage in self.stages for tp in stage.read]
         conf, uri = self.app.conf, self.files.uri
         Asked(options_of(self.name)).ask(lambda cluster: take(cluster, conf, tps, uri))
@@ -160,7 +163,7 @@ class Pipeline:
             logs: tuple[Any, ...] = {}, {}, ()
             if self.publish:
                 before_it = changelog_ids(self.name), filled(self.name, work.counts)
-                self.take()
+                self.take(before)
                 logs = publish(log, self.name), *before_it
             about = self.app.conf.id, self.run, by
             manifest = following(work, before, self.stages, reports, about, *logs)
@@ -407,6 +410,8 @@ def run(
         stack.enter_context(held)
         base = going_on(line, force=force)
         begin(line, sink)
+        if base and writes and not force:
+            refuse_left_behind(line, base)
         if writes:
             create_topics(name, found)
         if base and publishes:
@@ -443,6 +448,16 @@ def going_on(line: Pipeline, *, force: bool) -> Manifest | None:
         if not force:
             refuse_overlap(line.name, base, uri)
     return base
+
+
+def refuse_left_behind(line: Pipeline, base: Manifest) -> None:
+    """Raises SnapshotAhead where workers have taken, and sent, what follows."""
+    external = [topic for stage in line.stages for topic in stage.external]
+    ask = Asked(options_of(line.name)).ask
+    if ask(lambda cluster: who_went_on(cluster, base, external)) == WORKERS:
+        raise errors.SnapshotAhead(
+            f"{WORKERS[0]}: {line.files.uri}: {WORKERS[1]}; --force if they did not"
+        )
 
 
 def refuse_overlap(name: str, base: Manifest, uri: str) -> None:

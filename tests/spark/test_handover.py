@@ -3,13 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from streamsx.app.lookup import app_named
-from streamsx.errors import GroupNotEmpty, StateOnSpark
+from streamsx.errors import GroupNotEmpty, SnapshotAhead, StateConflict, StateOnSpark
 from streamsx.kafka import admin
 from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
@@ -17,11 +18,11 @@ from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.handover import handover
 from streamsx.spark.plan import stages
-from streamsx.spark.publish import changelog_ids
+from streamsx.spark.publish import changelog_ids, options_of
 from streamsx.spark.runner import Committed, run
 from streamsx.spark.source import Asked
 from streamsx.state import snapshot
-from streamsx.state.snapshot import Manifest, newest
+from streamsx.state.snapshot import Manifest, newest, newest_there
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
@@ -167,8 +168,7 @@ def test_what_workers_had_committed_in_another_life_is_not_ahead(
     shop.sell(0, 60)
     tps = [TopicPartition("sales", n) for n in range(2)]
     old = {tp: (end, "") for tp, end in shop.client.ends(tps).items()}
-    asked = Asked({"kafka.bootstrap.servers": ",".join(app_named(APP).conf.bootstrap)})
-    asked.ask(lambda cluster: admin.commit_offsets(cluster, "carried", old))
+    Asked(options_of(APP)).ask(lambda cluster: admin.commit_offsets(cluster, "carried", old))
     real = snapshot.commit
 
     def dies(files: SnapshotFiles, made: Manifest, *, before: Manifest | None) -> None:
@@ -182,6 +182,38 @@ def test_what_workers_had_committed_in_another_life_is_not_ahead(
             shop.run(max_records=20, sink="noop")
     shop.run(max_records=20, sink="noop")
     assert shop.logged() == shop.truth
+
+
+def test_a_run_that_stood_still_writes_no_changelog_any_more(shop: Shop) -> None:
+    shop.sell(0, 30)
+    shop.run(sink="noop")
+    files, before = open_files(shop.uri), shop.logged()
+
+    def stands_still(told: str) -> None:
+        if told.startswith("batch 1: stage 1"):  # longer than its mark counts
+            held = newest_there(files)
+            snapshot.commit(files, replace(held, number=1, run="another"), before=held)
+
+    shop.sell(30, 20)
+    with pytest.raises(
+        StateConflict, match=r"two writers: .*found snapshot 1, made by run another"
+    ):
+        shop.run(sink="noop", say=stands_still)
+    assert shop.logged() == before
+
+
+def test_what_workers_have_sent_is_not_sent_again(shop: Shop) -> None:
+    shop.sell(0, 30)
+    shop.run(sink="noop")
+    handover(APP, shop.uri, scratch=str(shop.folder))
+    shop.sell(30, 10)
+    ends = shop.client.ends([tp := TopicPartition("sales", 0)])
+    workers = {tp: (ends[tp], "")}
+    Asked(options_of(APP)).ask(lambda cluster: admin.commit_offsets(cluster, "carried", workers))
+    with pytest.raises(SnapshotAhead, match=r"workers have gone on since: .*run --from group"):
+        shop.run(publishes=False, start="group")
+    shop.run(publishes=False, sink="noop")  # a shadow sends nothing
+    assert len(shop.heard) == 2
 
 
 def test_what_a_changelog_held_of_another_life_is_not_state(shop: Shop) -> None:
