@@ -21,21 +21,21 @@ from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, Final, NamedTuple, NoReturn, Self
+from threading import Event
+from typing import Any, Final, NamedTuple
 
 from streamsx.config import positive, seconds, size_bytes, text, whole
-from streamsx.errors import UsageError
-from streamsx.state.snapshot_files import absolute, masked, open_files
+from streamsx.errors import StreamsxError, UsageError
+from streamsx.state.snapshot_files import masked, open_files
 from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.folder import new_folder
+from streamsx.tools.cli.later import Later, interrupts
 from streamsx.tools.cli.progress import blocking_progress
 
 Say = Callable[[str], None]
 """What is being done now, for people who wait."""
 SparkResult = dict[str, Any]
 """The object of --json."""
-LOOK_EVERY_S: Final = 1.0
 SETTLED, GAPS = "rebalances.png", "gaps.png"
 
 
@@ -93,7 +93,7 @@ def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
             from streamsx.spark.session import require, told
 
             require()
-            spark = stack.enter_context(Later(job, options, say))
+            spark = stack.enter_context(Later(job.settings, options, say))
             stopped = interrupts()
             try:
                 result = job.work(options, spark.say, spark)
@@ -109,88 +109,11 @@ def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
     return 0 if ok else UsageError.exit_code
 
 
-def interrupts() -> Event:
-    """Set by what interrupts us. From then on all that fails, or is logged, fails of that: calls of
-    the JVM that were cut short, and what cleans up behind them.
-    """
-    stopped = Event()
-
-    def interrupt(*_: object) -> NoReturn:
-        stopped.set()
-        logging.disable()
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupt)
-    return stopped
-
-
 def usage() -> str:
     """A line per command."""
     lines = [f"  {name:<12}{job.purpose.rstrip('.')}" for name, job in COMMANDS.items()]
     told = "streamsx spark COMMAND --help: its options"
     return "\n".join(["usage: streamsx spark COMMAND ...", "", *lines, "", told])
-
-
-class Later:
-    """The session, begun when it is first asked for something. It tells meanwhile how many tasks
-    of Spark are done: a job of minutes says nothing else.
-    """
-
-    def __init__(self, job: SparkCommand, options: argparse.Namespace, say: Say) -> None:
-        self._job, self._options, self._say = job, options, say
-        self._made: Any = None
-        self._words, self._over = "looking at the app", Event()
-        self._watcher = Thread(target=self._watch, name="tasks done", daemon=True)
-
-    def __getattr__(self, name: str) -> Any:
-        if self._made is None:
-            self._made = self._begun()
-            self._tracker = self._made.sparkContext.statusTracker()
-            self._watcher.start()
-        return getattr(self._made, name)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._watcher.is_alive():
-            self._watcher.join()
-
-    def say(self, words: str) -> None:
-        self._words = words
-        self._say(words)
-
-    def _begun(self) -> Any:
-        from streamsx.spark.connector import settings
-        from streamsx.spark.session import probe_cluster, session
-
-        given = vars(self._options)
-        jars = settings(given["connector"], given["jars"]) if "connector" in given else {}
-        master = {"spark.master": given["master"]} if given["master"] else {}
-        words, _ = self._words, self._say("starting Spark")
-        wanted = {**self._job.settings, **jars, **master, **given["conf"]}
-        interrupt = signal.getsignal(signal.SIGINT)
-        made = session(wanted, debug=given["debug"])
-        signal.signal(signal.SIGINT, interrupt)  # Spark's own asks the JVM, amid another question
-        uri = given.get("state", given.get("out"))  # where snapshots are: `state` has rows in `out`
-        asks = "app" in given and "connector" not in given  # the others look themselves
-        if asks and uri:
-            probe_cluster(made, given["app"], absolute(uri))
-        self._say(words)
-        return made
-
-    def _watch(self) -> None:
-        while not self._over.wait(LOOK_EVERY_S):
-            try:
-                found = list(map(self._tracker.getStageInfo, self._tracker.getActiveStageIds()))
-            except Exception:  # of a JVM that is gone: who waits for its work says so
-                return
-            stages = [stage for stage in found if stage is not None]
-            if tasks := sum(stage.numTasks for stage in stages):
-                done = sum(stage.numCompletedTasks for stage in stages)
-                self._say(f"{self._words}: {done} of {tasks} tasks")
 
 
 # -- options
@@ -499,7 +422,12 @@ def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     from streamsx.spark.runner import run
 
     stop = Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    def end(*_: object) -> None:
+        stop.set()
+        logging.getLogger("py4j").disabled = True
+
+    signal.signal(signal.SIGTERM, end)
     more = pipeline(options, say, spark)
     open_files(options.state).names("")
     sums = {"number": None, "batches": 0, "records": 0, "outputs": 0}
@@ -512,7 +440,15 @@ def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
 
     names = ("state", "available_now", "max_records", "start", "sink", "keep")
     given = {name: vars(options)[name] for name in names}
-    run(every_s=options.every, heard=heard, **given, **more).wait(stop)
+    try:
+        run(every_s=options.every, heard=heard, **given, **more).wait(stop)
+    except StreamsxError:
+        raise
+    except Exception:
+        if not stop.is_set():
+            raise
+        told = "stopped amid a batch, which does not count: the JVM was stopped too"
+        print(told, file=sys.stderr)
     return {"uri": options.state, **sums, "procedure": before_workers(options.app, options.state)}
 
 

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from streamsx.engine import faults
 from streamsx.engine.bounds import LogBounds
 from streamsx.engine.given import Given
-from streamsx.errors import DataError, NotFound, UsageError, WorldError
+from streamsx.errors import (
+    DataError,
+    NotFound,
+    SnapshotNotPublished,
+    StateOnSpark,
+    UsageError,
+    WorldError,
+)
 from streamsx.kafka import admin
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
@@ -96,7 +103,7 @@ class Snapshots:
         self, task: TaskId, node: StoreNode, rows: Rows, bounds: LogBounds, held: Holdings
     ) -> None:
         """A store that has no position, while its task is wanted. Raises what the disk says when it
-        is put in its place.
+        is put in its place; StateOnSpark, where there is nothing else to fill it from.
         """
 
         def wanted() -> bool:
@@ -109,6 +116,8 @@ class Snapshots:
             manifest, part, position = await self._build(task, node, bounds, folder, wanted)
         except Abandoned:
             return
+        except StateOnSpark:  # an empty changelog is nothing to replay: the state would be lost
+            raise
         except REFUSALS as error:
             where = f"store {node.name} of task {task}"
             self._tell(f"{error}: replaying the changelog", where)
@@ -151,7 +160,12 @@ class Snapshots:
             self._app, node.name, task.partition, layout, counts, start, end, made_from.hex(),
             int(self._clock.wall() * 1000) - kept_ms,
         )  # fmt: skip
-        part, position = part_for(manifest, mine, files.uri)
+        try:
+            part, position = part_for(manifest, mine, files.uri)
+        except SnapshotNotPublished as error:
+            if end:
+                raise
+            raise StateOnSpark(f"state was not handed over: {error}") from error
         over = threading.Event()
 
         def step() -> None:

@@ -342,7 +342,7 @@ def cli(feed: Feed) -> Iterator[Cli]:
         }  # fmt: skip
         made = subprocess.Popen(
             command, env=os.environ | variables, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
         )  # fmt: skip
         begun.append(made)
         return made
@@ -368,14 +368,18 @@ def test_a_driver_that_is_killed_around_its_commit_goes_on_exactly(feed: Feed, c
     assert feed.stored() == feed.truth()
 
 
-def test_sigterm_finishes_the_batch_and_ends_with_0(feed: Feed, cli: Cli) -> None:
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_sigterm_finishes_the_batch_and_ends_with_0(
+    feed: Feed, cli: Cli, send: Callable[[int, int], None]
+) -> None:
+    """Also where the JVM is stopped too, as systemd does it; then without the batch."""
     feed.feed(*some(0))
     live = cli("--every", "100ms")
     assert live.stderr is not None
     for line in live.stderr:
         if "in all" in line:
             break
-    live.send_signal(signal.SIGTERM)
+    send(live.pid, signal.SIGTERM)
     out, said = live.communicate()
     assert live.returncode == 0, said
     result = json.loads(out.splitlines()[-1])

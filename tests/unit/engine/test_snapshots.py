@@ -225,6 +225,18 @@ def test_what_does_not_fit_is_told_and_the_changelog_replayed(
     assert not any(logs.folder.glob("w1/t/trash/*"))
 
 
+def test_what_is_nowhere_but_in_a_snapshot_is_not_begun_without(logs: Bench, uri: str) -> None:
+    """Rescaled, and not handed over: an empty changelog would be replayed."""
+    layout, parts = layout_of(counting()), {n: ([{b'"a"': b"1"}], None) for n in range(3)}
+    make(uri, logs.folder, "t", "counts", layout, parts, {"words": 3})
+    station = logs.begun(counting(snapshot=uri))
+    station.hand.plan(T0)
+    logs.until(lambda: station.told("error"))
+    (told,) = station.told("error")
+    assert "state was not handed over: snapshot not published: " in str(told["what"])
+    assert "replaying" not in str(told["what"])
+
+
 def test_what_was_collected_since_it_was_looked_for_is_told_and_the_changelog_replayed(
     logs: Bench, uri: str
 ) -> None:

@@ -1,0 +1,94 @@
+"""The Spark session of a command, begun when it is first asked for something, and its end.
+
+Not here: which commands there are, and what they ask.
+"""
+
+import argparse
+import logging
+import signal
+from collections.abc import Callable, Mapping
+from threading import Event, Thread
+from typing import Any, Final, NoReturn, Self
+
+from streamsx.state.snapshot_files import absolute
+
+LOOK_EVERY_S: Final = 1.0
+
+
+class Later:
+    """The session, begun when it is first asked for something. It tells meanwhile how many tasks
+    of Spark are done: a job of minutes says nothing else.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, str], options: argparse.Namespace, say: Callable[[str], None]
+    ) -> None:
+        self._settings, self._options, self._say = settings, options, say
+        self._made: Any = None
+        self._words, self._over = "looking at the app", Event()
+        self._watcher = Thread(target=self._watch, name="tasks done", daemon=True)
+
+    def __getattr__(self, name: str) -> Any:
+        if self._made is None:
+            self._made = self._begun()
+            self._tracker = self._made.sparkContext.statusTracker()
+            self._watcher.start()
+        return getattr(self._made, name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
+
+    def say(self, words: str) -> None:
+        self._words = words
+        self._say(words)
+
+    def _begun(self) -> Any:
+        from streamsx.spark.connector import settings
+        from streamsx.spark.session import probe_cluster, session
+
+        given = vars(self._options)
+        jars = settings(given["connector"], given["jars"]) if "connector" in given else {}
+        master = {"spark.master": given["master"]} if given["master"] else {}
+        words, _ = self._words, self._say("starting Spark")
+        wanted = {**self._settings, **jars, **master, **given["conf"]}
+        interrupt = signal.getsignal(signal.SIGINT)
+        made = session(wanted, debug=given["debug"])
+        signal.signal(signal.SIGINT, interrupt)  # Spark's own asks the JVM, amid another question
+        uri = given.get("state", given.get("out"))  # where snapshots are: `state` has rows in `out`
+        asks = "app" in given and "connector" not in given  # the others look themselves
+        if asks and uri:
+            probe_cluster(made, given["app"], absolute(uri))
+        self._say(words)
+        return made
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_EVERY_S):
+            try:
+                found = list(map(self._tracker.getStageInfo, self._tracker.getActiveStageIds()))
+            except Exception:  # of a JVM that is gone: who waits for its work says so
+                return
+            stages = [stage for stage in found if stage is not None]
+            if tasks := sum(stage.numTasks for stage in stages):
+                done = sum(stage.numCompletedTasks for stage in stages)
+                self._say(f"{self._words}: {done} of {tasks} tasks")
+
+
+def interrupts() -> Event:
+    """Set by what interrupts us. From then on all that fails, or is logged, fails of that: calls of
+    the JVM that were cut short, and what cleans up behind them.
+    """
+    stopped = Event()
+
+    def interrupt(*_: object) -> NoReturn:
+        stopped.set()
+        logging.disable()
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    return stopped
