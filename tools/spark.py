@@ -287,9 +287,9 @@ def events(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         say("drawing")
         rounds, gaps = tables["rebalances"].to_pydict(), tables["gaps"].to_pydict()
         settle_times(draft / SETTLED, rounds["generation"], rounds["ms"], rounds["moved"])
-        lengths = list(zip(gaps["gap_ms"], gaps["clean"], strict=True))
-        told, silent = ([gap for gap, clean in lengths if clean is each] for each in (True, False))
-        gap_lengths(draft / GAPS, told, silent)
+        kinds = list(zip(gaps["gap_ms"], gaps["clean"], gaps["nobody"], strict=True))
+        told, silent = ([ms for ms, *kind in kinds if kind == [each, False]] for each in (1, 0))
+        gap_lengths(draft / GAPS, told, silent, [ms for ms, _, nobody in kinds if nobody])
     files = [str(Path(options.out, Path(name).name)) for name in (*files, SETTLED, GAPS)]
     counted = {"events": read.lines - read.torn, "torn_lines": read.torn}
     return summary(tables) | {"files": files} | counted
@@ -301,7 +301,9 @@ def events_told(result: SparkResult) -> str:
         f"events: {result['events']}, rebalances: {result['rebalances']}, tasks that were learned "
         f"and moved: {result['moves']}, restores: {result['restores']}"
     )
-    lines = [counts, f"gaps: {', '.join(gaps) or 'none'}"]
+    more = result["gaps_without_workers"]
+    rest = f"; {more} more while no worker ran" if more else ""
+    lines = [counts, f"gaps: {', '.join(gaps) or 'none'}{rest}"]
     if result["torn_lines"]:
         lines.append(f"{result['torn_lines']} torn lines of processes that were killed: left out")
     if result["clock_skew"]:

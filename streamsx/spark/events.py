@@ -120,8 +120,15 @@ TABLES: Final = {
           on g.task = l.task and g.instance = l.instance and round <= since
         where promoted is not null group by all order by promoted, task""",
     "gaps": """
+        with lives as (
+          select instance, process, min(t) began, max(t) ended from {story} group by all
+        ), firsts as (
+          select a.began from lives a
+          left anti join lives b on b.began < a.began and b.ended >= a.began
+        )
         select task, before.instance `from`, instance `to`, timestamp_seconds(stopped) stopped,
-          round(greatest(1e3 * (t - stopped), 0), 1) gap_ms, clean, t < stopped clamped
+          round(greatest(1e3 * (t - stopped), 0), 1) gap_ms, clean, t < stopped clamped,
+          exists((select collect_list(began) from firsts), at -> stopped < at and at <= t) nobody
         from (
           select *, before.`from` = 'running' clean,
             if(before.`from` = 'running', before.t, before.last_word) stopped
@@ -151,9 +158,9 @@ TABLES: Final = {
           round(last.restored / nullif(last.mono - began, 0), 1) records_per_s
         from runs where last.`end` > 0 order by started, task""",
 }
-"""`reason`: not that of those who merely followed. `clean`: the owner said when it stopped. A
-restore ends where it first reaches `total`, whatever the task follows afterwards; those of nothing
-are left out."""
+"""`reason`: not that of those who merely followed. `clean`: the owner said when it stopped.
+`nobody`: a worker began meanwhile, and was the only one. A restore ends where it first reaches
+`total`, whatever the task follows afterwards; those of nothing are left out."""
 
 
 class EventTables(NamedTuple):
@@ -255,15 +262,20 @@ def save(
 
 
 def summary(tables: "Mapping[str, pyarrow.Table]") -> dict[str, Any]:
-    """Numbers of rows; of the gaps, what most, nearly all and the longest of them lasted."""
+    """Numbers of rows; of the gaps, what most, nearly all and the longest of them lasted, but for
+    those in which no worker ran.
+    """
     from pyarrow import compute
 
-    gaps = compute.quantile(tables["gaps"]["gap_ms"], q=[0.5, 0.99, 1.0]).to_pylist()
+    nobody = tables["gaps"]["nobody"]
+    moved = tables["gaps"].filter(compute.invert(nobody))
+    gaps = compute.quantile(moved["gap_ms"], q=[0.5, 0.99, 1.0]).to_pylist()
     clamped = (table["clamped"] for name, table in tables.items() if name in ("rebalances", "gaps"))
     return {
         "rebalances": tables["rebalances"].num_rows,
         "moves": tables["moves"].num_rows,
         "gaps": dict(zip(("p50_ms", "p99_ms", "max_ms"), gaps, strict=True)),
+        "gaps_without_workers": compute.sum(nobody).as_py() or 0,
         "restores": tables["restores"].num_rows,
         "clock_skew": sum(compute.sum(column).as_py() or 0 for column in clamped),
     }

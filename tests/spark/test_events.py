@@ -115,7 +115,8 @@ def night(folder: Path) -> None:
     group.moved(61, "a", "0_0", "active", "running", "suspended", "running")
     group.start(LATER, "b")
     group.round(LATER, 1, "first", b=["0_0"])
-    group.say(LATER + 1, "b", "something_new", task=5, active="none")
+    group.moved(LATER + 2, "b", "0_0", "active", "created", "opening", "running")
+    group.say(LATER + 2, "b", "something_new", task=5, active="none")
     group.end("a", "b", "c")
 
 
@@ -164,10 +165,11 @@ def test_a_night_becomes_its_tables_its_files_and_their_summary(
         ("0_1", "a", "c", -5.0, -2.75, 1.8, 2250.0, 200.5, 2),
     ]
     assert rows(tables, "gaps") == [
-        # task, from, to, stopped, gap_ms, clean, clamped
-        ("0_1", "a", "c", 10.7, 0.0, True, True),
-        ("1_0", "b", "a", 12.0, 48000.0, False, False),
-        ("0_0", "a", "a", 61.0, 0.0, True, False),
+        # task, from, to, stopped, gap_ms, clean, clamped, nobody
+        ("0_1", "a", "c", 10.7, 0.0, True, True, False),
+        ("1_0", "b", "a", 12.0, 48000.0, False, False, False),
+        ("0_0", "a", "a", 61.0, 0.0, True, False, False),
+        ("0_0", "a", "b", 61.0, 7141000.0, False, False, True),
     ]
     assert rows(tables, "restores") == [
         # task, role, instance, started, ended, records, total, records_per_s
@@ -178,6 +180,7 @@ def test_a_night_becomes_its_tables_its_files_and_their_summary(
         "rebalances": 6,
         "moves": 1,
         "gaps": {"p50_ms": 0.0, "p99_ms": 47040.0, "max_ms": 48000.0},
+        "gaps_without_workers": 1,
         "restores": 2,
         "clock_skew": 1,
     }

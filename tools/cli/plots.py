@@ -64,17 +64,23 @@ def settle_times(
         counts.set(ylabel="tasks moved", ylim=(0, max(moved, default=0) + 1))
         counts.yaxis.set_major_locator(MaxNLocator(integer=True))
         handles = [*axes.get_legend_handles_labels()[0], *counts.get_legend_handles_labels()[0]]
-        axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+        axes.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
 
 
-def gap_lengths(file: Path, told: Sequence[float], silent: Sequence[float]) -> None:
-    """How often tasks stood still for how long: handed over, and after an owner that fell silent.
+def gap_lengths(
+    file: Path, told: Sequence[float], silent: Sequence[float], nobody: Sequence[float]
+) -> None:
+    """How often tasks stood still for how long: handed over, after an owner that fell silent, and
+    while no worker ran.
 
     Raises nothing where there are none: an empty picture says so too.
     """
     from matplotlib.ticker import MaxNLocator
 
-    series = ("handed over", "tab:blue", told), ("owner fell silent", "tab:red", silent)
+    series = (
+        ("handed over", "tab:blue", told), ("owner fell silent", "tab:red", silent),
+        ("no worker ran", "tab:gray", nobody),
+    )  # fmt: skip
     there = [
         (name, color, [max(ms, LEAST_MS) for ms in each]) for name, color, each in series if each
     ]

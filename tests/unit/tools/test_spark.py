@@ -185,7 +185,7 @@ def test_plots_are_drawn_also_of_nothing(tmp_path: Path) -> None:
     for name, generations, gaps in (("some", [1, 2, 1], [0.0, 120.5]), ("none", [], [])):
         times = [None, 12.5, 700.0][: len(generations)]
         settle_times(tmp_path / f"{name}-1.png", generations, times, [0, 4, 2][: len(generations)])
-        gap_lengths(tmp_path / f"{name}-2.png", gaps, [45_000.0] * len(gaps))
+        gap_lengths(tmp_path / f"{name}-2.png", gaps, [45_000.0] * len(gaps), gaps)
     drawn = list(tmp_path.iterdir())
     assert len(drawn) == 4
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
