@@ -123,12 +123,12 @@ TABLES: Final = {
         with lives as (
           select instance, process, min(t) began, max(t) ended from {story} group by all
         ), firsts as (
-          select a.began from lives a
+          select collect_list(a.began) firsts from lives a
           left anti join lives b on b.began < a.began and b.ended >= a.began
         )
         select task, before.instance `from`, instance `to`, timestamp_seconds(stopped) stopped,
           round(greatest(1e3 * (t - stopped), 0), 1) gap_ms, clean, t < stopped clamped,
-          exists((select collect_list(began) from firsts), at -> stopped < at and at <= t) nobody
+          exists(firsts, at -> stopped < at and at <= t) nobody
         from (
           select *, before.`from` = 'running' clean,
             if(before.`from` = 'running', before.t, before.last_word) stopped
@@ -136,6 +136,7 @@ TABLES: Final = {
             select *, lag(struct(instance, process, `from`, t, last_word))
               over (partition by task order by since, t, mono) before
             from {story} where event = 'task' and role = 'active' and 'running' in (`from`, `to`)))
+        cross join firsts
         where `to` = 'running' and before is not null
           and (clean or (instance, process) <> (before.instance, before.process))
         order by stopped, task""",

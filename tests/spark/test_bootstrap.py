@@ -37,7 +37,8 @@ COUNTS = {"orders": 3, "shop-changes": 2}
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_open() -> Iterator[None]:
+def nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "LOOK_S", 0.05)  # for brokers that most tests do without
     yield
     discard_all()
 

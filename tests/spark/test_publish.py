@@ -48,7 +48,7 @@ def test_a_batch_is_published_and_the_offsets_behind_it_are_known(
 
     def sent(topic: str, partition: int, keys: int, *values: bytes) -> list[Any]:
         return [
-            (LOG, topic, partition, at * keys + k, 1, b"%d" % k, value, None, None)
+            (LOG, topic, partition, at * keys + k, 1, b"%d" % k, value, None, None, None)
             for at, value in enumerate(values)
             for k in range(keys)
         ]
