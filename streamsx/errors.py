@@ -123,6 +123,10 @@ class SnapshotFailed(WorldError):
     """Where snapshots lie cannot be reached, read or written."""
 
 
+class SparkGone(WorldError):
+    """The JVM of a session has ended."""
+
+
 class StateConflict(WorldError):
     """Somebody else writes snapshots to the same place."""
 

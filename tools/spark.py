@@ -25,7 +25,7 @@ from threading import Event
 from typing import Any, Final, NamedTuple
 
 from streamsx.config import positive, seconds, size_bytes, text, whole
-from streamsx.errors import StreamsxError, UsageError
+from streamsx.errors import SparkGone, StreamsxError, UsageError
 from streamsx.state.snapshot_files import masked, open_files
 from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.folder import new_folder
@@ -422,6 +422,7 @@ def bootstrap(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
 def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Until all is read, or SIGTERM, which lets the batch end. Raises what ends the query."""
     from streamsx.spark.runner import run
+    from streamsx.spark.session import told
 
     stop = Event()
 
@@ -444,13 +445,12 @@ def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     given = {name: vars(options)[name] for name in names}
     try:
         run(every_s=options.every, heard=heard, **given, **more).wait(stop)
-    except StreamsxError:
-        raise
-    except Exception:
-        if not stop.is_set():
+    except Exception as error:
+        ours = isinstance(found := told(error), StreamsxError) and not isinstance(found, SparkGone)
+        if ours or not stop.is_set():
             raise
-        told = "stopped amid a batch, which does not count: the JVM was stopped too"
-        print(told, file=sys.stderr)
+        words = "stopped amid a batch, which does not count: the JVM was stopped too"
+        print(words, file=sys.stderr)
     return {"uri": options.state, **sums, "procedure": before_workers(options.app, options.state)}
 
 

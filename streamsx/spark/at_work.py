@@ -8,6 +8,7 @@ the group has committed says where its state is meanwhile, to workers and to who
 """
 
 import os
+import re
 import socket
 import threading
 import uuid
@@ -28,6 +29,7 @@ from streamsx.spark.source import Asked
 from streamsx.state.snapshot_files import SnapshotFiles, absolute
 
 RUNNING: Final = "running"
+MARK: Final = re.compile(r"(\d+)-(\d+)-\w+-(.+)")
 RENEW_S: Final = 5
 SILENT_S: Final = 60
 
@@ -75,9 +77,10 @@ class AtWork:
 
     def _refuse_others(self) -> None:
         now_ms = int(SystemClock().wall() * 1000)
-        for mark in () if self._force else self._files.names(RUNNING):
-            until, process, _, host = mark.split("-", 3)
-            another = f"{RUNNING}/{mark}" != self._mark
+        names = () if self._force else self._files.names(RUNNING)
+        for mark in filter(None, map(MARK.fullmatch, names)):
+            until, process, host = mark.groups()
+            another = f"{RUNNING}/{mark[0]}" != self._mark
             if another and now_ms < int(until) and not has_ended(process, host):
                 raise UsageError(
                     f"a query is running: {self._files.uri}: process {process} on {host}: stop it, "

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import streamsx
 from streamsx import errors
-from streamsx.errors import NotSupported, SettingError, UsageError
+from streamsx.errors import NotSupported, SettingError, SparkGone, UsageError
 from streamsx.state.snapshot_files import masked, open_files
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ SHARED: Final = "s3://, hdfs:// or a shared mount"
 OURS: Final = re.compile(r"streamsx\.errors\.(\w+): (.+)")
 SAID: Final = re.compile(r"\[(?!INTERNAL|STREAM_FAILED|FOREACH)[A-Z_.]+\] .+")
 """What Spark says of files, of queries, and of rows that are refused; never how it is made."""
+GONE: Final = re.compile("stopped SparkContext|SparkContext was shut ?down")
 SAYS_NO_MORE: Final = re.compile(r"\s|Error: (A fatal|Could not create the Java)|WARNING|Using ")
 """A line of a JVM that dies."""
 
@@ -144,6 +145,11 @@ def told(error: Exception) -> Exception:
     """What one of ours said on an executor, or what Spark says of a query, without their traces."""
     if isinstance(error, errors.StreamsxError):
         return error
+    lost = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
+    if lost or GONE.search(str(error)):
+        return SparkGone(
+            "spark: its JVM has ended: see who has stopped it, or its memory; try again"
+        )
     if ours := OURS.findall(str(error)):
         name, text = ours[-1]
         kind = getattr(errors, name, errors.StreamsxError)  # an app may have its own

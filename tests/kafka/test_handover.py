@@ -93,6 +93,7 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
     asyncio.run(written("grouped", brokers, [log(log_topic, 1, (b'"gone"', b"7"))]))
     until = int(SystemClock().wall() * 1000) + 60_000
     batches.files.create(f"running/{until}-1-run-here", b"running")
+    batches.files.create("running/.nfs-0-1-2", b"of a file system")
     with pytest.raises(NotFound, match=r"no snapshot: .*nowhere: expected"):
         handover(APP, nowhere := f"{uri}/nowhere")
     assert not Path(nowhere).exists()

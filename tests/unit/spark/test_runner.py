@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from streamsx.errors import (
     BrokerUnreachable,
     SettingError,
+    SparkGone,
     StreamsxError,
     TaskFailed,
     TopicGone,
@@ -80,6 +82,8 @@ streamsx.errors.TopicGone: records are gone: a-0
         ),
         (Exception("streamsx.errors.NoSuch: gone"), StreamsxError, "gone"),
         (BrokerUnreachable("no broker"), BrokerUnreachable, "no broker"),
+        (ConnectionRefusedError(111, "Connection refused"), SparkGone, "its JVM has ended"),
+        (Py4JNetworkError("Answer from Java side is empty"), SparkGone, "its JVM has ended"),
         (ValueError("[INTERNAL_ERROR] x"), ValueError, "INTERNAL"),
     ],
 )
