@@ -4,13 +4,15 @@
 reports next are those of `scenarios.json`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import pytest
 
 from streamsx.assignor.assign import assign
+from streamsx.assignor.document import COPIES, document_of
 from streamsx.assignor.model import (
     Copy,
     CopyRole,
@@ -25,6 +27,7 @@ from streamsx.assignor.model import (
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
+from streamsx.tools.assign import answers
 
 FAR = 1_000_000  # lag of a learner that has just begun, in records
 RUNS = Copy(CopyRole.RUNNING, 0)
@@ -248,10 +251,51 @@ class Wired(Play):
         self.heard[name] = self.generation
 
 
-@pytest.fixture(params=[Play, Wired])
+class Filtered(Play):
+    """The same group as lines of JSON, through what `streamsx assign` does; which lets go of what
+    the policy says by itself.
+    """
+
+    told: object = None
+
+    def forget(self) -> None:
+        super().forget()
+        self.told = None
+
+    def decide(self, claims: Mapping[str, set[TaskId]], deaf: Iterable[str] = ()) -> Plan:
+        kinds = [{"id": str(t), "stateful": kind.stateful} for t, kind in self.tasks.items()]
+        document = {
+            "config": {**asdict(self.rules), "revoke_before_join": self.policy},
+            "tasks": kinds[::-1],
+            "members": [self._member(name) for name in reversed(self.seats)],
+            "memory": self.told,
+        }
+        (answer,) = answers(["", json.dumps(document)])
+        plan = super().decide(claims, deaf)
+        assert answer == document_of(plan)
+        self.told = json.loads(json.dumps(answer))["memory"]
+        return plan
+
+    def _member(self, name: str) -> dict[str, object]:
+        seat = self.seats[name]
+        copies: dict[str, dict[str, int | None]] = {role: {} for role in COPIES}
+        for role, kind in COPIES.items():
+            copies[role] = {str(t): c.lag for t, c in seat.copies.items() if c.role is kind}
+        return {
+            "id": name,
+            "owned": sorted(map(str, seat.claims)),
+            "heir": sorted(map(str, seat.promises)),
+            "capacity": seat.capacity,
+            "leaving": seat.leaving is not None,
+            "protocol": "eager" if seat.eager else "cooperative",
+            **copies,
+        }
+
+
+@pytest.fixture(params=[Play, Wired, Filtered])
 def play(request: pytest.FixtureRequest) -> type[Play]:
-    """Both ways to play a group."""
-    return request.param  # type: ignore[no-any-return]  # one of the two above
+    """All ways to play a group."""
+    return request.param  # type: ignore[no-any-return]  # one of those above
 
 
 @pytest.fixture

@@ -1,0 +1,262 @@
+"""A group as one JSON object, and the plan for it as another: the assignor without a broker.
+
+    {"tasks": [{"id": "0_3", "stateful": true}], "members": [{"id": "m1", "owned": ["0_3"]}]}
+
+What members would let go of before they join (`revoke_before_join`) is let go of here: `owned` is
+what they hold when the rebalance begins. Not here: lines, files, what a process ends with.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from streamsx.assignor.model import (
+    Copy,
+    CopyRole,
+    Group,
+    Mark,
+    MarkState,
+    MemberAtJoin,
+    Memory,
+    Plan,
+    PlannedTask,
+    Rules,
+    TaskKind,
+    WayOut,
+)
+from streamsx.errors import NotSupported, UsageError
+from streamsx.model import TaskId, TopicPartition
+
+NONE, BEING_LEARNED, ALL = "none", "being_learned", "all"
+POLICIES: Final = (NONE, BEING_LEARNED, ALL)
+EAGER, COOPERATIVE = "eager", "cooperative"
+COPIES: Final = {
+    "restoring": CopyRole.RESTORING, "standby": CopyRole.STANDBY, "learner": CopyRole.LEARNER,
+    "on_disk": CopyRole.DORMANT,
+}  # fmt: skip
+Document = Mapping[str, Any]
+
+
+def group_of(document: object) -> tuple[Group, Rules]:
+    """Raises UsageError for what is none; NotSupported for what no plan heeds yet."""
+    top = fields(document, "an object", TOP)
+    rules, policy = rules_of(fields(top["config"], "config", CONFIG))
+    tasks = [task_of(each) for each in top["tasks"]]
+    known = {task.id: task for task in tasks}
+    if len(known) < len(tasks):
+        raise UsageError("tasks: one of them twice: give each once")
+    told = [fields(each, "a member", MEMBER) for each in top["members"]]
+    if len({each["id"] for each in told}) < len(told):
+        raise UsageError("members: one of them twice: give each once")
+    for each in told:
+        if astray := sorted({*each["owned"], *each["heir"], *copies_of(each)} - known.keys()):
+            raise UsageError(f"member {each['id']!r}: no such task: {astray[0]}: name it in tasks")
+    learned = {task for each in told for task in each["learner"]}
+    members = [member_of(each, known, policy, learned) for each in told]
+    return Group(tasks, members, top["memory"], top["now_ms"]), rules
+
+
+def document_of(plan: Plan) -> Document:
+    """A plan; feeding its `memory`, and what members have become by it, gives the next one."""
+    target: dict[str, list[str]] = {member: [] for member in plan.active}
+    for task, member in plan.target.items():
+        target[member].append(str(task))
+    return {
+        "members": {
+            member: {
+                "active": names(tasks),
+                "standby": [],
+                "learner": names(plan.learner[member]),
+                "revoke": names(plan.revoke[member]),
+            }
+            for member, tasks in plan.active.items()
+        },
+        "target": target,
+        "withheld": {str(task): each.reason for task, each in plan.withheld.items()},
+        "heirs": {str(task): member for task, member in plan.heirs.items()},
+        "parked": {str(task): member for task, member in plan.parked.items()},
+        "no_takers": plan.no_takers,
+        "follow_up": bool(plan.withheld),
+        "moves": plan.moves,
+        "memory": {
+            "round": plan.memory.round,
+            "balancing": [kind.name for kind in TaskKind if kind in plan.memory.balancing],
+            "marks": {
+                instance: {"state": mark.state.name, "deadline_ms": mark.deadline_ms,
+                           "swap_to": mark.swap_to, "epoch_ms": mark.epoch_ms}
+                for instance, mark in plan.memory.marks.items()
+            },
+        },
+        "explain": [
+            {"task": str(each.task), "decision": each.decision, "why": each.why,
+             "owner": each.owner, "to": each.to, "lag": each.lag}
+            for each in plan.explain
+        ],
+    }  # fmt: skip
+
+
+def names(tasks: Iterable[TaskId]) -> list[str]:
+    return list(map(str, tasks))
+
+
+# -- parts of a group
+
+
+def task_of(told: object) -> PlannedTask:
+    task = fields(told, "a task", TASK)
+    at: TaskId = task["id"]
+    source = TopicPartition(f"topic-{at.subtopology}", at.partition)
+    return PlannedTask(at, task["stateful"], (source,))
+
+
+def member_of(
+    told: Document, tasks: Mapping[TaskId, PlannedTask], policy: str, learned: set[TaskId]
+) -> MemberAtJoin:
+    owned = set(told["owned"])
+    if policy == ALL or told["protocol"] == EAGER:
+        owned = set()
+    elif policy == BEING_LEARNED:
+        owned -= learned
+    claims = (partition for task in owned for partition in tasks[task].partitions)
+    return MemberAtJoin(
+        id=told["id"], instance=told["id"], process=told["process"] or told["id"],
+        capacity=told["capacity"], leaving=told["leaving"], fresh=told["fresh"],
+        claims=frozenset(claims), copies=copies_of(told), heirs=frozenset(told["heir"]),
+        knows=told["knows"],
+    )  # fmt: skip
+
+
+def copies_of(member: Document) -> dict[TaskId, Copy]:
+    """What it runs counts before what it restores, and so on."""
+    found = dict.fromkeys(member["owned"], Copy(CopyRole.RUNNING, 0))
+    for name, role in COPIES.items():
+        for task, lag in member[name].items():
+            if task not in found or role is CopyRole.RESTORING:
+                found[task] = Copy(role, lag)
+    return found
+
+
+def rules_of(config: Document) -> tuple[Rules, str]:
+    limits = ("acceptable_recovery_lag", "imbalance_percentage", "max_learners")
+    made = {name: config[name] for name in (*limits, "max_learners_per_member")}
+    return Rules(**made), config["revoke_before_join"]
+
+
+# -- fields
+
+
+Parse = Callable[[Any], Any]
+
+
+def fields(told: object, what: str, known: Mapping[str, tuple[Parse, Any]]) -> dict[str, Any]:
+    """Each by its parser, or its default; ... is none. Raises UsageError."""
+    if not isinstance(told, dict):
+        raise UsageError(f"{what}: expected an object, found {told!r:.60}")
+    if unknown := sorted(told.keys() - known.keys()):
+        raise UsageError(f"{what}: no such field: {unknown[0]}: there are {', '.join(known)}")
+    made = {}
+    for name, (parse, default) in known.items():
+        if name not in told and default is ...:
+            raise UsageError(f"{what}: no {name}: {told!r:.60}")
+        try:
+            made[name] = parse(told[name]) if name in told else default
+        except NotSupported as error:
+            raise NotSupported(f"{what}: {name}: {error}") from error
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UsageError(f"{what}: {name}: cannot be {told[name]!r:.60}: {error}") from error
+    return made
+
+
+def of(kind: type, least: float | None = None) -> Parse:
+    """A value of this JSON type."""
+
+    def parse(told: Any) -> Any:
+        found: type = type(told)
+        if found is not kind and (kind, found) != (float, int):
+            raise TypeError(f"expected {kind.__name__}")
+        if least is not None and told < least:
+            raise ValueError(f"expected {least} or more")
+        return told
+
+    return parse
+
+
+def maybe(parse: Parse) -> Parse:
+    return lambda told: None if told is None else parse(told)
+
+
+def one_of(*words: str) -> Parse:
+    def parse(told: Any) -> Any:
+        if told not in words:
+            raise ValueError(f"expected {' or '.join(words)}")
+        return told
+
+    return parse
+
+
+def only(default: Any) -> Parse:
+    def parse(told: Any) -> Any:
+        if told != default:
+            raise NotSupported(f"not in this version, found {told!r:.60}: leave it out")
+        return told
+
+    return parse
+
+
+def many(parse: Parse) -> Parse:
+    def each(told: Any) -> Sequence[Any]:
+        return [parse(one) for one in of(list)(told)]
+
+    return each
+
+
+def lags(told: Any) -> dict[TaskId, int | None]:
+    return {task(name): maybe(of(int, 0))(lag) for name, lag in of(dict)(told).items()}
+
+
+def task(told: Any) -> TaskId:
+    found = TaskId.parse(of(str)(told))
+    if str(found) != told or min(found) < 0:
+        raise ValueError("expected SUBTOPOLOGY_PARTITION, such as 0_3")
+    return found
+
+
+def way_out(told: Any) -> WayOut | None:
+    if isinstance(told, bool):
+        return WayOut() if told else None
+    return WayOut(fields(told, "leaving", LEAVING)["deadline_ms"])
+
+
+def memory(told: Any) -> Memory:
+    found = fields(told, "memory", MEMORY)
+    kinds = TaskKind(sum(TaskKind[kind] for kind in found["balancing"]))
+    marks = {name: fields(mark, "a mark", MARK) for name, mark in found["marks"].items()}
+    return Memory(found["round"], kinds, {name: Mark(**mark) for name, mark in marks.items()})
+
+
+DEADLINE: Final = {"deadline_ms": (maybe(of(int, 0)), None)}
+LEAVING: Final = {**DEADLINE, "swap_to": (only(None), None)}
+MARK: Final = {
+    "state": (lambda told: MarkState[told], ...), **DEADLINE,
+    "swap_to": (maybe(of(str)), None), "epoch_ms": (of(int, 0), 0),
+}  # fmt: skip
+MEMORY: Final = {
+    "round": (of(int, 0), 0), "balancing": (many(of(str)), ()), "marks": (of(dict), {}),
+}  # fmt: skip
+TASK: Final = {"id": (task, ...), "stateful": (of(bool), True)}
+CONFIG: Final = {
+    "standby": (only(0), 0), "tags": (only([]), ()),
+    "acceptable_recovery_lag": (of(int, 0), 10_000), "imbalance_percentage": (of(float, 0), 0.2),
+    "max_learners": (maybe(of(int, 0)), None), "max_learners_per_member": (maybe(of(int, 0)), 2),
+    "revoke_before_join": (one_of(*POLICIES), NONE),
+}  # fmt: skip
+MEMBER: Final = {
+    "id": (of(str), ...), "process": (of(str), ""), "capacity": (of(int, 1), 1),
+    "owned": (many(task), ()), **{name: (lags, {}) for name in COPIES},
+    "leaving": (way_out, None), "fresh": (of(bool), False), "tags": (only({}), None),
+    "protocol": (one_of(COOPERATIVE, EAGER), COOPERATIVE), "heir": (many(task), ()),
+    "knows": (maybe(lambda told: frozenset(many(of(int, 0))(told))), None),
+}  # fmt: skip
+TOP: Final = {
+    "config": (of(dict), {}), "tasks": (of(list), ...), "members": (of(list), ...),
+    "memory": (maybe(memory), None), "now_ms": (of(int, 0), 0),
+}  # fmt: skip

@@ -1,0 +1,166 @@
+"""assignor/document.py and tools/assign.py: groups as JSON, plans as JSON, and what is refused."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.tools.assign import answers
+
+Told = dict[str, Any]
+
+
+def planned(document: object) -> Any:
+    (answer,) = answers([json.dumps(document)])
+    return answer
+
+
+def told(error: str, document: object) -> None:
+    assert error in planned(document)["error"]
+
+
+def settled(tasks: int, members: int) -> Told:
+    """A group that has begun together."""
+    ids = [{"id": f"0_{n}", "stateful": True} for n in range(tasks)]
+    names = [f"m{n:03}" for n in range(members)]
+    first = planned({"tasks": ids, "members": [{"id": name} for name in names]})
+    owned = {name: first["members"][name]["active"] for name in names}
+    assert sum(map(len, owned.values())) == tasks
+    return {
+        "tasks": ids, "members": [{"id": n, "owned": owned[n]} for n in names],
+        "memory": first["memory"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tasks", "before", "join", "leave", "moves"),
+    [
+        (96, 10, 1, 0, {8}), (32, 3, 1, 0, {8}), (32, 8, 1, 0, {3}), (96, 9, 0, 1, {10, 11}),
+        (96, 10, 0, 0, {0}),
+    ],
+)  # fmt: skip
+def test_no_more_moves_than_a_change_needs(
+    tasks: int, before: int, join: int, leave: int, moves: Collection[int]
+) -> None:
+    group = settled(tasks, before)
+    group["members"] += [{"id": f"new{n}"} for n in range(join)]
+    for member in group["members"][:leave]:
+        member["leaving"] = True
+    assert planned(group)["moves"] in moves
+
+
+def test_the_order_of_what_is_told_says_nothing() -> None:
+    group = settled(30, 7)
+    group["members"].append({"id": "new", "on_disk": {"0_3": 10, "0_4": 0}})
+    first = planned(group)
+    for seed in range(5):
+        for each in (
+            group["tasks"],
+            group["members"],
+            *(m.get("owned", []) for m in group["members"]),
+        ):
+            random.Random(seed).shuffle(each)
+        again = planned(group)
+        assert again == first
+    assert first["members"]["new"]["learner"] or first["members"]["new"]["active"]
+
+
+def test_marks_and_what_is_on_its_way_come_back_with_the_memory() -> None:
+    group = settled(8, 2)
+    mark = {"state": "LEAVING", "deadline_ms": 90_000, "swap_to": None, "epoch_ms": 5}
+    memory = {"round": 1, "balancing": ["STATEFUL", "STATELESS"], "marks": {"m001": mark}}
+    plan = planned({**group, "memory": memory, "now_ms": 1000})
+    assert plan["memory"]["marks"] == {"m001": mark}
+    assert plan["target"]["m001"] == []
+    assert planned({**group, "memory": plan["memory"], "now_ms": 1000})["target"] == plan["target"]
+
+
+def test_what_is_restoring_standing_by_or_on_disk_is_a_copy() -> None:
+    copies: Told = {"standby": {"0_0": 5}, "on_disk": {"0_1": None}, "learner": {"0_2": 7}}
+    for role, lag in copies.items():
+        (name,) = lag
+        alone = {"tasks": [{"id": name}], "members": [{"id": "a"}, {"id": "b", role: lag}]}
+        assert planned(alone)["members"]["b"]["active"] == [name]
+    group: Told = {
+        "config": {"acceptable_recovery_lag": 10},
+        "tasks": [{"id": "0_0"}, {"id": "0_1"}],
+        "members": [{"id": "a", "owned": ["0_0", "0_1"], "restoring": {"0_0": 4000}}, {"id": "b"}],
+    }
+    assert planned(group)["members"]["a"]["active"] == ["0_0", "0_1"]
+
+
+def test_what_a_member_lets_go_of_before_it_joins_is_given_at_once() -> None:
+    members: list[Told] = [{"id": "a", "owned": ["0_0", "0_1"]}, {"id": "b", "learner": {"0_1": 0}}]
+    group = {"tasks": [{"id": "0_0"}, {"id": "0_1"}], "members": members}
+    plan = planned(group)
+    assert (plan["members"]["b"]["active"], plan["follow_up"]) == ([], True)
+    assert plan["withheld"].keys() == plan["heirs"].keys() == {"0_1"}
+    for more in (
+        {"config": {"revoke_before_join": "being_learned"}},
+        {"config": {"revoke_before_join": "all"}},
+        {"members": [{**members[0], "protocol": "eager"}, members[1]]},
+    ):
+        plan = planned(group | more)
+        assert (plan["members"]["b"]["active"], plan["follow_up"]) == (["0_1"], False), more
+
+
+MEMBER: Mapping[str, Any] = {"id": "a", "owned": ["0_0"]}
+
+
+def with_member(**changes: Any) -> Told:
+    return {"tasks": [{"id": "0_0"}], "members": [{**MEMBER, **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        ([], "line 1: an object: expected an object, found []"),
+        ({"tasks": []}, "an object: no members"),
+        ({"tasks": [], "members": [], "membres": []}, "no such field: membres: there are config,"),
+        ({"tasks": [{"id": "0"}], "members": []}, "a task: id: cannot be '0'"),
+        ({"tasks": [{"id": "0_-1"}], "members": []}, "expected SUBTOPOLOGY_PARTITION"),
+        ({"tasks": [{"id": "0_0"}] * 2, "members": []}, "tasks: one of them twice"),
+        ({"tasks": [], "members": [{"id": "a"}] * 2}, "members: one of them twice"),
+        (with_member(owned=["0_1"]), "member 'a': no such task: 0_1: name it in tasks"),
+        (with_member(on_disk={"0_1": 3}), "no such task: 0_1"),
+        (with_member(learner={"0_0": -1}), "learner: cannot be {'0_0': -1}: expected 0 or more"),
+        (with_member(capacity=0), "capacity: cannot be 0: expected 1 or more"),
+        (with_member(capacity=True), "capacity: cannot be True: expected int"),
+        (with_member(protocol="lazy"), "expected cooperative or eager"),
+        (with_member(tags={"zone": "a"}), "a member: tags: not in this version"),
+        (with_member(leaving={"swap_to": "b"}), "leaving: swap_to: not in this version"),
+        ({**with_member(), "config": {"standby": 1}}, "config: standby: not in this version"),
+        ({**with_member(), "config": {"max_learners": -1}}, "max_learners: cannot be -1"),
+        ({**with_member(), "memory": {"balancing": ["X"]}}, "memory: cannot be"),
+    ],
+)
+def test_what_is_no_group_is_told_by_line_and_field(document: object, error: str) -> None:
+    told(error, document)
+
+
+def test_a_bad_line_costs_itself_and_the_exit_code(tmp_path: Path) -> None:
+    """In a process, whatever its hashes are."""
+    good = json.dumps(settled(12, 5))
+    (tmp_path / "groups").write_text(f"{good}\n\nrubbish\n{good}\n")
+    said = set()
+    for seed in ("1", "2"):
+        ended = subprocess.run(
+            [sys.executable, "-m", "streamsx", "assign", "--input", str(tmp_path / "groups")],
+            env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 2
+        said.add(ended.stdout)
+    first, wrong, last = map(json.loads, said.pop().splitlines())
+    assert not said
+    assert first == last == planned(json.loads(good))
+    assert wrong["error"].startswith("line 3: ")
+    missing = [sys.executable, "-m", "streamsx", "assign", "--input", str(tmp_path / "none")]
+    ended = subprocess.run(missing, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: cannot read ")

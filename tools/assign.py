@@ -1,0 +1,52 @@
+"""`streamsx assign`: the assignor as a filter. Groups in, one JSON object a line; plans out.
+
+What a group of yours would do if a host joined, or left, without a broker and without a worker:
+feed the plan's `memory`, and the roles that it gives, into the next round.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+
+from streamsx.errors import UsageError
+from streamsx.tools.cli.command import Command
+
+
+def main() -> None:
+    """One plan for each group; 2 where one of the lines was none."""
+    command = Command("assign", "Plan groups: a JSON object a line in, a plan a line out.")
+    add = command.add_argument
+    add("--input", metavar="FILE", default="-", help="where the groups are; -: standard input (-)")
+    command.run(run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Raises UsageError for a file that cannot be read."""
+    wrong = 0
+    with ExitStack() as stack:
+        lines: Iterable[str] = sys.stdin
+        if options.input != "-":
+            try:
+                lines = stack.enter_context(open(options.input, encoding="utf-8"))
+            except OSError as error:
+                raise UsageError(f"cannot read {options.input}: {error.strerror}") from error
+        for answer in answers(lines):
+            wrong += "error" in answer
+            print(json.dumps(answer), flush=True)
+    return UsageError.exit_code if wrong else 0
+
+
+def answers(lines: Iterable[str]) -> Iterator[dict[str, object]]:
+    """Of each line that says something, a plan or an `error`."""
+    from streamsx.assignor.assign import assign
+    from streamsx.assignor.document import document_of, group_of
+
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield {**document_of(assign(*group_of(json.loads(line))))}
+        except (UsageError, ValueError) as error:
+            yield {"error": f"line {number}: {error}"}
