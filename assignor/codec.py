@@ -122,7 +122,7 @@ def listing(tag: int, name: str) -> TagField:
     return TagField(tag, name, frozenset(), tasks, read_tasks)
 
 
-def write_fields(data: object, fields: Iterable[TagField], **derived: int | None) -> bytes:
+def write_fields(data: object, fields: Iterable[TagField], **derived: int | str | None) -> bytes:
     out = bytearray((FORMAT, FORMAT))
     for field in fields:
         value = derived[field.name] if field.name in derived else getattr(data, field.name)

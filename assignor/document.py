@@ -223,7 +223,7 @@ def task(told: Any) -> TaskId:
 def way_out(told: Any) -> WayOut | None:
     if isinstance(told, bool):
         return WayOut() if told else None
-    return WayOut(fields(told, "leaving", LEAVING)["deadline_ms"])
+    return WayOut(**fields(told, "leaving", LEAVING))
 
 
 def memory(told: Any) -> Memory:
@@ -234,10 +234,9 @@ def memory(told: Any) -> Memory:
 
 
 DEADLINE: Final = {"deadline_ms": (maybe(of(int, 0)), None)}
-LEAVING: Final = {**DEADLINE, "swap_to": (only(None), None)}
+LEAVING: Final = {**DEADLINE, "swap_to": (maybe(of(str)), None)}
 MARK: Final = {
-    "state": (lambda told: MarkState[told], ...), **DEADLINE,
-    "swap_to": (maybe(of(str)), None), "epoch_ms": (of(int, 0), 0),
+    "state": (lambda told: MarkState[told], ...), **LEAVING, "epoch_ms": (of(int, 0), 0),
 }  # fmt: skip
 MEMORY: Final = {
     "round": (of(int, 0), 0), "balancing": (many(of(str)), ()), "marks": (of(dict), {}),

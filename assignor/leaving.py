@@ -23,7 +23,7 @@ def _word(member: MemberAtJoin, mark: Mark | None) -> WayOut | None:
     if mark.state is MarkState.LEAVING:
         own = member.leaving or WayOut()
         known = [ms for ms in (own.deadline_ms, mark.deadline_ms) if ms is not None]
-        return WayOut(min(known, default=None))
+        return WayOut(min(known, default=None), mark.swap_to or own.swap_to)
     # "Leaving" from a member that has not read the cancellation is out of date. One that has read
     # it and leaves all the same was told so by a signal.
     read = member.marks.get(member.instance or "")

@@ -63,9 +63,12 @@ RUNNING = Copy(CopyRole.RUNNING, 0)
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """On its way out; after `deadline_ms` (unix, None: never) it stops whoever is ready."""
+    """On its way out; after `deadline_ms` (unix, None: never) it stops whoever is ready. `swap_to`:
+    the instance that takes its seat, if it is in the group.
+    """
 
     deadline_ms: int | None = None
+    swap_to: str | None = None
 
     def overdue(self, now_ms: int) -> bool:
         return self.deadline_ms is not None and self.deadline_ms <= now_ms
@@ -75,7 +78,7 @@ class WayOut:
 class Mark:
     """A wish for an instance, told by a tool at `epoch_ms`; of two the newer one counts.
 
-    `swap_to` is handed on as it came: a leave that names its successor is a leave.
+    `swap_to`: the instance that is to take its seat; to a leader of before a leave as any other.
     """
 
     state: MarkState

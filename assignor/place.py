@@ -58,16 +58,35 @@ def place(view: View) -> Mapping[TaskId, int]:
 
 
 def _buckets(view: View, target: dict[TaskId, int]) -> list[Bucket]:
-    """Stateful first, then those with fewer takers. What an unreadable member has stays with it."""
+    """Stateful first, then those with fewer takers. What an unreadable member has stays with it;
+    successors get what their leavers have with state, keep what they have, and nothing else.
+    """
+    taken = frozenset(view.successors.values())
     found: dict[tuple[bool, tuple[int, ...]], Bucket] = {}
     for task in view.tasks:
         if task.owner is not None and view.members[task.owner].opaque:
             target[task.id] = task.owner
             continue
-        key = (not task.stateful, task.able)
-        bucket = found.setdefault(key, Bucket(view, task.stateful, task.able))
+        if (seat := _taken_over(view, task)) is not None:
+            target[task.id] = seat
+            continue
+        able = tuple(s for s in task.able if not (task.stateful and s in taken)) or task.able
+        key = (not task.stateful, able)
+        bucket = found.setdefault(key, Bucket(view, task.stateful, able))
         bucket.tasks.append(task)
     return sorted(found.values(), key=lambda b: (not b.stateful, len(b.able), b.able))
+
+
+def _taken_over(view: View, task: Facts) -> int | None:
+    """The successor whose seat it is, or was the leaver's. Without state none is needed: who gives
+    way is who leaves, and a newcomer has the room that the leaver has left.
+    """
+    if not task.stateful:
+        return None
+    seat = view.successors.get(task.owner, task.owner) if task.owner is not None else None
+    if seat not in view.successors.values() and task.owner not in view.stay:
+        seat = task.home
+    return seat if seat in view.successors.values() and seat in task.able else None
 
 
 def _split(bucket: Bucket) -> None:

@@ -52,12 +52,15 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A group with its derived facts. `stay`: who may receive; `expired`: leavers out of time."""
+    """A group with its derived facts. `stay`: who may receive; `expired`: leavers out of time;
+    `successors`: who takes the seat of which leaver.
+    """
 
     members: tuple[MemberAtJoin, ...]
     stay: frozenset[int]
     leaving: frozenset[int]
     expired: frozenset[int]
+    successors: Mapping[int, int]
     observed: bool
     tasks: tuple[Facts, ...]
     rules: Rules
@@ -97,11 +100,15 @@ def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, Way
     here = (member for member in group.members if not member.observer)
     members = tuple(sorted(here, key=lambda member: (member.name, member.id)))
     leavers = {seat: leaving[m.id] for seat, m in enumerate(members) if m.id in leaving}
+    stay = frozenset(s for s, m in enumerate(members) if s not in leavers and not m.opaque)
+    named = {m.instance: seat for seat, m in reversed([*enumerate(members)]) if seat in stay}
+    named.pop(None, None)
     view = View(
         members=members,
-        stay=frozenset(s for s, m in enumerate(members) if s not in leavers and not m.opaque),
+        stay=stay,
         leaving=frozenset(leavers),
         expired=frozenset(s for s, left in leavers.items() if left.overdue(group.now_ms)),
+        successors={s: named[out.swap_to] for s, out in leavers.items() if out.swap_to in named},
         observed=len(members) < len(group.members),
         tasks=(),
         rules=rules,

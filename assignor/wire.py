@@ -182,6 +182,7 @@ JOIN = (
     codec.numeric(12, "round"),
     TagField(13, "signatures", (), _signatures, _read_signatures),
     codec.textual(14, "instance", None),
+    codec.textual(15, "swap_to", None),
     codec.listing(18, "stalled"),
     codec.textual(19, "version", ""),
     codec.listing(20, "stopped"),
@@ -211,15 +212,16 @@ def _read_flags(flags: int, bits: Mapping[str, int]) -> dict[str, Any]:
 def write_join(member: MemberAtJoin) -> bytes:
     """All of a member but its id, its claims and what it knows, which travel elsewhere."""
     flags = _flags(member, JOIN_FLAGS)
-    deadline_ms = None if member.leaving is None else member.leaving.deadline_ms
-    return codec.write_fields(member, JOIN, flags=flags, deadline_ms=deadline_ms)
+    out = member.leaving or WayOut()
+    told = {"deadline_ms": out.deadline_ms, "swap_to": out.swap_to}
+    return codec.write_fields(member, JOIN, flags=flags, **told)
 
 
 def read_join(data: bytes) -> MemberAtJoin:
     """A member without an id and claims. Raises Unreadable."""
     values = codec.read_fields(data, JOIN)
     values |= _read_flags(values.pop("flags"), JOIN_FLAGS)
-    way_out = WayOut(values.pop("deadline_ms"))
+    way_out = WayOut(values.pop("deadline_ms"), values.pop("swap_to"))
     values["leaving"] = way_out if values["leaving"] else None
     if not values["capacity"]:
         raise codec.Unreadable("user data tell of no capacity: tag 3: 1 is the least")

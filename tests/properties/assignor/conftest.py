@@ -286,7 +286,7 @@ class Filtered(Play):
             "owned": sorted(map(str, seat.claims)),
             "heir": sorted(map(str, seat.promises)),
             "capacity": seat.capacity,
-            "leaving": seat.leaving is not None,
+            "leaving": asdict(seat.leaving) if seat.leaving else False,
             "protocol": "eager" if seat.eager else "cooperative",
             **copies,
         }

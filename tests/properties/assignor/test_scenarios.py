@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tests.properties.assignor.conftest import Play
 
 SPECIFICATION = json.loads(Path(__file__).with_name("scenarios.json").read_text())
-NOT_BUILT = ("standby", "swap", "tags")
-SCENARIOS_PLAYED = 17
+NOT_BUILT = ("standby", "tags")
+SCENARIOS_PLAYED = 18
 Scenario = dict[str, Any]
 
 
@@ -69,6 +69,11 @@ def cancel(group: "Play", names: list[str]) -> None:
         group.seats[name].leaving = None
 
 
+def swap(group: "Play", instances: dict[str, str]) -> None:
+    for old, new in instances.items():
+        group.seats[old].leaving = WayOut(swap_to=new)
+
+
 def ready(group: "Play", reached: dict[str, list[str]]) -> None:
     lag(group, {name: dict.fromkeys(texts, 0) for name, texts in reached.items()})
 
@@ -93,6 +98,7 @@ EVENTS: dict[str, Callable[["Play", Any], None]] = {
     "left": gone,
     "leaving": leaving,
     "cancel": cancel,
+    "swap": swap,
     "ready": ready,
     "lag": lag,
     "memory_lost": memory_lost,

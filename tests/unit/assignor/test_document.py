@@ -134,7 +134,7 @@ def with_member(**changes: Any) -> Told:
         (with_member(capacity=True), "capacity: cannot be True: expected int"),
         (with_member(protocol="lazy"), "expected cooperative or eager"),
         (with_member(tags={"zone": "a"}), "a member: tags: not in this version"),
-        (with_member(leaving={"swap_to": "b"}), "leaving: swap_to: not in this version"),
+        (with_member(leaving={"swap_to": 5}), "leaving: swap_to: cannot be 5: expected str"),
         ({**with_member(), "config": {"standby": 1}}, "config: standby: not in this version"),
         ({**with_member(), "config": {"max_learners": -1}}, "max_learners: cannot be -1"),
         ({**with_member(), "memory": {"balancing": ["X"]}}, "memory: cannot be"),
