@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from streamsx.app.lookup import app_named
 from streamsx.errors import GroupNotEmpty, SnapshotAhead, StateConflict, StateOnSpark
 from streamsx.kafka import admin
 from streamsx.kafka.partitioner import partition_of
+from streamsx.lifecycle.commit import place_on_spark
 from streamsx.model import TopicPartition
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
@@ -182,6 +184,36 @@ def test_what_workers_had_committed_in_another_life_is_not_ahead(
             shop.run(max_records=20, sink="noop")
     shop.run(max_records=20, sink="noop")
     assert shop.logged() == shop.truth
+
+
+def test_who_begins_amid_the_first_batch_ends_it(shop: Shop, kafka: ApacheKafka) -> None:
+    """The group says nothing of Spark yet, and asks nobody to wait."""
+    shop.sell(0, 30)
+    member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "carried"})
+    member.subscribe(["sales"])
+
+    def begins(told: str) -> None:
+        while told.startswith("batch 0: stage 1") and not member.assignment():
+            member.poll(0.1)
+
+    with pytest.raises(GroupNotEmpty, match="workers are running: group carried: rdkafka"):
+        shop.run(sink="noop", say=begins)
+    member.close()
+    assert newest(open_files(shop.uri)) is None
+    assert shop.logged() == {}
+
+
+def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -> None:
+    def taken() -> set[TopicPartition]:
+        found = Asked(options_of(APP)).ask(lambda cluster: admin.committed(cluster, "carried"))
+        return {tp for tp, (_, text) in found.items() if place_on_spark(text) == shop.uri}
+
+    shop.sell(0, 1)
+    shop.run(sink="noop")
+    both = {TopicPartition("sales", n) for n in range(2)}
+    assert taken() == both | {TopicPartition(shop.inner, n) for n in range(3)}
+    handover(APP, shop.uri, scratch=str(shop.folder))
+    assert taken() == set()
 
 
 def test_a_run_that_stood_still_writes_no_changelog_any_more(shop: Shop) -> None:
