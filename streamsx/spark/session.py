@@ -58,6 +58,7 @@ LOCALLY: Final = {
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.ui.liveUpdate.period": "0",  # else what is done is told up to ten seconds later
 }
 
 

@@ -17,9 +17,11 @@ from tests.spark.apps import executor
 
 def main(name: str, uri: str, out: str, scratch: str, brokers: str) -> None:
     app_named(name).override(bootstrap=brokers)
-    spark = session(
-        {"spark.master": "local-cluster[2,1,1024]", "spark.driver.memory": "1g"}, debug=False
-    )
+    settings = {
+        "spark.master": "local-cluster[2,1,1024]", "spark.driver.memory": "1g",
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
+    }  # fmt: skip
+    spark = session(settings)
 
     def sink(rows: Any) -> None:
         places = spark.sparkContext.parallelize(range(8), 8)

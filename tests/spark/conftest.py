@@ -1,13 +1,15 @@
-"""The one Spark session of all tests: it takes ten seconds to start, more on a busy machine.
+"""The one Spark session of a test process: it takes ten seconds to start, more on a busy machine.
 
-Whoever asks for it is marked `spark` and stands in the group "spark", so that no second worker of
-pytest starts another.
+Whoever asks for it is marked `spark` and stands in one of two groups, so that pytest's processes
+start two at most: "drivers" has those whose drivers are processes of their own, and which wait for
+their start most of the time; "spark" the many that need nothing but the session.
 """
 
 import gc
 import os
 import warnings
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +18,14 @@ from streamsx.spark.connector import JVM, settings
 from streamsx.spark.maven import JarsMissing
 from streamsx.spark.session import session
 
-# Many JVMs, of seconds each: what compiles and collects best is not worth its start.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+# Many JVMs, of seconds each: what compiles and collects best, or verifies jars that are Spark's
+# own, is not worth its start (a third of a driver's CPU).
+QUICK = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK)
+INSTALL = "needs the extra: pip install -e '.[spark]'"
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,13 +33,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Spark as it is installed, but for a zip of its Python half: out of that each of its many
+    processes compiles what it imports (a third of a second each, and a fifth of all of this).
+    """
+    pyspark = pytest.importorskip("pyspark", reason=INSTALL)
+    made = tmp_path_factory.mktemp("spark")
+    for each in Path(pyspark.__file__).parent.iterdir():
+        if each.name not in ("python", "work"):  # a cluster leaves its logs in the latter
+            (made / each.name).symlink_to(each)
+    os.environ["SPARK_HOME"] = str(made)
+
+
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """`local[2,4]`: two cores, four tries of each task."""
     jars: dict[str, str] = {}
-    logger = pytest.importorskip(
-        "pyspark.logger", reason="needs the extra: pip install -e '.[spark]'"
-    )
+    logger = pytest.importorskip("pyspark.logger", reason=INSTALL)
     with suppress(JarsMissing):  # who needs them skips
         jars = settings(JVM)
     # pytest gives its own handler to each logger that does not propagate, as the one by which

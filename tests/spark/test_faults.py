@@ -1,5 +1,6 @@
 """Who is killed at which moment, and what is torn: state is exact, or nothing is written."""
 
+import json
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 import pytest
@@ -27,7 +28,8 @@ from tests.support.apache_kafka import ApacheKafka
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("drivers"), pytest.mark.timeout(240)]
+LOOK_S: Final = 0.05
 
 
 @pytest.fixture
@@ -40,24 +42,16 @@ def feed(spark: "SparkSession", tmp_path: Path) -> Iterator[Feed]:
 
 def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(feed: Feed) -> None:
     """What they held is made again, and is the same; the state is that of those before."""
-    import pyspark
-
     feed.feed(*some(0), "kill", *some(40))
     out = feed.folder / "sent"
     command = [
         sys.executable, "-m", "tests.spark.cluster", APP, feed.uri, str(out), str(feed.folder),
         feed.broker.bootstrap,
     ]  # fmt: skip
-    work = Path(pyspark.__file__).parent / "work"  # where such a cluster leaves its logs
-    before = set(work.glob("app-*"))
-    try:
-        done = subprocess.run(
-            command, env=os.environ | {"PYTHONPATH": os.getcwd()}, check=False,
-            capture_output=True, text=True,
-        )  # fmt: skip
-    finally:
-        for folder in set(work.glob("app-*")) - before:
-            shutil.rmtree(folder)
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": os.getcwd()}, check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert feed.stored() == feed.truth()
     counted = Counter(each.value for each in feed.fed)
@@ -112,6 +106,86 @@ def test_a_driver_that_is_killed_between_changelogs_and_manifest_goes_on_exactly
         end = feed.client.ends([TopicPartition(log, n)])[TopicPartition(log, n)]
         assert part.changelog_next is not None
         assert end - 1 <= part.changelog_next <= end  # behind both, but for a marker
+
+
+Cli = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def cli(feed: Feed) -> Iterator[Cli]:
+    """`streamsx spark run`, in a process of its own."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def begin(*options: str, fault: str = "") -> "subprocess.Popen[str]":
+        command = [
+            sys.executable, "-m", "streamsx", "spark", "run", APP, "--state", feed.uri, "--json",
+            "--no-publish", "--sink", "noop", "--max-records", "15", "--master", "local[2,4]",
+            "--conf", "spark.driver.memory=1g", "--scratch", str(feed.folder), *options,
+        ]  # fmt: skip
+        # Executors of a cluster are in folders of their own.
+        variables = {
+            "STREAMSX_FAULT": fault, "BROKER_URL": feed.broker.bootstrap, "PYTHONPATH": os.getcwd(),
+        }  # fmt: skip
+        made = subprocess.Popen(
+            command, env=os.environ | variables, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
+        )  # fmt: skip
+        begun.append(made)
+        return made
+
+    yield begin
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def ends_on(live: "subprocess.Popen[str]", feed: Feed, last: int) -> None:
+    """A query that was sent SIGTERM: behind the batch `last`, with what it had in all."""
+    out, said = live.communicate()
+    assert live.returncode == 0, said
+    result = json.loads(out.splitlines()[-1])
+    assert result["number"] == numbers(feed.files)[-1] > last
+    feed.run()
+    assert feed.stored() == feed.truth()
+
+
+def wait_behind(live: "subprocess.Popen[str]", feed: Feed, last: int) -> None:
+    while max(numbers(feed.files), default=-1) <= last:
+        with pytest.raises(subprocess.TimeoutExpired):  # it lives
+            live.wait(LOOK_S)
+
+
+def test_who_was_killed_behind_its_commit_goes_on_and_ends_on_sigterm(feed: Feed, cli: Cli) -> None:
+    """With 0, when the batch that runs is over."""
+    feed.feed(*some(0, 30))
+    killed = cli("--available-now", fault="after_manifest:2")
+    _, said = killed.communicate()
+    assert killed.returncode == -signal.SIGKILL, said
+    assert numbers(feed.files) == [0, 1]
+    feed.feed(*some(30, 20))
+    live = cli("--every", "100ms")
+    wait_behind(live, feed, 1)
+    live.terminate()
+    ends_on(live, feed, 1)
+
+
+def test_sigterm_to_the_jvm_too_ends_with_0_and_without_the_batch(feed: Feed, cli: Cli) -> None:
+    """As systemd sends it."""
+    feed.feed(*some(0))
+    live = cli("--every", "100ms")
+    wait_behind(live, feed, -1)
+    os.killpg(live.pid, signal.SIGTERM)
+    ends_on(live, feed, -1)
+
+
+@pytest.mark.slow
+def test_an_executor_that_is_killed_takes_nothing_with_it(feed: Feed, cli: Cli) -> None:
+    feed.feed(*some(0), "kill", *some(40), "kill", *some(80))
+    live = cli("--available-now", "--master", "local-cluster[2,1,1024]")
+    out, said = live.communicate()
+    assert live.returncode == 0, said
+    assert json.loads(out.splitlines()[-1])["records"] == len(feed.fed)
+    assert feed.stored() == feed.truth()
 
 
 def torn(folder: Path) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.kafka,
-    pytest.mark.xdist_group("spark"),
+    pytest.mark.xdist_group("drivers"),
     pytest.mark.timeout(240),
 ]
 GUIDE: Final = Path(__file__).parents[2] / "examples" / "shop.md"
