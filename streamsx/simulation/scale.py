@@ -1,0 +1,177 @@
+"""How long a group of some size is out of balance when it grows or shrinks: capacity planning.
+
+The assignor that ships decides, round after round, in virtual time; its members are only what it
+sees of them: what they claim, and how far their copies are. Every task has state, a copy is made in
+`restore_s` whoever else restores beside it, and a rebalance takes `REBALANCE_S` (ASSIGNOR.md 10).
+
+Not here: workers, brokers and faults (`simulation/world`), and clocks: it only decides.
+"""
+
+import heapq
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from streamsx.assignor.assign import assign
+from streamsx.assignor.model import (
+    RUNNING,
+    Copy,
+    CopyRole,
+    Group,
+    MemberAtJoin,
+    Memory,
+    Plan,
+    PlannedTask,
+    Rules,
+    WayOut,
+)
+from streamsx.model import TaskId, TopicPartition
+
+REBALANCE_S: Final = 0.05
+"""In a group that hurries, as measured; one at rest begins with its next heartbeats, in 3 s."""
+FAR: Final = 1_000_000
+"""Records that a copy is behind until it is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """What is asked: so many workers join (`add`) and leave (`remove`) a balanced group at once."""
+
+    tasks: int
+    workers: int
+    add: int = 0
+    remove: int = 0
+    restore_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`moves`: tasks that changed hands. `unavailable_task_s`: summed over tasks, seconds in which
+    nobody processed them. The group was in balance, and who left was gone, after `balanced_s`.
+    """
+
+    rebalances: int
+    moves: int
+    balanced_s: float
+    unavailable_task_s: float
+
+
+@dataclass(slots=True)
+class SimulatedMember:
+    """One member, as the assignor sees it. `due`: when a copy will be made."""
+
+    copies: dict[TaskId, Copy] = field(default_factory=dict)
+    promises: frozenset[TaskId] = frozenset()
+    due: dict[TaskId, float] = field(default_factory=dict)
+    leaving: WayOut | None = None
+
+    @property
+    def active(self) -> set[TaskId]:
+        return {task for task, copy in self.copies.items() if copy.role <= CopyRole.RESTORING}
+
+
+class Scaling:
+    """The group under way: one `step` is one rebalance, and what is waited for behind it.
+
+    It begins balanced, each task with who runs it; then all join and leave at once.
+    """
+
+    def __init__(self, resize: Resize, rules: Rules) -> None:
+        ids = [TaskId(0, n) for n in range(resize.tasks)]
+        self._tasks = [PlannedTask(task, True, (source(task),)) for task in ids]
+        self._seats = {name_of(n): SimulatedMember() for n in range(resize.workers)}
+        self._restore_s, self._rules = resize.restore_s, rules
+        self._memory: Memory | None = None
+        self._now, self._unavailable_s = 0.0, 0.0
+        self._rebalances, self._moves = 0, 0
+        self._runner: dict[TaskId, str] = {}
+        self._stopped: dict[TaskId, float] = {}
+        self._made: list[tuple[float, str, TaskId]] = []
+        for name, tasks in self._plan().active.items():
+            self._seats[name].copies = dict.fromkeys(tasks, RUNNING)
+            self._runner.update(dict.fromkeys(tasks, name))
+        here = list(self._seats)
+        for name in here[len(here) - resize.remove :]:
+            self._seats[name].leaving = WayOut()
+        self._seats |= {name_of(len(here) + n): SimulatedMember() for n in range(resize.add)}
+
+    def step(self) -> bool:
+        """One rebalance; False: nothing is left that could ask for another."""
+        plan = self._plan()
+        self._rebalances += 1
+        self._now += REBALANCE_S
+        for name, seat in self._seats.items():
+            self._follow(name, seat, plan)
+        self._stopped = dict.fromkeys(plan.withheld, self._now) | self._stopped
+        gone = [name for name, seat in self._seats.items() if seat.leaving and not seat.active]
+        for name in gone:
+            del self._seats[name]
+        return bool(plan.withheld or gone) or self._wait()
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self._rebalances, self._moves, self._now, self._unavailable_s)
+
+    def _plan(self) -> Plan:
+        members = [
+            MemberAtJoin(
+                id=name, leaving=seat.leaving, claims=frozenset(map(source, seat.active)),
+                copies=seat.copies, heirs=seat.promises,
+            )
+            for name, seat in self._seats.items()
+        ]  # fmt: skip
+        plan = assign(Group(self._tasks, members, self._memory), self._rules)
+        self._memory = plan.memory
+        return plan
+
+    def _follow(self, name: str, seat: SimulatedMember, plan: Plan) -> None:
+        """It does what the plan says, and keeps no copy of what it has nothing to do with."""
+        old, copies = seat.copies, dict[TaskId, Copy]()
+        for task in plan.learner[name]:
+            copies[task] = old.get(task) or self._begun(name, task, CopyRole.LEARNER)
+        for task in plan.active[name]:
+            copies[task] = self._run(name, task, old.get(task))
+            self._moves += self._runner[task] != name
+            self._runner[task] = name
+        seat.copies = copies
+        seat.promises = frozenset(task for task, heir in plan.heirs.items() if heir == name)
+
+    def _run(self, name: str, task: TaskId, copy: Copy | None) -> Copy:
+        if copy and copy.lag == 0:
+            self._processed(task)
+            return RUNNING
+        self._stopped.setdefault(task, self._now)
+        return replace(copy or self._begun(name, task, CopyRole.RESTORING), role=CopyRole.RESTORING)
+
+    def _begun(self, name: str, task: TaskId, role: CopyRole) -> Copy:
+        due = self._seats[name].due[task] = self._now + self._restore_s
+        heapq.heappush(self._made, (due, name, task))
+        return Copy(role, FAR)
+
+    def _processed(self, task: TaskId) -> None:
+        self._unavailable_s += self._now - self._stopped.pop(task, self._now)
+
+    def _wait(self) -> bool:
+        """Until a learner is ready, which joins; what restores its own tasks asks for nothing."""
+        ready = False
+        while self._made and not (ready and self._made[0][0] > self._now):
+            due, name, task = heapq.heappop(self._made)
+            seat = self._seats.get(name, SimulatedMember())
+            copies = seat.copies
+            if task not in copies or seat.due[task] != due:  # it was told to drop that one
+                continue
+            self._now = due
+            if copies[task].role is CopyRole.RESTORING:
+                copies[task] = RUNNING
+                self._processed(task)
+            else:
+                copies[task] = replace(copies[task], lag=0)
+                ready = True
+        return ready
+
+
+def name_of(worker: int) -> str:
+    return f"worker-{worker:05}"
+
+
+def source(task: TaskId) -> TopicPartition:
+    return TopicPartition("records", task.partition)

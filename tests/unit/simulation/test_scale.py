@@ -1,0 +1,96 @@
+"""simulation/scale.py and `streamsx simulate scale`: what a change of size costs."""
+
+import json
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from streamsx.assignor.model import Rules
+from streamsx.simulation.scale import REBALANCE_S, Cost, Resize, Scaling
+
+
+def cost(resize: Resize, rules: Rules | None = None) -> Cost:
+    play = Scaling(resize, rules or Rules())
+    while play.step():
+        pass
+    return play.cost
+
+
+@pytest.mark.parametrize(
+    ("resize", "rebalances", "moves", "waves"),
+    [
+        (Resize(96, 10, add=1), 9, 8, 4),
+        (Resize(32, 1, add=1), 17, 16, 8),
+        (Resize(32, 3, add=1), 9, 8, 4),
+        (Resize(96, 3, add=3), 17, 48, 8),
+        (Resize(96, 4, remove=1), 9, 24, 4),
+        (Resize(12, 3, add=3, remove=3), 5, 12, 2),
+    ],
+)
+def test_each_wave_is_learned_and_handed_over_in_two_rebalances(
+    resize: Resize, rebalances: int, moves: int, waves: int
+) -> None:
+    """ASSIGNOR.md 10: at 2 learners a worker, of 30 s each; nobody waits but for the hand-over."""
+    found = cost(resize)
+    assert (found.rebalances, found.moves) == (rebalances, moves)
+    assert found.balanced_s == pytest.approx(30 * waves + REBALANCE_S * rebalances)
+    assert found.unavailable_task_s == pytest.approx(REBALANCE_S * moves)
+
+
+def test_without_learners_all_moves_at_once_and_stands_still_meanwhile() -> None:
+    found = cost(Resize(96, 10, add=1, restore_s=60), Rules(max_learners_per_member=0))
+    assert (found.rebalances, found.moves) == (2, 8)
+    assert found.balanced_s == pytest.approx(60 + 2 * REBALANCE_S)
+    assert found.unavailable_task_s == pytest.approx(8 * (60 + REBALANCE_S))
+
+
+def test_fewer_learners_in_the_whole_group_take_longer() -> None:
+    """The same moves: 722 s with 2 in the group, 241 s with 2 in each (ASSIGNOR.md 2)."""
+    found = cost(Resize(96, 3, add=3), Rules(max_learners=2))
+    assert (found.rebalances, found.moves) == (49, 48)
+    assert found.balanced_s == pytest.approx(722, abs=0.5)
+
+
+def test_any_group_comes_to_rest_and_no_task_waits_longer_than_its_hand_over() -> None:
+    draw = Random(7)
+    for _ in range(60):
+        workers, add = draw.randint(1, 5), draw.randint(0, 4)
+        remove = draw.randint(0, min(workers, workers + add - 1))
+        resize = Resize(draw.randint(0, 30), workers, add, remove, restore_s=draw.choice([0, 5]))
+        rules = Rules(max_learners_per_member=draw.choice([1, 2, None]), imbalance_percentage=0)
+        found = cost(resize, rules)
+        least = 0 if found.moves == 0 else resize.restore_s
+        assert found.balanced_s >= least
+        assert found.unavailable_task_s == pytest.approx(REBALANCE_S * found.moves), resize
+
+
+def simulate(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "streamsx", "simulate", "scale", *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_it_is_told_to_people_and_to_programs() -> None:
+    done = simulate("--tasks", "96", "--workers", "10", "--add", "1", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == {
+        "rebalances": 9, "moves": 8, "seconds_to_balance": 120.45, "unavailable_task_seconds": 0.4,
+    }  # fmt: skip
+    assert done.stderr.splitlines()[0] == "balanced after 120.4 s, 9 rebalances"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--tasks", "0", "--workers", "1"], "--tasks: not a whole number from 1 on: '0'"),
+        (["--tasks", "9", "--workers", "1"], "nothing changes: give --add or --remove"),
+        (["--tasks", "9", "--workers", "1", "--remove", "1"], "nobody would be left: give fewer"),
+        (["--tasks", "9", "--workers", "1", "--add", "2", "--remove", "2"], "there are 1: give"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(words: list[str], said: str) -> None:
+    done = simulate(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stdout == ""
