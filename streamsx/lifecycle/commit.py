@@ -45,24 +45,25 @@ def metadata(stream_time: int) -> str:
 
 
 def stream_time(metadata: str) -> int:
-    """The stream time of `metadata`; -1 when somebody else wrote it."""
+    """The stream time of `metadata`, or `on_spark`; -1 when somebody else wrote it."""
+    text = metadata.removeprefix(ON_SPARK).partition(" ")[0]
     try:
-        version, found = METADATA.unpack(base64.b64decode(metadata, validate=True))
+        version, found = METADATA.unpack(base64.b64decode(text, validate=True))
     except (ValueError, struct.error):
         return -1
     return int(found) if version == METADATA_VERSION else -1
 
 
-def on_spark(uri: str) -> str:
+def on_spark(uri: str, stream_time: int) -> str:
     """What stands beside each offset while Spark goes on from there, in snapshots under `uri`: the
-    changelogs are ahead of the offsets, and who goes on from both counts twice.
+    changelogs may be ahead of the offsets, and who goes on from both counts twice.
     """
-    return f"{ON_SPARK}{uri}"
+    return f"{ON_SPARK}{metadata(stream_time)} {uri}"
 
 
 def place_on_spark(metadata: str) -> str | None:
     """The URI of `on_spark`; None where that is not what was committed."""
-    return metadata.removeprefix(ON_SPARK) if metadata.startswith(ON_SPARK) else None
+    return metadata.split(" ", 2)[2] if metadata.startswith(ON_SPARK) else None
 
 
 class CommitState(Enum):

@@ -12,7 +12,8 @@ import re
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final, Self
 
 from streamsx.app.lookup import app_named
@@ -24,8 +25,11 @@ from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle import commit
 from streamsx.model import TopicPartition
+from streamsx.spark.compact import COMPACT
+from streamsx.spark.plan import Stage
 from streamsx.spark.publish import options_of
 from streamsx.spark.source import Asked
+from streamsx.state.snapshot import Manifest, Position
 from streamsx.state.snapshot_files import SnapshotFiles, absolute
 
 RUNNING: Final = "running"
@@ -132,9 +136,12 @@ async def take(cluster: Cluster, conf: Config, tps: Collection[TopicPartition], 
     found, why = await admin.committed_now(cluster, conf.id, tps)
     if why is not None:
         raise why
-    begins, text = await admin.bounds(cluster, tps), commit.on_spark(absolute(uri))
-    places = {tp: at if at >= 0 else begins[tp].start for tp, (at, _) in found.items()}
-    await admin.commit_offsets(cluster, conf.id, {tp: (at, text) for tp, at in places.items()})
+    begins, text = await admin.bounds(cluster, tps), partial(commit.on_spark, absolute(uri))
+    places = {
+        tp: (at if at >= 0 else begins[tp].start, text(commit.stream_time(told)))
+        for tp, (at, told) in found.items()
+    }
+    await admin.commit_offsets(cluster, conf.id, places)
 
 
 async def refuse_workers(cluster: Cluster, conf: Config, uri: str | None = None) -> None:
@@ -152,3 +159,32 @@ async def refuse_workers(cluster: Cluster, conf: Config, uri: str | None = None)
                 f"state is in another place: {conf.id}: Spark has gone on with it in {elsewhere}, "
                 f"not in {uri}: go on there, or hand it over; --force if that is over"
             )
+
+
+async def commit_positions(
+    cluster: Cluster, group: str, manifest: Manifest, made: Sequence[Stage], uri: str | None = None
+) -> dict[TopicPartition, int]:
+    """As the worker would have; with `uri`, as it is on Spark. Inner topics at their ends: every
+    stage has read all of them, and their numbers there are none of Kafka's; but for what no batch
+    has come after.
+    """
+    inner = [
+        TopicPartition(topic, n)
+        for stage in made for topic in stage.inner for n in range(stage.counts[topic])
+    ]  # fmt: skip
+    ends = await admin.bounds(cluster, inner)
+    places = {(t, n): at for t, each in manifest.positions.items() for n, at in each.items()}
+    read = {topic for stage in made for topic in stage.external}
+    at = {tp: ends[tp].high_watermark for tp in inner}
+    read |= {topic for stage in made for topic in stage.inner if manifest.made_by == COMPACT}
+    known = {TopicPartition(*tp): each.next for tp, each in places.items() if tp[0] in read}
+    begins = await admin.bounds(cluster, known)
+    at |= {tp: next_ or begins[tp].start for tp, next_ in known.items()}
+    times = {tp: places.get(tp, Position(0)).stream_time for tp in at}
+    found = await admin.committed(cluster, group)
+    taken = {tp: offset for tp, (offset, text) in found.items() if commit.place_on_spark(text)}
+    at = taken | at  # no record of the others has come
+    text = partial(commit.on_spark, absolute(uri)) if uri else commit.metadata
+    offsets = {tp: (n, text(times.get(tp, -1))) for tp, n in at.items()}
+    await admin.commit_offsets(cluster, group, offsets)
+    return at

@@ -11,13 +11,9 @@ from typing import Final, NamedTuple
 
 from streamsx.app.lookup import app_named
 from streamsx.errors import SnapshotAhead, SnapshotNotPublished
-from streamsx.kafka import admin
-from streamsx.kafka.cluster import Cluster
-from streamsx.lifecycle import commit
 from streamsx.model import TopicPartition
-from streamsx.spark.at_work import AtWork, take
+from streamsx.spark.at_work import AtWork, commit_positions, take
 from streamsx.spark.changelogs import settled, who_went_on, whole
-from streamsx.spark.compact import COMPACT
 from streamsx.spark.plan import Stage, stages
 from streamsx.spark.publish import (
     changelog_ids,
@@ -31,7 +27,6 @@ from streamsx.state.layout import StoreNode
 from streamsx.state.snapshot import (
     Manifest,
     Part,
-    Position,
     Wanted,
     expect,
     manifest_after,
@@ -152,33 +147,3 @@ def refuse_ahead(
                 who = asked.ask(lambda cluster: who_went_on(cluster, manifest, external))
                 raise SnapshotAhead(f"{who[0]}: {tp}: {size} records from {at} on: {who[1]}")
     return left
-
-
-# -- what is written
-
-
-async def commit_positions(
-    cluster: Cluster, group: str, manifest: Manifest, made: Sequence[Stage]
-) -> dict[TopicPartition, int]:
-    """As the worker would have. Inner topics at their ends: every stage has read all of them, and
-    their numbers there are none of Kafka's; but for what no batch has come after.
-    """
-    inner = [
-        TopicPartition(topic, n)
-        for stage in made for topic in stage.inner for n in range(stage.counts[topic])
-    ]  # fmt: skip
-    ends = await admin.bounds(cluster, inner)
-    places = {(t, n): at for t, each in manifest.positions.items() for n, at in each.items()}
-    read = {topic for stage in made for topic in stage.external}
-    at = {tp: ends[tp].high_watermark for tp in inner}
-    read |= {topic for stage in made for topic in stage.inner if manifest.made_by == COMPACT}
-    known = {TopicPartition(*tp): each.next for tp, each in places.items() if tp[0] in read}
-    begins = await admin.bounds(cluster, known)
-    at |= {tp: next_ or begins[tp].start for tp, next_ in known.items()}
-    times = {tp: places.get(tp, Position(0)).stream_time for tp in at}
-    found = await admin.committed(cluster, group)
-    taken = {tp: offset for tp, (offset, text) in found.items() if commit.place_on_spark(text)}
-    at = taken | at  # no record of the others has come
-    offsets = {tp: (n, commit.metadata(times.get(tp, -1))) for tp, n in at.items()}
-    await admin.commit_offsets(cluster, group, offsets)
-    return at

@@ -30,7 +30,7 @@ from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import START_TIMEOUT_S, Cluster
 from streamsx.lifecycle.commit import stream_time
 from streamsx.model import TopicPartition
-from streamsx.spark.at_work import AtWork, take
+from streamsx.spark.at_work import AtWork, commit_positions, take
 from streamsx.spark.changelogs import WORKERS, taken_back, who_went_on
 from streamsx.spark.compact import COMPACT, compact
 from streamsx.spark.connector import PYTHON, frame, into_topics
@@ -113,6 +113,16 @@ class Pipeline:
         conf, uri = self.app.conf, self.files.uri
         Asked(options_of(self.name)).ask(lambda cluster: take(cluster, conf, tps, uri))
 
+    def commit_positions(self, manifest: Manifest) -> None:
+        """Behind the manifest, which alone says where a query goes on: for who looks how far the
+        group has got, and for who has lost the place.
+        """
+        about = self.app.conf.id, manifest, self.stages, self.files.uri
+        try:
+            Asked(options_of(self.name)).ask(lambda cluster: commit_positions(cluster, *about))
+        except errors.StreamsxError as error:  # the next one does it
+            self.say(f"offsets not committed: {error}")
+
     def work(self, number: int, base: Manifest | None, numbered: Iterable[str] = ()) -> Work:
         conf = self.app.conf
         words = Word(conf.on_error), Word(conf.on_decode_error)
@@ -170,6 +180,8 @@ class Pipeline:
             faults.point("before_manifest")
             snapshot.commit(self.files, manifest, before=before)
             faults.point("after_manifest")
+            if self.publish:
+                self.commit_positions(manifest)
         finally:
             for each in reversed(kept):
                 each.unpersist()  # the plan of a later batch may be equal

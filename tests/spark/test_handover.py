@@ -1,6 +1,7 @@
 """State on its way between workers and Spark, on Apache Kafka, in the middle of a feed."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -214,6 +215,25 @@ def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -
     assert taken() == both | {TopicPartition(shop.inner, n) for n in range(3)}
     handover(APP, shop.uri, scratch=str(shop.folder))
     assert taken() == set()
+
+
+def test_who_has_lost_the_place_goes_on_from_changelogs_and_offsets(shop: Shop) -> None:
+    """Both are where the last batch was: also lag is what it is, for whoever looks at the group."""
+    shop.sell(0, 30)
+    shop.run(sink="noop", max_records=10)
+    tps = [TopicPartition("sales", n) for n in range(2)]
+    assert shop.client.committed("carried", tps) == shop.client.ends(tps)
+    held = newest(open_files(shop.uri))
+    assert held is not None
+    shutil.rmtree(shop.uri)
+    shop.uri += "2"
+    shop.sell(30, 20)
+    with pytest.raises(StateOnSpark, match="--force if that is over"):
+        shop.run(start="group", sink="noop")
+    shop.run(start="group", sink="noop", force=True)
+    assert shop.logged() == shop.truth
+    first = snapshot.read(open_files(shop.uri), 0).positions["sales"]
+    assert {n: at._replace(high=-1) for n, at in held.positions["sales"].items()} == first
 
 
 def test_a_run_that_stood_still_writes_no_changelog_any_more(shop: Shop) -> None:
