@@ -29,7 +29,7 @@ from streamsx.spark.compact import COMPACT
 from streamsx.spark.plan import Stage
 from streamsx.spark.publish import options_of
 from streamsx.spark.source import Asked
-from streamsx.state.snapshot import Manifest, Position
+from streamsx.state.snapshot import Manifest
 from streamsx.state.snapshot_files import SnapshotFiles, absolute
 
 RUNNING: Final = "running"
@@ -128,11 +128,14 @@ def has_ended(process: str, host: str) -> bool:
     return False
 
 
-async def take(cluster: Cluster, conf: Config, tps: Collection[TopicPartition], uri: str) -> None:
+async def take(
+    cluster: Cluster, conf: Config, tps: Collection[TopicPartition], uri: str, *, force: bool
+) -> None:
     """Ahead of what goes to changelogs: from then on no worker begins, until it is handed the state
-    under `uri`. `tps`: all that the app reads. Raises GroupNotEmpty, WorldError.
+    under `uri`. `tps`: all that the app reads; `force`: also out of another place, of which two
+    may have begun at once. Raises GroupNotEmpty, StateOnSpark, WorldError.
     """
-    await refuse_workers(cluster, conf)
+    await refuse_workers(cluster, conf, None if force else absolute(uri))
     found, why = await admin.committed_now(cluster, conf.id, tps)
     if why is not None:
         raise why
@@ -180,10 +183,11 @@ async def commit_positions(
     known = {TopicPartition(*tp): each.next for tp, each in places.items() if tp[0] in read}
     begins = await admin.bounds(cluster, known)
     at |= {tp: next_ or begins[tp].start for tp, next_ in known.items()}
-    times = {tp: places.get(tp, Position(0)).stream_time for tp in at}
     found = await admin.committed(cluster, group)
-    taken = {tp: offset for tp, (offset, text) in found.items() if commit.place_on_spark(text)}
-    at = taken | at  # no record of the others has come
+    taken = {tp: told for tp, told in found.items() if commit.place_on_spark(told[1])}
+    times = {tp: commit.stream_time(text) for tp, (_, text) in taken.items()}
+    times |= {TopicPartition(*tp): each.stream_time for tp, each in places.items()}
+    at = {tp: offset for tp, (offset, _) in taken.items()} | at  # no record of the others has come
     text = partial(commit.on_spark, absolute(uri)) if uri else commit.metadata
     offsets = {tp: (n, text(times.get(tp, -1))) for tp, n in at.items()}
     await admin.commit_offsets(cluster, group, offsets)

@@ -77,7 +77,9 @@ def bootstrap(
     if wrong := {t: n for t, n in given.items() if found.get(t, n) != n}:
         raise SettingError(f"partitions: {wrong}: the brokers have {found}: leave them out")
     counts = {**given, **found}
-    line = runner.pipeline(spark, name, out, counts, lambda _: None, publishes=publishes, **more)
+    line = runner.pipeline(
+        spark, name, out, counts, lambda _: None, publishes=publishes, force=force, **more
+    )
     before = newest(line.files)
     if before and not replace:
         raise UsageError(f"snapshots are there: {line.files.uri}: --replace, or another --out")

@@ -62,10 +62,12 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
         manifest = newest_there(files)
         if not force:
             refuse_overlap(name, manifest, files.uri)
-        return _handed(name, files, manifest, scratch)
+        return _handed(name, files, manifest, scratch, force=force)
 
 
-def _handed(name: str, files: SnapshotFiles, manifest: Manifest, scratch: str | None) -> HandedOver:
+def _handed(
+    name: str, files: SnapshotFiles, manifest: Manifest, scratch: str | None, *, force: bool
+) -> HandedOver:
     app, asked = app_named(name), Asked(options_of(name))
     found = counts_found(name)
     made = stages(app.topology(), found, app.conf.topic_partitions)
@@ -76,7 +78,7 @@ def _handed(name: str, files: SnapshotFiles, manifest: Manifest, scratch: str | 
     published, stores = dict[str, int](), dict(manifest.stores)
     tps = [tp for stage in made for tp in stage.read]
     if unpublished:
-        asked.ask(lambda cluster: take(cluster, app.conf, tps, files.uri))
+        asked.ask(lambda cluster: take(cluster, app.conf, tps, files.uri, force=force))
     for node, partition, part in unpublished:
         end, size = whole(asked, app.conf.id, (files, scratch), node, partition, part)
         store = stores[node.name]

@@ -85,7 +85,7 @@ class Committed(NamedTuple):
 @dataclass(frozen=True)
 class Pipeline:
     """`name`: MODULE[:ATTR]; `publish`: also to changelogs; `run`: of this process; `say`: hears of
-    each stage.
+    each stage; `force`: whoever else has had the state.
     """
 
     spark: "SparkSession"
@@ -98,6 +98,7 @@ class Pipeline:
     task_bytes: int = TASK_BYTES
     scratch: str | None = None
     say: Callable[[str], object] = bool
+    force: bool = False
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -106,12 +107,14 @@ class Pipeline:
 
     def take(self, before: Manifest | None) -> None:
         """Ahead of changelogs: raises GroupNotEmpty where a worker has begun since, StateConflict
-        where another run has, as this process stood still for longer than its mark counts.
+        where another run has, as this process stood still for longer than its mark counts,
+        StateOnSpark where that is elsewhere.
         """
         snapshot.expect_newest(self.files, before)
         tps = [tp for stage in self.stages for tp in stage.read]
         conf, uri = self.app.conf, self.files.uri
-        Asked(options_of(self.name)).ask(lambda cluster: take(cluster, conf, tps, uri))
+        ask = Asked(options_of(self.name)).ask
+        ask(lambda cluster: take(cluster, conf, tps, uri, force=self.force))
 
     def commit_positions(self, manifest: Manifest) -> None:
         """Behind the manifest, which alone says where a query goes on: for who looks how far the
@@ -406,7 +409,7 @@ def run(
     options = options_of(name)
     found = counts_found(name)
     leave = sink_of(sink, options)
-    line = pipeline(spark, name, state, found, leave, publishes=publishes, **more)
+    line = pipeline(spark, name, state, found, leave, publishes=publishes, force=force, **more)
     external = [topic for stage in line.stages for topic in stage.external]
     if missing := sorted(set(external) - found.keys()):
         raise errors.NotFound(

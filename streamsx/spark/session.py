@@ -42,6 +42,7 @@ OURS: Final = re.compile(r"streamsx\.errors\.(\w+): (.+)")
 SAID: Final = re.compile(r"\[(?!INTERNAL|STREAM_FAILED|FOREACH)[A-Z_.]+\] .+")
 """What Spark says of files, of queries, and of rows that are refused; never how it is made."""
 GONE: Final = re.compile("stopped SparkContext|SparkContext was shut ?down")
+KILLED: Final = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
 SAYS_NO_MORE: Final = re.compile(r"\s|Error: (A fatal|Could not create the Java)|WARNING|Using ")
 """A line of a JVM that dies."""
 
@@ -155,6 +156,9 @@ def told(error: Exception) -> Exception:
         name, text = ours[-1]
         kind = getattr(errors, name, errors.StreamsxError)  # an app may have its own
         return kind(text)
+    if KILLED.search(str(error)):
+        what = "processes of a task were killed each time it was tried"
+        return SparkGone(f"spark: {what}: see who does it, or their memory; try again")
     said = SAID.findall(str(error))
     return UsageError(f"spark: {said[-1]}") if said else error
 

@@ -17,6 +17,7 @@ from streamsx.kafka import admin
 from streamsx.kafka.partitioner import partition_of
 from streamsx.lifecycle.commit import place_on_spark
 from streamsx.model import TopicPartition
+from streamsx.spark.at_work import take
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.handover import handover
@@ -202,6 +203,24 @@ def test_who_begins_amid_the_first_batch_ends_it(shop: Shop, kafka: ApacheKafka)
     member.close()
     assert newest(open_files(shop.uri)) is None
     assert shop.logged() == {}
+
+
+def test_of_two_places_that_begin_at_once_one_goes_on(shop: Shop) -> None:
+    """Neither had taken the state when the other looked."""
+    shop.sell(0, 30)
+    tps = [TopicPartition("sales", n) for n in range(2)]
+    conf = shop.app.conf
+
+    def begins(told: str) -> None:
+        if told.startswith("batch 0: stage 1"):
+            ask = Asked(options_of(APP)).ask
+            ask(lambda cluster: take(cluster, conf, tps, "/elsewhere", force=False))
+
+    with pytest.raises(StateOnSpark, match="gone on with it in /elsewhere, not in"):
+        shop.run(sink="noop", say=begins)
+    assert shop.logged() == {}
+    shop.run(sink="noop", say=begins, force=True)
+    assert shop.logged() == shop.truth
 
 
 def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.errors import Bug, NotFound, StreamsxError, UsageError
+from streamsx.errors import Bug, NotFound, SparkGone, StreamsxError, UsageError
 from streamsx.spark.session import PACKAGES, is_local, told
 
 ROOT = Path(__file__).parents[3]
@@ -124,6 +124,9 @@ def test_a_master_of_this_machine_is_told_from_others(master: str, local: bool) 
     assert is_local(master) is local
 
 
+KILLED = "processes of a task were killed each time it was tried"
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "says"),
     [
@@ -131,6 +134,8 @@ def test_a_master_of_this_machine_is_told_from_others(master: str, local: bool) 
          "no such topic: a"),
         ("streamsx.errors.OfLater: said", StreamsxError, "said"),
         ("of\n[PATH_NOT_FOUND] Path: a\n\tat", UsageError, "spark: [PATH_NOT_FOUND] Path: a"),
+        ("o80.collectToPython. : Lost task 0.3: Python worker exited unexpectedly (crashed)\n\tat",
+         SparkGone, f"spark: {KILLED}: see who does it, or their memory; try again"),
         ("[INTERNAL_ERROR] of Spark", ValueError, "[INTERNAL_ERROR] of Spark"),
     ],
 )  # fmt: skip
