@@ -43,6 +43,7 @@ def main() -> None:
     )  # fmt: skip
     add("--no-wait", action="store_true", help="end as soon as the group knows")
     add("--cancel", action="store_true", help="they stay after all")
+    command.set_defaults(new=None)
     command.ask(ask)
 
 
@@ -87,11 +88,13 @@ async def ask(options: argparse.Namespace, clock: Clock, rng: Random | None = No
                 timeout_s=options.timeout,
                 wait=not options.no_wait,
                 cancel=options.cancel,
+                swap_to=options.new,
                 told=told,
             )
         except asyncio.CancelledError:
             print(
-                "interrupted: who was told to leave still does: --cancel takes it back",
+                "interrupted: who was told to leave still does: "
+                f"{'leave --cancel' if options.new else '--cancel'} takes it back",
                 file=sys.stderr,
             )
             raise

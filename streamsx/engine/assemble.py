@@ -134,7 +134,7 @@ def session_of(given: Given, assignor: StreamsPartitionAssignor) -> Session:
         given.clock,
         member,
         group,
-        Seat(assignor, tuple(topics)),
+        Seat(assignor, tuple(topics), config.scale_down_timeout_s),
         given.owner.deliver,
         Outage(config.session_timeout_s, LOG.warning),
         keep,

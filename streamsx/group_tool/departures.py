@@ -16,13 +16,14 @@ yet to say that b left, for a member that was fenced comes back under another id
 Not here: asking (`observer`), looking (`look`), when to do what (`marking`).
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from streamsx.assignor.model import Mark, MarkState
 from streamsx.assignor.observer import GroupReport, Instance
-from streamsx.errors import UsageError
+from streamsx.errors import NotFound, UsageError
 from streamsx.model import TaskId
 
 SETTLE_MS = 10_000
@@ -43,10 +44,11 @@ class DepartureState(Enum):
 @dataclass(frozen=True, slots=True)
 class Departure:
     """Of one instance. `members`: the ids it is known by; `tasks`: those it ran at the first look;
-    `left`: those of them that nobody else runs by now. `cancels`: it shall stay.
+    `left`: those of them that nobody else runs by now. `cancels`: it shall stay. `swap_to`: who
+    alone is to have them.
 
-    Unix milliseconds: `asked_ms`; `deadline_ms`; `epoch_ms`, of the newest mark it knows of;
-    `seen_ms`, of the newest look, or if it is `gone` of the first that did not show it.
+    Unix milliseconds: `asked_ms`; `deadline_ms`, inf without one; `epoch_ms`, of the newest mark it
+    knows of; `seen_ms`, of the newest look, or if it is `gone` of the first that did not show it.
     """
 
     instance: str
@@ -56,10 +58,11 @@ class Departure:
     tasks: frozenset[TaskId]
     left: frozenset[TaskId]
     asked_ms: int
-    deadline_ms: int
+    deadline_ms: float
     epoch_ms: int
     seen_ms: int
     gone: bool = False
+    swap_to: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -90,8 +93,22 @@ def refuse_shared(names: Iterable[str], report: GroupReport) -> None:
             )
 
 
+def refuse_absent(successor: str, report: GroupReport) -> None:
+    """Who takes a seat is there, and stays. Raises NotFound, UsageError."""
+    if not (mine := _mine(successor, report)):
+        raise NotFound(f"no such instance: {successor}: it takes over once it has joined: start it")
+    if any(here.member.leaving for here in mine):
+        raise UsageError(f"{successor} is leaving itself: name one that stays")
+
+
 def begun(
-    instance: str, report: GroupReport, *, cancels: bool, now_ms: int, deadline_ms: int
+    instance: str,
+    report: GroupReport,
+    *,
+    cancels: bool,
+    now_ms: int,
+    deadline_ms: float,
+    swap_to: str | None = None,
 ) -> Departure:
     """By the first look that says who runs what."""
     mine = _mine(instance, report)
@@ -110,6 +127,7 @@ def begun(
         deadline_ms=deadline_ms if cancels else min([deadline_ms, *sooner]),
         epoch_ms=_mark(instance, report).epoch_ms,
         seen_ms=now_ms,
+        swap_to=swap_to,
     )
 
 
@@ -121,11 +139,12 @@ def wish(departure: Departure, report: GroupReport, now_ms: int) -> Mark | None:
     if departure.cancels:
         knows = _cancels(_mark(departure.instance, report))  # and leaves by a signal
         return None if knows else Mark(MarkState.CANCELLED, epoch_ms=epoch_ms)
-    due_ms = departure.deadline_ms
+    due_ms = None if departure.deadline_ms == math.inf else int(departure.deadline_ms)
     ways = [here.member.leaving for here in _mine(departure.instance, report)]
-    if all(way is not None and way.overdue(due_ms) for way in ways):
+    in_time = all(way is not None and (due_ms is None or way.overdue(due_ms)) for way in ways)
+    if in_time and departure.swap_to in (None, _mark(departure.instance, report).swap_to):
         return None
-    return Mark(MarkState.LEAVING, due_ms, epoch_ms=epoch_ms)
+    return Mark(MarkState.LEAVING, due_ms, departure.swap_to, epoch_ms)
 
 
 def after(departure: Departure, report: GroupReport, now_ms: int) -> Departure:

@@ -9,8 +9,10 @@ Not here: how far an instance is (`departures`), the visit (`observer`).
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from streamsx.assignor.memory import MARKS_MAX
 from streamsx.assignor.observer import GroupReport
@@ -39,6 +41,7 @@ async def leave(
     timeout_s: float = LEAVE_TIMEOUT_S,
     wait: bool = True,
     cancel: bool = False,
+    swap_to: str | None = None,
     told: Callable[[Going, GroupReport], None] = lambda *_: None,
 ) -> Going:
     """Mark instances as leaving, or as staying (`cancel`), then follow until each has left, stays
@@ -47,34 +50,33 @@ async def leave(
     `told` hears of each look, also of one that is not settled. Cancelled, it leaves the group;
     marks that are in stay in. Raises NotFound for an app that the cluster does not know, UsageError
     for more instances than a group remembers marks (64) and for a name that is not one worker's,
-    GroupError when the group has not settled, or not taken the marks, in time; ForeignProtocol,
-    WorldError.
+    NotFound for a successor that is not there, GroupError when the group has not settled, or not
+    taken the marks, in time; ForeignProtocol, WorldError.
     """
     names = sorted(set(instances))
     if len(names) > MARKS_MAX:
         raise UsageError(f"too many instances at once: {len(names)}: name {MARKS_MAX} at most")
     asked_ms = _now_ms(clock)
-    deadline_ms = asked_ms + round(timeout_s * 1000)
-    report = (await settled(cluster, clock, app, timeout_s)).report
+    deadline_ms = round(asked_ms + timeout_s * 1000) if timeout_s < math.inf else math.inf
+    patience_s = timeout_s if timeout_s < math.inf else LEAVE_TIMEOUT_S
+    report = (await settled(cluster, clock, app, patience_s)).report
     if not report.settled:
         raise GroupError(
-            f"the group does not settle: {app}: rebalancing for {timeout_s:g} s: give it time, "
+            f"the group does not settle: {app}: rebalancing for {patience_s:g} s: give it time, "
             "then try again"
         )
     if not cancel:
-        departures.refuse_shared(names, report)
-    going = {
-        name: departures.begun(
-            name, report, cancels=cancel, now_ms=asked_ms, deadline_ms=deadline_ms
-        )
-        for name in names
-    }
+        departures.refuse_shared([*names, *([swap_to] if swap_to else ())], report)
+    if swap_to:
+        departures.refuse_absent(swap_to, report)
+    about: dict[str, Any] = {"now_ms": asked_ms, "deadline_ms": deadline_ms, "swap_to": swap_to}
+    going = {name: departures.begun(name, report, cancels=cancel, **about) for name in names}
     while True:
         told(going, report)
         taken = await _ask(cluster, clock, app, going, report)
         if not wait:
             if not taken:
-                raise not_taken(app, timeout_s)
+                raise not_taken(app, patience_s)
             # The group knows; whether it was in time nobody waits to see.
             state = DepartureState.CANCELLED if cancel else DepartureState.LEAVING
             asked, now_ms = {n: d for n, d in going.items() if not d.ended}, _now_ms(clock)
@@ -97,9 +99,10 @@ async def _ask(
     marks = {name: mark for name, mark in wishes.items() if mark is not None}
     if not marks:
         return True
-    limit_ms = max(going[name].deadline_ms for name in marks) - now_ms
+    limit_s = (max(going[name].deadline_ms for name in marks) - now_ms) / 1000
+    limit_s = limit_s if limit_s < math.inf else LEAVE_TIMEOUT_S
     going |= {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
-    return await tell(cluster, clock, app, marks, max(limit_ms / 1000, LOOK_EVERY_S))
+    return await tell(cluster, clock, app, marks, max(limit_s, LOOK_EVERY_S))
 
 
 def _now_ms(clock: Clock) -> int:

@@ -6,21 +6,27 @@ its assignor says: a worker has the tasks of a topology, a tool has marks and no
 Not here: when anything is said, asked or sent (member.py, session.py).
 """
 
+import math
 from dataclasses import replace
 
-from streamsx.assignor.model import MemberAtJoin, WayOut
+from streamsx.assignor.model import Mark, MemberAtJoin, WayOut
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
 
 
 class Seat:
-    """`topics`: those it subscribes to. `report`: what the worker last published of its tasks; any
-    thread may set it. `zero` is the unix second at which the monotonic clock shows 0.
+    """`topics`: those it subscribes to; `scale_down_s`: for how long it leaves, where a mark does
+    not say until when. `report`: what the worker last published of its tasks; any thread may set
+    it. `zero` is the unix second at which the monotonic clock shows 0.
     """
 
-    def __init__(self, assignor: StreamsPartitionAssignor, topics: tuple[str, ...]) -> None:
+    def __init__(
+        self, assignor: StreamsPartitionAssignor, topics: tuple[str, ...],
+        scale_down_s: float = math.inf,
+    ) -> None:  # fmt: skip
         self.assignor, self.topics = assignor, topics
+        self._scale_down_s = scale_down_s
         self.report = MemberAtJoin("")
         self._fresh = True
         self._said = 0, b""
@@ -47,6 +53,11 @@ class Seat:
         assignment = Assignment.read(data)
         view = self.assignor.on_assignment(assignment.user_data)
         self._fresh = False
-        ends_ms = None if view.mark is None else view.mark.deadline_ms
-        deadline = None if ends_ms is None else ends_ms / 1000 - zero
+        ends_s = math.inf if view.mark is None else self._ends_s(view.mark)
+        deadline = ends_s - zero if ends_s < math.inf else None
         return e.Synced(frozenset(assignment.partitions), view, deadline)
+
+    def _ends_s(self, mark: Mark) -> float:
+        if mark.deadline_ms is None:
+            return mark.epoch_ms / 1000 + self._scale_down_s
+        return mark.deadline_ms / 1000

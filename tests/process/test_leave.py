@@ -132,6 +132,37 @@ def test_at_rest_two_leave_at_once_and_the_last_one_alone(
     assert outcome(tools.leave(last)) == (3, {last: ("unknown", 0, 0)})
 
 
+def test_a_host_is_swapped_for_another_and_nobody_else_learns_anything(
+    workers: Workers, wordcount: WordCount, tools: Tools
+) -> None:
+    """c joins and is told at once: whatever it has taken of its share by then is its own."""
+    workers.start("a", "b", acceptable_recovery_lag=100)
+    wordcount.feed(LINES_PER_S)
+    workers.until(lambda: balanced(workers), "balanced")
+    for new, code in (("c", 3), ("b", 2)):
+        tool = tools.begin("swap", "--old", "b", "--new", new)
+        _, error = tool.communicate()
+        assert (tool.returncode, error[:7]) == (code, "error: ")
+    workers.start("c", acceptable_recovery_lag=100)
+    workers.until_event("assigned", of="c")
+    asked = workers.now()
+
+    code, told = tools.run("swap", "--old", "b", "--new", "c")
+
+    swapped = told["instances"]["b"]
+    assert (code, swapped["state"], swapped["tasks_left"]) == (0, "left", 0)
+    assert workers.code("b") == 0
+    given = {e["task"] for e in workers.events("task", of="b", to="closing") if e["mono"] > asked}
+    assert len(given) >= 2
+    for task in (task for task in given if task.startswith("1_")):
+        assert workers.until_event("promoted", task=task, since=asked)["instance"] == "c"
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    assert wordcount.counts() == wordcount.words
+    assert not workers.events("lost", "error")
+    assert workers.stop("a", "c") == [0, 0]
+
+
 # With one partition b runs what counts, and a learns it for longer than three commands take, and
 # than the shortest deadline lasts.
 

@@ -1,6 +1,8 @@
 """Look by look: what a group shows of an instance that was asked to leave, and what that means."""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,13 +10,14 @@ from hypothesis import strategies as st
 
 from streamsx.assignor.model import Mark, MarkState, MemberAtJoin, WayOut
 from streamsx.assignor.observer import GroupReport, Instance
-from streamsx.errors import UsageError
+from streamsx.errors import NotFound, UsageError
 from streamsx.group_tool.departures import (
     SETTLE_MS,
     Departure,
     DepartureState,
     after,
     begun,
+    refuse_absent,
     refuse_shared,
     wish,
 )
@@ -178,6 +181,28 @@ def test_who_leaves_later_or_at_no_time_gets_our_deadline() -> None:
         departure = asked(later)
 
         assert (departure.deadline_ms, wish(departure, later, ASKED)) == (DUE, mark)
+
+
+def test_a_swap_is_told_until_the_mark_that_names_the_successor_is_seen() -> None:
+    """Also to one that leaves already, for whoever takes over; it has no deadline but its own."""
+    about: dict[str, Any] = {"now_ms": ASKED, "deadline_ms": math.inf, "swap_to": "a"}
+    for leaving, due in ((None, None), (WayOut(), None), (LEAVING, DUE)):
+        seen = group(A, here("m2", "b", T1, T2, leaving=leaving))
+        departure = begun("b", seen, cancels=False, **about)
+        assert wish(departure, seen, ASKED) == Mark(MarkState.LEAVING, due, "a", ASKED)
+    mark = Mark(MarkState.LEAVING, None, "a", ASKED)
+    knows = group(A, here("m2", "b", T1, T2, leaving=WayOut()), b=mark)
+    departure = begun("b", knows, cancels=False, **about)
+    assert wish(departure, knows, 1_500) is None
+    assert after(departure, knows, 10**15).left == {T1, T2}
+
+
+def test_a_successor_is_there_and_stays() -> None:
+    refuse_absent("a", BOTH)
+    with pytest.raises(NotFound, match=r"no such instance: c: .*start it"):
+        refuse_absent("c", BOTH)
+    with pytest.raises(UsageError, match="b is leaving itself"):
+        refuse_absent("b", B_LEAVES)
 
 
 def test_who_shall_stay_and_stays_is_told_nothing() -> None:

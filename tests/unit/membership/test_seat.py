@@ -69,6 +69,14 @@ def test_a_mark_is_heard_in_its_own_time(seat: Seat) -> None:
     assert (synced.partitions, synced.view.more) == (frozenset({P}), True)
 
 
+def test_a_mark_without_a_deadline_ends_with_the_member_s_own(seat: Seat) -> None:
+    view = AssignmentView(Memory(marks={"m": Mark(MarkState.LEAVING, None, "n", 1_003_000)}))
+    told = Assignment((P,), write_assignment(view)).write()
+    assert seat.given(told, ZERO).deadline is None
+    mine = Seat(seat.assignor, seat.topics, scale_down_s=60)
+    assert mine.given(told, ZERO).deadline == 63.0
+
+
 def test_user_data_that_cannot_be_read_change_nothing_and_a_frame_that_cannot_is_refused(
     seat: Seat,
 ) -> None:
