@@ -43,7 +43,6 @@ def main() -> None:
     )  # fmt: skip
     add("--no-wait", action="store_true", help="end as soon as the group knows")
     add("--cancel", action="store_true", help="they stay after all")
-    command.set_defaults(new=None)
     command.ask(ask)
 
 
@@ -62,7 +61,12 @@ def limit(text: object) -> float:
     return found
 
 
-async def ask(options: argparse.Namespace, clock: Clock, rng: Random | None = None) -> int:
+async def ask(
+    options: argparse.Namespace,
+    clock: Clock,
+    rng: Random | None = None,
+    swap_to: str | None = None,
+) -> int:
     """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
     from streamsx.group_tool.marking import leave
 
@@ -88,13 +92,13 @@ async def ask(options: argparse.Namespace, clock: Clock, rng: Random | None = No
                 timeout_s=options.timeout,
                 wait=not options.no_wait,
                 cancel=options.cancel,
-                swap_to=options.new,
+                swap_to=swap_to,
                 told=told,
             )
         except asyncio.CancelledError:
             print(
                 "interrupted: who was told to leave still does: "
-                f"{'leave --cancel' if options.new else '--cancel'} takes it back",
+                f"{'leave --cancel' if swap_to else '--cancel'} takes it back",
                 file=sys.stderr,
             )
             raise

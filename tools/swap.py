@@ -34,4 +34,4 @@ async def swap(options: argparse.Namespace, clock: Clock) -> int:
     if options.old == options.new:
         raise UsageError(f"--old and --new are one: {options.old}: name the one that takes over")
     options.instances = [options.old]
-    return await ask(options, clock)
+    return await ask(options, clock, swap_to=options.new)
