@@ -228,6 +228,7 @@ class Config:
     imbalance_percentage: float = setting(0.2, number, "stream_imbalance_percentage")
     max_learners: int | None = setting(None, or_none(whole(0)), "max_warmup_replicas")
     max_learners_per_member: int | None = setting(2, or_none(whole(0)))
+    learner_partial_rebalance: bool = setting(True, flag)
 
     state_dir: str | None = setting(None, or_none(text), "datadir", env="APP_DATADIR")
     snapshot: str | None = setting(None, or_none(text))

@@ -102,7 +102,7 @@ class Tasks:
             given, producer, door.commit, purging.committed, settled=self.feed, undone=self.undone,
             failed=self.failed, patience_s=self._patience_s,
         )  # fmt: skip
-        self.holdings = Holdings()
+        self.holdings = Holdings(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
         self.bounds = LogBounds(cluster, config)
         self.dormant = Dormant(self.bounds, lambda: setattr(self, "changed", True))

@@ -20,7 +20,9 @@ topic or because some of them are taken away: nothing that is ours stays unread.
 
 Readiness is announced once per assignment. A learner that is promised its task announces nothing:
 its hand-over is under way. A new assignment that neither promises nor grants a copy that was
-ready (the join was built before it was) makes it announce again, at once.
+ready (the join was built before it was) makes it announce again, at once. Where a hand-over is to
+wait for all of them (`together`), they announce when the last one is ready, or is no more: fewer
+rebalances, each with more in it.
 
 Not here: partitions (tasks only), stores, offsets, when a commit is due (`lifecycle/commit`).
 """
@@ -152,9 +154,12 @@ class HeldTask:
 
 
 class Holdings:
-    """All tasks of one worker; `step` is the only door."""
+    """All tasks of one worker; `step` is the only door. `together`: its learners announce that they
+    are ready when all of them are.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, together: bool = False) -> None:
+        self._together = together
         self._held: dict[TaskId, HeldTask] = {}
         self._now = 0.0
         self._effects: list[Effect] = []
@@ -192,6 +197,7 @@ class Holdings:
                 self._ended()
             case Happened():
                 self._answered(event)
+        self._announce_together()
         return self._effects
 
     def _answered(self, answer: Happened) -> None:
@@ -213,7 +219,8 @@ class Holdings:
     def _planned(self, plan: TasksPlanned) -> None:
         for task in sorted(self._held.keys() | plan.learners):
             held = self._held.get(task) or self._hold(task, Role.LEARNER)
-            held.announced, held.promised = False, task in plan.promised
+            # What is active by this plan is assigned in a moment, and asks for nothing.
+            held.announced, held.promised = task in plan.active, task in plan.promised
             state, learns = held.life.state, task in plan.learners
             if state.ends:
                 kept = held.afterwards if task in plan.active else None
@@ -289,6 +296,16 @@ class Holdings:
                     self._effects.append(Do(task, effect))
 
     def _announce(self, held: HeldTask) -> None:
-        if not (held.promised or held.announced):
+        if not (self._together or held.promised or held.announced):
             held.announced = True
             self._effects.append(Do(held.life.task, life.Effect.READY))
+
+    def _announce_together(self) -> None:
+        learners = [
+            held for _, held in sorted(self._held.items() if self._together else ())
+            if held.life.role is Role.LEARNER and not (held.promised or held.life.state.ends)
+        ]  # fmt: skip
+        if all(held.life.state is TaskState.TAILING for held in learners):
+            for held in (held for held in learners if not held.announced):
+                held.announced = True
+                self._effects.append(Do(held.life.task, life.Effect.READY))

@@ -45,6 +45,7 @@ class Scene:
     lag: int = drawn(20, (0, 20, 200))
     max_learners: int | None = drawn(2, (None, 0, 1, 2))
     imbalance: float = drawn(0.0, (0.0, 0.2))
+    partial: bool = drawn(True, (True, True, False))
     revoke_s: float = drawn(15.0, (3.0, 15.0), "revoke")
     sessions: tuple[float, ...] = drawn((10.0,), ((10.0,), (10.0,), (6.0, 10.0, 15.0)), "session")
     commits: tuple[float, ...] = drawn((1.0,), ((1.0,), (1.0, 3.0)), "commit")
@@ -69,6 +70,7 @@ class Scene:
             "acceptable_recovery_lag": self.lag,
             "max_learners_per_member": self.max_learners,
             "imbalance_percentage": self.imbalance,
+            "learner_partial_rebalance": self.partial,
             "fetch_max_wait": self.waits[worker % len(self.waits)],
             "memory_budget": self.memory,
         }

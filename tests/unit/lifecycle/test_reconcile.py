@@ -152,6 +152,34 @@ def test_a_learner_that_is_ready_when_it_is_passed_over_announces_again() -> Non
     assert run(holdings, plan(learners=tasks(T))) == [Do(T, READY)]
 
 
+def learning(task: TaskId) -> tuple[Event, ...]:
+    return Happened(task, STORES_OPEN), ends_known(task, Role.LEARNER, behind=True)
+
+
+def test_learners_that_wait_for_each_other_announce_together() -> None:
+    holdings, both = Holdings(together=True), tasks(T, U)
+    run(holdings, plan(learners=both))
+    for task in both:
+        assert run(holdings, *learning(task)) == []
+    assert run(holdings, restored(T, Role.LEARNER, done=True)) == []
+    assert run(holdings, restored(T, Role.LEARNER, done=False)) == []
+    assert run(holdings, restored(U, Role.LEARNER, done=True)) == []  # T has fallen behind
+    assert run(holdings, restored(T, Role.LEARNER, done=True)) == [Do(T, READY), Do(U, READY)]
+    assert run(holdings, restored(T, Role.LEARNER, done=False)) == []
+    assert run(holdings, restored(T, Role.LEARNER, done=True)) == []  # once per assignment
+    assert run(holdings, plan(learners=both)) == [Do(T, READY), Do(U, READY)]
+
+
+def test_nobody_waits_for_a_learner_that_is_dropped_or_promised() -> None:
+    holdings, both = Holdings(together=True), tasks(T, U)
+    run(holdings, plan(learners=both), *learning(T), *learning(U))
+    assert run(holdings, restored(T, Role.LEARNER, done=True)) == []
+    assert run(holdings, plan(learners=both, promised=tasks(U))) == [Do(T, READY)]
+    dropped = run(holdings, plan(learners=tasks(T)))
+    assert dropped[-1] == Do(T, READY)
+    assert Do(U, CLOSE) in dropped
+
+
 def test_a_learner_announces_once_per_assignment() -> None:
     holdings = tailing()
     run(holdings, restored(T, Role.LEARNER, done=False))
@@ -306,7 +334,7 @@ class Member:
         self.owned: frozenset[TopicPartition] = frozenset()
         self.revoking: dict[TopicPartition, int] = {}
         self.number = 0
-        self.learners: frozenset[TaskId] = tasks()
+        self.learners = self.promised = tasks()
         self.said: deque[Said] = deque()
         self.heard: deque[tuple[frozenset[TopicPartition], int]] = deque()
 
@@ -325,7 +353,8 @@ class Member:
         self.number += 1
         self.revoking |= dict.fromkeys(revoked, self.number)
         self.owned |= new
-        planned = TasksPlanned(active, self.learners, self.some(0.3) & self.learners)
+        self.promised = self.some(0.3) & self.learners
+        planned = TasksPlanned(active, self.learners, self.promised)
         if revoked:
             number = self.number
             self.said.append(lambda owned: owned.revoked(revoked, number))
@@ -356,7 +385,8 @@ class Shell:
     """Answers effects in a random order, as a worker would, and checks what must hold."""
 
     def __init__(self, seed: int, member: Member) -> None:
-        self.random, self.holdings, self.member = random.Random(seed), Holdings(), member
+        self.random, self.member = random.Random(seed), member
+        self.holdings = Holdings(together=seed % 3 == 0)
         self.stops = random.Random(f"stops {seed}")
         self.stopped: set[TaskId] = set()
         self.owned = Owned(task_of)
@@ -367,11 +397,14 @@ class Shell:
         self.reads: dict[TaskId, frozenset[TopicPartition]] = {}
         """By the newest positions."""
         self.runs: set[TaskId] = set()
+        self.ready: set[TaskId] = set()
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Happened) and event.event is POSITIONS_KNOWN:
             self.reads[event.task] = self.asked[event.task]
         for effect in self.holdings.step(0.0, event):
+            if isinstance(effect, Do) and effect.effect is READY:
+                self.ready.add(effect.task)
             self.perform(effect)
         assert set(self.holdings.tasks(TaskState.RUNNING)) == self.runs
         self.stopped &= set(self.holdings.tasks(TaskState.STOPPED))
@@ -454,9 +487,11 @@ def test_any_order_of_plans_and_answers_ends_with_what_the_last_plan_wants(seed:
     for _ in range(200):
         shell.step()
     shell.settle()
+    shell.ready.clear()
     member.assign()
     shell.settle()
 
+    assert shell.ready == member.learners - member.promised
     ours = shell.runs | shell.stopped
     assert member.owned == member.assigned
     assert {task: shell.reads[task] for task in ours} == {
