@@ -51,6 +51,12 @@ def main() -> None:
     add("--max-learners", type=value(whole(0)), default=2, metavar="N",
         help="max_learners_per_member: tasks that one worker rebuilds at once; 0: all, and each "
         "stands still meanwhile (2)")  # fmt: skip
+    add("--serial", action="store_true", help="a worker rebuilds one task after another")
+    add(
+        "--together",
+        action="store_true",
+        help="learner_partial_rebalance=false: a worker asks for what it learns when all is ready",
+    )
     command.add_json()
     command.run(scale)
 
@@ -66,12 +72,9 @@ def scale(options: argparse.Namespace) -> None:
         raise UsageError(f"--remove {options.remove}: nobody would be left: give fewer, or --add")
     if not options.add + options.remove:
         raise UsageError("nothing changes: give --add or --remove")
-    play = Scaling(
-        Resize(
-            options.tasks, options.workers, options.add, options.remove, options.restore_seconds
-        ),
-        Rules(max_learners_per_member=options.max_learners),
-    )
+    sizes = options.tasks, options.workers, options.add, options.remove
+    how = options.restore_seconds, options.serial, options.together
+    play = Scaling(Resize(*sizes, *how), Rules(max_learners_per_member=options.max_learners))
     with blocking_progress(sys.stderr, "simulating") as say:
         while play.step():
             say(f"simulated: {play.cost.rebalances} rebalances, {play.cost.balanced_s:.0f} s")
@@ -82,10 +85,12 @@ def scale(options: argparse.Namespace) -> None:
         f"balanced after {cost.balanced_s:.1f} s, {cost.rebalances} rebalances",
         f"{cost.moves} of {options.tasks} tasks moved; all others ran on throughout",
         f"{idle_s:.1f} task-seconds nobody processed: {per_move:.2f} s per move",
+        f"{cost.learning_task_s:.1f} task-seconds two workers had: one ran it, one learned it",
         sep="\n", file=options.people,
     )  # fmt: skip
     tell(options, {
         "rebalances": cost.rebalances, "moves": cost.moves,
         "seconds_to_balance": round(cost.balanced_s, 3),
         "unavailable_task_seconds": round(cost.unavailable_task_s, 3),
+        "learning_task_seconds": round(cost.learning_task_s, 3),
     })  # fmt: skip

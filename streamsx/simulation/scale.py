@@ -2,7 +2,8 @@
 
 The assignor that ships decides, round after round, in virtual time; its members are only what it
 sees of them: what they claim, and how far their copies are. Every task has state, a copy is made in
-`restore_s` whoever else restores beside it, and a rebalance takes `REBALANCE_S` (ASSIGNOR.md 10).
+`restore_s`, beside others of its worker or one after another, and a rebalance takes `REBALANCE_S`
+(ASSIGNOR.md 10).
 
 Not here: workers, brokers and faults (`simulation/world`), and clocks: it only decides.
 """
@@ -34,34 +35,43 @@ FAR: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """What is asked: so many workers join (`add`) and leave (`remove`) a balanced group at once."""
+    """What is asked: so many workers join (`add`) and leave (`remove`) a balanced group at once.
+    `serial`: a worker restores one task after another; `together`: it asks for those it learns when
+    all are ready (`learner_partial_rebalance` false).
+    """
 
     tasks: int
     workers: int
     add: int = 0
     remove: int = 0
     restore_s: float = 30.0
+    serial: bool = False
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`moves`: tasks that changed hands. `unavailable_task_s`: summed over tasks, seconds in which
-    nobody processed them. The group was in balance, and who left was gone, after `balanced_s`.
+    """`moves`: tasks that changed hands. Summed over tasks, `unavailable_task_s`: seconds in which
+    nobody processed them; `learning_task_s`: in which two had them. The group was in balance, and
+    who left was gone, after `balanced_s`.
     """
 
     rebalances: int
     moves: int
     balanced_s: float
     unavailable_task_s: float
+    learning_task_s: float
 
 
 @dataclass(slots=True)
 class SimulatedMember:
-    """One member, as the assignor sees it. `due`: when a copy will be made."""
+    """As the assignor sees it. `due`: when a copy will be made; `learns`: since when."""
 
     copies: dict[TaskId, Copy] = field(default_factory=dict)
     promises: frozenset[TaskId] = frozenset()
     due: dict[TaskId, float] = field(default_factory=dict)
+    learns: dict[TaskId, float] = field(default_factory=dict)
+    busy_until: float = 0.0
     leaving: WayOut | None = None
 
     @property
@@ -79,9 +89,9 @@ class Scaling:
         ids = [TaskId(0, n) for n in range(resize.tasks)]
         self._tasks = [PlannedTask(task, True, (source(task),)) for task in ids]
         self._seats = {name_of(n): SimulatedMember() for n in range(resize.workers)}
-        self._restore_s, self._rules = resize.restore_s, rules
+        self._resize, self._rules = resize, rules
         self._memory: Memory | None = None
-        self._now, self._unavailable_s = 0.0, 0.0
+        self._now, self._unavailable_s, self._learning_s = 0.0, 0.0, 0.0
         self._rebalances, self._moves = 0, 0
         self._runner: dict[TaskId, str] = {}
         self._stopped: dict[TaskId, float] = {}
@@ -109,7 +119,8 @@ class Scaling:
 
     @property
     def cost(self) -> Cost:
-        return Cost(self._rebalances, self._moves, self._now, self._unavailable_s)
+        times = self._now, self._unavailable_s, self._learning_s
+        return Cost(self._rebalances, self._moves, *times)
 
     def _plan(self) -> Plan:
         members = [
@@ -128,10 +139,13 @@ class Scaling:
         old, copies = seat.copies, dict[TaskId, Copy]()
         for task in plan.learner[name]:
             copies[task] = old.get(task) or self._begun(name, task, CopyRole.LEARNER)
+            seat.learns.setdefault(task, self._now)
         for task in plan.active[name]:
             copies[task] = self._run(name, task, old.get(task))
             self._moves += self._runner[task] != name
             self._runner[task] = name
+        for task in seat.learns.keys() - plan.learner[name]:
+            self._learning_s += self._now - seat.learns.pop(task)
         seat.copies = copies
         seat.promises = frozenset(task for task, heir in plan.heirs.items() if heir == name)
 
@@ -143,7 +157,9 @@ class Scaling:
         return replace(copy or self._begun(name, task, CopyRole.RESTORING), role=CopyRole.RESTORING)
 
     def _begun(self, name: str, task: TaskId, role: CopyRole) -> Copy:
-        due = self._seats[name].due[task] = self._now + self._restore_s
+        seat = self._seats[name]
+        begins = max(self._now, seat.busy_until) if self._resize.serial else self._now
+        due = seat.due[task] = seat.busy_until = begins + self._resize.restore_s
         heapq.heappush(self._made, (due, name, task))
         return Copy(role, FAR)
 
@@ -151,7 +167,9 @@ class Scaling:
         self._unavailable_s += self._now - self._stopped.pop(task, self._now)
 
     def _wait(self) -> bool:
-        """Until a learner is ready, which joins; what restores its own tasks asks for nothing."""
+        """Until a learner is ready, alone or with all others of its member, which joins; what
+        restores its own tasks asks for nothing.
+        """
         ready = False
         while self._made and not (ready and self._made[0][0] > self._now):
             due, name, task = heapq.heappop(self._made)
@@ -165,7 +183,8 @@ class Scaling:
                 self._processed(task)
             else:
                 copies[task] = replace(copies[task], lag=0)
-                ready = True
+                learned = (c.lag == 0 for c in copies.values() if c.role is CopyRole.LEARNER)
+                ready = ready or not self._resize.together or all(learned)
         return ready
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -46,6 +47,29 @@ def test_without_learners_all_moves_at_once_and_stands_still_meanwhile() -> None
     assert found.unavailable_task_s == pytest.approx(8 * (60 + REBALANCE_S))
 
 
+@pytest.mark.parametrize(
+    ("resize", "rebalances", "seconds"),
+    [
+        (Resize(32, 1, add=1), 33, 481),
+        (Resize(32, 3, add=1), 17, 241),
+        (Resize(96, 3, add=3), 33, 481),
+        (Resize(96, 10, add=1), 17, 241),
+    ],
+)
+def test_one_after_another_takes_longer_and_who_waits_for_all_makes_fewer_rebalances(
+    resize: Resize, rebalances: int, seconds: float
+) -> None:
+    """The last rows of ASSIGNOR.md 10. Together, as many rebalances as side by side."""
+    serial = cost(replace(resize, serial=True))
+    assert serial.rebalances == rebalances
+    assert serial.balanced_s == pytest.approx(seconds, abs=1)
+    together = cost(replace(resize, serial=True, together=True))
+    assert together.rebalances == rebalances // 2 + 1 < serial.rebalances
+    assert together.balanced_s == pytest.approx(serial.balanced_s, abs=1)
+    assert together.learning_task_s > serial.learning_task_s
+    assert together.moves == serial.moves
+
+
 def test_fewer_learners_in_the_whole_group_take_longer() -> None:
     """The same moves: 722 s with 2 in the group, 241 s with 2 in each (ASSIGNOR.md 2)."""
     found = cost(Resize(96, 3, add=3), Rules(max_learners=2))
@@ -76,6 +100,7 @@ def test_it_is_told_to_people_and_to_programs() -> None:
     assert done.returncode == 0
     assert json.loads(done.stdout) == {
         "rebalances": 9, "moves": 8, "seconds_to_balance": 120.45, "unavailable_task_seconds": 0.4,
+        "learning_task_seconds": 240.8,
     }  # fmt: skip
     assert done.stderr.splitlines()[0] == "balanced after 120.4 s, 9 rebalances"
 
