@@ -15,7 +15,7 @@ from streamsx.app.lookup import app_named
 from streamsx.errors import GroupNotEmpty, SnapshotAhead, StateConflict, StateOnSpark
 from streamsx.kafka import admin
 from streamsx.kafka.partitioner import partition_of
-from streamsx.lifecycle.commit import place_on_spark
+from streamsx.lifecycle.commit import metadata, place_on_spark
 from streamsx.model import TopicPartition
 from streamsx.spark.at_work import take
 from streamsx.spark.bootstrap import bootstrap
@@ -229,11 +229,16 @@ def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -
         return {tp for tp, (_, text) in found.items() if place_on_spark(text) == shop.uri}
 
     shop.sell(0, 1)
-    shop.run(sink="noop")
     both = {TopicPartition("sales", n) for n in range(2)}
+    (quiet,) = (tp for tp, end in shop.client.ends(both).items() if not end)
+    old = {quiet: (0, metadata(1_700_000_000_000))}
+    Asked(options_of(APP)).ask(lambda cluster: admin.commit_offsets(cluster, "carried", old))
+    shop.run(sink="noop")
     assert taken() == both | {TopicPartition(shop.inner, n) for n in range(3)}
     handover(APP, shop.uri, scratch=str(shop.folder))
     assert taken() == set()
+    found = Asked(options_of(APP)).ask(lambda cluster: admin.committed(cluster, "carried"))
+    assert found[quiet] == old[quiet]  # with its stream time
 
 
 def test_who_has_lost_the_place_goes_on_from_changelogs_and_offsets(shop: Shop) -> None:
