@@ -5,7 +5,7 @@ gives the same plan, whatever order its members and tasks come in.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from streamsx.assignor.cooperative import Held, withhold
 from streamsx.assignor.leaving import leavers
@@ -13,6 +13,7 @@ from streamsx.assignor.memory import recall, remember
 from streamsx.assignor.model import Decision, Group, Plan, Rules
 from streamsx.assignor.place import place
 from streamsx.assignor.refine import Learning, fund, refine
+from streamsx.assignor.standbys import Standing, stand_by
 from streamsx.assignor.verify import explain, verify
 from streamsx.assignor.view import View, survey
 from streamsx.model import TaskId
@@ -33,9 +34,12 @@ def assign(group: Group, rules: Rules) -> Plan:
     held = withhold(view, runs)
     # 5. Who learns what, within the limits.
     learning = fund(view, choices, held.heirs)
-    # 6. Why.
-    plan = _plan(view, target, held, learning, explain(view, choices, held, learning))
-    # 7. What must hold of every plan.
+    # 6. Who follows what, beside all that.
+    standing = stand_by(view, target, held, learning)
+    # 7. Why.
+    why = explain(view, choices, held, learning, standing.changes)
+    plan = _plan(view, target, held, learning, standing, why)
+    # 8. What must hold of every plan.
     verify(view, plan)
     return plan
 
@@ -51,6 +55,7 @@ def _plan(
     target: Mapping[TaskId, int],
     held: Held,
     learning: Learning,
+    standing: Standing,
     why: tuple[Decision, ...],
 ) -> Plan:
     ids = [member.id for member in view.members]
@@ -58,10 +63,12 @@ def _plan(
     claimed = ((task.id, seat) for task in view.tasks for seat in task.claimants)
     return Plan(
         active=active,
-        learner={ids[s]: tuple(sorted(learning.learner.get(s, ()))) for s in range(len(ids))},
+        learner=_by_seat(ids, learning.learner),
+        standby=_by_seat(ids, standing.standby),
         revoke=_by_member(ids, (c for c in claimed if held.active.get(c[0]) != c[1])),
         withheld=held.withheld,
         heirs={task: ids[seat] for task, seat in held.heirs.items()},
+        wanted={task: ids[seat] for task, seat in sorted(learning.wanted.items())},
         target={task: ids[seat] for task, seat in sorted(target.items())},
         parked={task: ids[seat] for task, seat in sorted(learning.parked.items())},
         no_takers=not view.stay,
@@ -69,6 +76,12 @@ def _plan(
         memory=remember(view, held.active, target),
         explain=why,
     )
+
+
+def _by_seat(
+    ids: list[str], tasks: Mapping[int, Sequence[TaskId]]
+) -> Mapping[str, tuple[TaskId, ...]]:
+    return {member: tuple(sorted(tasks.get(seat, ()))) for seat, member in enumerate(ids)}
 
 
 def _by_member(

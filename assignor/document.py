@@ -23,7 +23,7 @@ from streamsx.assignor.model import (
     TaskKind,
     WayOut,
 )
-from streamsx.errors import NotSupported, UsageError
+from streamsx.errors import UsageError
 from streamsx.model import TaskId, TopicPartition
 
 NONE, BEING_LEARNED, ALL = "none", "being_learned", "all"
@@ -37,7 +37,7 @@ Document = Mapping[str, Any]
 
 
 def group_of(document: object) -> tuple[Group, Rules]:
-    """Raises UsageError for what is none; NotSupported for what no plan heeds yet."""
+    """Raises UsageError for what is none."""
     top = fields(document, "an object", TOP)
     rules, policy = rules_of(fields(top["config"], "config", CONFIG))
     tasks = [task_of(each) for each in top["tasks"]]
@@ -48,7 +48,9 @@ def group_of(document: object) -> tuple[Group, Rules]:
     if len({each["id"] for each in told}) < len(told):
         raise UsageError("members: one of them twice: give each once")
     for each in told:
-        if astray := sorted({*each["owned"], *each["heir"], *copies_of(each)} - known.keys()):
+        if astray := sorted(
+            {*each["owned"], *each["heir"], *each["wanted"], *copies_of(each)} - known.keys()
+        ):
             raise UsageError(f"member {each['id']!r}: no such task: {astray[0]}: name it in tasks")
     learned = {task for each in told for task in each["learner"]}
     members = [member_of(each, known, policy, learned) for each in told]
@@ -64,7 +66,7 @@ def document_of(plan: Plan) -> Document:
         "members": {
             member: {
                 "active": names(tasks),
-                "standby": [],
+                "standby": names(plan.standby[member]),
                 "learner": names(plan.learner[member]),
                 "revoke": names(plan.revoke[member]),
             }
@@ -73,6 +75,7 @@ def document_of(plan: Plan) -> Document:
         "target": target,
         "withheld": {str(task): each.reason for task, each in plan.withheld.items()},
         "heirs": {str(task): member for task, member in plan.heirs.items()},
+        "wanted": {str(task): member for task, member in plan.wanted.items()},
         "parked": {str(task): member for task, member in plan.parked.items()},
         "no_takers": plan.no_takers,
         "follow_up": bool(plan.withheld),
@@ -119,9 +122,9 @@ def member_of(
     claims = (partition for task in owned for partition in tasks[task].partitions)
     return MemberAtJoin(
         id=told["id"], instance=told["id"], process=told["process"] or told["id"],
-        capacity=told["capacity"], leaving=told["leaving"], fresh=told["fresh"],
+        capacity=told["capacity"], tags=told["tags"], leaving=told["leaving"], fresh=told["fresh"],
         claims=frozenset(claims), copies=copies_of(told), heirs=frozenset(told["heir"]),
-        knows=told["knows"],
+        wanted=frozenset(told["wanted"]), knows=told["knows"],
     )  # fmt: skip
 
 
@@ -136,9 +139,8 @@ def copies_of(member: Document) -> dict[TaskId, Copy]:
 
 
 def rules_of(config: Document) -> tuple[Rules, str]:
-    limits = ("acceptable_recovery_lag", "imbalance_percentage", "max_learners")
-    made = {name: config[name] for name in (*limits, "max_learners_per_member")}
-    return Rules(**made), config["revoke_before_join"]
+    made = {name: told for name, told in config.items() if name != "revoke_before_join"}
+    return Rules(**{**made, "tags": tuple(made["tags"])}), config["revoke_before_join"]
 
 
 # -- fields
@@ -159,8 +161,6 @@ def fields(told: object, what: str, known: Mapping[str, tuple[Parse, Any]]) -> d
             raise UsageError(f"{what}: no {name}: {told!r:.60}")
         try:
             made[name] = parse(told[name]) if name in told else default
-        except NotSupported as error:
-            raise NotSupported(f"{what}: {name}: {error}") from error
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise UsageError(f"{what}: {name}: cannot be {told[name]!r:.60}: {error}") from error
     return made
@@ -193,15 +193,6 @@ def one_of(*words: str) -> Parse:
     return parse
 
 
-def only(default: Any) -> Parse:
-    def parse(told: Any) -> Any:
-        if told != default:
-            raise NotSupported(f"not in this version, found {told!r:.60}: leave it out")
-        return told
-
-    return parse
-
-
 def many(parse: Parse) -> Parse:
     def each(told: Any) -> Sequence[Any]:
         return [parse(one) for one in of(list)(told)]
@@ -211,6 +202,10 @@ def many(parse: Parse) -> Parse:
 
 def lags(told: Any) -> dict[TaskId, int | None]:
     return {task(name): maybe(of(int, 0))(lag) for name, lag in of(dict)(told).items()}
+
+
+def texts(told: Any) -> dict[str, str]:
+    return {key: of(str)(value) for key, value in of(dict)(told).items()}
 
 
 def task(told: Any) -> TaskId:
@@ -243,7 +238,7 @@ MEMORY: Final = {
 }  # fmt: skip
 TASK: Final = {"id": (task, ...), "stateful": (of(bool), True)}
 CONFIG: Final = {
-    "standby": (only(0), 0), "tags": (only([]), ()),
+    "standby": (of(int, 0), 0), "tags": (many(of(str)), ()),
     "acceptable_recovery_lag": (of(int, 0), 10_000), "imbalance_percentage": (of(float, 0), 0.2),
     "max_learners": (maybe(of(int, 0)), None), "max_learners_per_member": (maybe(of(int, 0)), 2),
     "revoke_before_join": (one_of(*POLICIES), NONE),
@@ -251,8 +246,9 @@ CONFIG: Final = {
 MEMBER: Final = {
     "id": (of(str), ...), "process": (of(str), ""), "capacity": (of(int, 1), 1),
     "owned": (many(task), ()), **{name: (lags, {}) for name in COPIES},
-    "leaving": (way_out, None), "fresh": (of(bool), False), "tags": (only({}), None),
-    "protocol": (one_of(COOPERATIVE, EAGER), COOPERATIVE), "heir": (many(task), ()),
+    "leaving": (way_out, None), "fresh": (of(bool), False), "tags": (texts, {}),
+    "protocol": (one_of(COOPERATIVE, EAGER), COOPERATIVE),
+    "heir": (many(task), ()), "wanted": (many(task), ()),
     "knows": (maybe(lambda told: frozenset(many(of(int, 0))(told))), None),
 }  # fmt: skip
 TOP: Final = {

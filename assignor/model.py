@@ -103,7 +103,8 @@ class Memory:
 class MemberAtJoin:
     """A member as it describes itself at its join.
 
-    `heirs`: tasks it was promised. `stalled`: learners whose lag has not fallen for a minute.
+    `tags`: where it is, such as its zone. `heirs`: tasks it was promised. `wanted`: of its standbys
+    those that are to become active. `stalled`: learners whose lag has not fallen for a minute.
     `knows`: sub-topologies it runs the same way as the leader, None: all. `opaque`: the leader
     cannot read it; it keeps what it claims and gets nothing. `fresh`: its process has had no
     assignment yet. `marks` and `round` are those of the newest memory it has; an observer's marks
@@ -116,6 +117,7 @@ class MemberAtJoin:
     instance: str | None = None
     process: str = ""
     capacity: int = 1
+    tags: Mapping[str, str] = field(default_factory=dict)
     leaving: WayOut | None = None
     fresh: bool = False
     observer: bool = False
@@ -123,6 +125,7 @@ class MemberAtJoin:
     claims: frozenset[TopicPartition] = frozenset()
     copies: Mapping[TaskId, Copy] = field(default_factory=dict)
     heirs: frozenset[TaskId] = frozenset()
+    wanted: frozenset[TaskId] = frozenset()
     stalled: frozenset[TaskId] = frozenset()
     stopped: frozenset[TaskId] = frozenset()
     reasons: Mapping[TaskId, str] = field(default_factory=dict)
@@ -150,12 +153,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The leader's settings: lags in records, learners in flight. None: no limit, 0: no staging."""
+    """The leader's settings: lags in records, learners in flight. None: no limit, 0: no staging.
+
+    `standby`: copies of each task with state beside the one that runs. `tags`: keys of members'
+    tags, the first one first, over whose values the copies of a task are spread.
+    """
 
     acceptable_recovery_lag: int = 10_000
+    standby: int = 0
     imbalance_percentage: float = 0.2
     max_learners: int | None = None
     max_learners_per_member: int | None = 2
+    tags: tuple[str, ...] = ()
 
     @property
     def staging(self) -> bool:
@@ -188,15 +197,18 @@ class Plan:
     """Who runs, learns and gives up what after this rebalance, by member id; tasks sorted.
 
     `withheld`: another rebalance comes as soon as these have been released.
-    `learner` includes the promised ones, which `heirs` names. `target`: where each task shall end;
-    `parked`: moves that wait for a free learner; `moves`: tasks whose target is not their owner.
+    `learner` and `standby` include the promised ones, which `heirs` names; `wanted`: standbys that
+    are to become active as soon as they are ready. `target`: where each task shall end; `parked`:
+    moves that wait for a free learner; `moves`: tasks whose target is not their owner.
     """
 
     active: Mapping[str, tuple[TaskId, ...]]
     learner: Mapping[str, tuple[TaskId, ...]]
+    standby: Mapping[str, tuple[TaskId, ...]]
     revoke: Mapping[str, tuple[TaskId, ...]]
     withheld: Mapping[TaskId, Withheld]
     heirs: Mapping[TaskId, str]
+    wanted: Mapping[TaskId, str]
     target: Mapping[TaskId, str]
     parked: Mapping[TaskId, str]
     no_takers: bool

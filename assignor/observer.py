@@ -34,13 +34,15 @@ class Instance:
     `member`: what it said, opaque for one of another version, and for all while the group
     rebalances; `leaving` also if it has only been asked to. `failures`: of the active ones, those
     that process nothing until people have mended something, and why; "" where it has told too many.
-    `stalled`: learners that have not come nearer for long. `alike`: it runs some of the topology as
-    the leader does; who does not is given a task when nobody who does stays.
+    `standbys`: those too that are to become active. `stalled`: what it learns and has not come
+    nearer to for long. `alike`: it runs some of the topology as the leader does; who does not is
+    given a task when nobody who does stays.
     """
 
     member: MemberAtJoin
     active: tuple[TaskId, ...] = ()
     learners: Mapping[TaskId, int | None] = field(default_factory=dict)
+    standbys: Mapping[TaskId, int | None] = field(default_factory=dict)
     failures: Mapping[TaskId, str] = field(default_factory=dict)
     stalled: tuple[TaskId, ...] = ()
     alike: bool = True
@@ -118,7 +120,8 @@ def _instance(
         member,
         active=tuple(sorted(active)),
         learners={task: lags.get(task) for task in sorted(word.learners)},
+        standbys={task: lags.get(task) for task in sorted(word.standbys)},
         failures={t: member.reasons.get(t, "") for t in sorted(active & member.stopped)},
-        stalled=tuple(sorted(word.learners & member.stalled)),
+        stalled=tuple(sorted((word.learners | word.standbys) & member.stalled)),
         alike=not ours or known(member.signatures, ours) != frozenset(),
     )

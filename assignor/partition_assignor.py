@@ -122,10 +122,12 @@ class StreamsPartitionAssignor:
                 instance=me.instance,
                 process=me.process,
                 capacity=me.capacity,
+                tags=me.tags,
                 signatures=me.signatures,
                 version=me.version,
-                copies=_told(said.copies, claimed),
+                copies=_told(_followed(said.copies, told), claimed),
                 heirs=told.promises - claimed,
+                wanted=told.wanted - claimed,
                 marks=told.memory.marks,
                 round=told.memory.round,
             )
@@ -233,6 +235,17 @@ class StreamsPartitionAssignor:
         return found
 
 
+def _followed(copies: Mapping[TaskId, Copy], told: AssignmentView) -> Mapping[TaskId, Copy]:
+    """As the newest plan has them: to its worker a standby that is wanted is a learner."""
+    follows = (CopyRole.LEARNER, CopyRole.STANDBY)
+    roles = dict.fromkeys(told.learners, CopyRole.LEARNER)
+    roles |= dict.fromkeys(told.standbys, CopyRole.STANDBY)
+    return {
+        task: Copy(roles.get(task, copy.role), copy.lag) if copy.role in follows else copy
+        for task, copy in copies.items()
+    }
+
+
 def _told(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[TaskId, Copy]:
     """Copies beside claims, which are newer: "m is granted t and joins again, before its data loop
     has published that it does not learn t any more": it restores it. That it runs what it claims
@@ -252,7 +265,10 @@ def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentV
     # for what is released, for learners that are soon ready, and for a tool that leaves at once.
     asks = any(member.observer for member in members)
     twice = shared(members)
-    more = bool(plan.withheld) or any(plan.learner.values()) or asks
+    wanted: defaultdict[str, set[TaskId]] = defaultdict(set)
+    for task, member in plan.wanted.items():
+        wanted[member].add(task)
+    more = bool(plan.withheld or plan.wanted) or any(plan.learner.values()) or asks
     return {
         member.id: AssignmentView(
             memory=plan.memory,
@@ -260,6 +276,8 @@ def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentV
             no_takers=plan.no_takers,
             shared_name=member.instance in twice,
             learners=frozenset(plan.learner.get(member.id, ())),
+            standbys=frozenset(plan.standby.get(member.id, ())),
+            wanted=frozenset(wanted[member.id]),
             promises=frozenset(promises[member.id]),
         )
         for member in members
@@ -269,8 +287,8 @@ def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentV
 def claims_stay(
     group: Group, error: ErrorWord, notes: tuple[str, ...] = (), *, more: bool = False
 ) -> Outcome:
-    """Everybody keeps what it alone claims and goes on learning what it learns; marks are handed on
-    all the same.
+    """Everybody keeps what it alone claims and goes on learning and following what it has; marks
+    are handed on all the same.
     """
     memory = recall(group)
     memory = replace(memory, round=memory.round + 1)
@@ -278,12 +296,22 @@ def claims_stay(
     answers = {}
     for member in group.members:
         keeps = tuple(tp for tp in member.claims if claimants[tp] == 1)
-        learns = {task for task, copy in member.copies.items() if copy.role is CopyRole.LEARNER}
+        roles = {role: _held_as(role, member) for role in (CopyRole.LEARNER, CopyRole.STANDBY)}
         word = AssignmentView(
-            memory, more, learners=member.heirs | learns, promises=member.heirs, error=error
+            memory,
+            more,
+            learners=roles[CopyRole.LEARNER] | (member.heirs - roles[CopyRole.STANDBY]),
+            standbys=roles[CopyRole.STANDBY],
+            wanted=member.wanted & roles[CopyRole.STANDBY],
+            promises=member.heirs,
+            error=error,
         )
         answers[member.id] = Assignment(keeps, write_assignment(word)).write()
     return Outcome(answers, None, evictions(group.members, memory, group.now_ms), error, notes)
+
+
+def _held_as(role: CopyRole, member: MemberAtJoin) -> frozenset[TaskId]:
+    return frozenset(task for task, copy in member.copies.items() if copy.role is role)
 
 
 def _claimants(members: Iterable[MemberAtJoin]) -> Mapping[TopicPartition, int]:

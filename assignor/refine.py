@@ -132,24 +132,33 @@ def refine(view: View, target: Mapping[TaskId, int]) -> list[Choice]:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Who learns what, the heirs included, and which moves wait for a free place; seats."""
+    """Who learns what, the heirs included, and which moves wait for a free place; seats.
+
+    `wanted`: who follows a task as its standby already, and shall have it as soon as it is ready.
+    """
 
     learner: Mapping[int, Sequence[TaskId]]
     parked: Mapping[TaskId, int]
+    wanted: Mapping[TaskId, int]
 
 
 def fund(view: View, choices: Sequence[Choice], heirs: Mapping[TaskId, int]) -> Learning:
     """Learners within both limits.
 
     Restore bandwidth belongs to the receiver, so receivers take turns. Those who already learn go
-    on; one that has stalled waits behind the new ones; what a leaver holds comes first.
+    on; one that has stalled waits behind the new ones; what a leaver holds comes first. Who has a
+    standby needs no learner, and it costs nothing that is not spent already.
     """
     learner: defaultdict[int, list[TaskId]] = defaultdict(list)
-    for task, seat in heirs.items():
-        learner[seat].append(task)
     wishes: defaultdict[int, list[tuple[int, bool, float, TaskId]]] = defaultdict(list)
+    wanted: dict[TaskId, int] = {}
     for choice in choices:
-        if choice.learn:
+        heir = heirs.get(choice.task.id)
+        if heir is not None and not choice.task.stands_by(heir):
+            learner[heir].append(choice.task.id)
+        if choice.learn and choice.task.stands_by(choice.target):
+            wanted[choice.task.id] = choice.target
+        elif choice.learn:
             wishes[choice.target].append(_wish(view, choice))
     # Of each receiver one after the other; its nth is behind the nth of others, however near.
     turns = sorted(
@@ -157,7 +166,8 @@ def fund(view: View, choices: Sequence[Choice], heirs: Mapping[TaskId, int]) -> 
         for seat, mine in wishes.items()
         for nth, (tier, stays, lag, task) in enumerate(sorted(mine), len(learner[seat]))
     )
-    in_flight, limits, parked = len(heirs), view.rules, dict[TaskId, int]()
+    in_flight = sum(map(len, learner.values()))
+    limits, parked = view.rules, dict[TaskId, int]()
     for *_, task, seat in turns:
         ours = _below(len(learner[seat]), limits.max_learners_per_member)
         if ours and _below(in_flight, limits.max_learners):
@@ -165,7 +175,7 @@ def fund(view: View, choices: Sequence[Choice], heirs: Mapping[TaskId, int]) -> 
             in_flight += 1
         else:
             parked[task] = seat
-    return Learning(learner, parked)
+    return Learning(learner, parked, wanted)
 
 
 def _wish(view: View, choice: Choice) -> tuple[int, bool, float, TaskId]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from streamsx.assignor.cooperative import Held
 from streamsx.assignor.model import CopyRole, Decision, Plan
 from streamsx.assignor.refine import Choice, Learning
+from streamsx.assignor.standbys import StandbyChange
 from streamsx.assignor.view import Facts, View
 from streamsx.errors import IllegalPlan
 from streamsx.model import TaskId, brief
@@ -27,6 +28,7 @@ class Audit:
         self.strangers: list[str] = []
         self.active = list(self._pairs(plan.active.items()))
         self.learner = list(self._pairs(plan.learner.items()))
+        self.standby = list(self._pairs(plan.standby.items()))
         waits = ((w.heir, (task,)) for task, w in plan.withheld.items() if w.heir is not None)
         self.heirs = list(self._pairs(waits))
 
@@ -37,6 +39,10 @@ class Audit:
                     yield self.seats[member], self.tasks[task]
                 else:
                     self.strangers.append(f"{task} on {member}")
+
+    @property
+    def followers(self) -> list[tuple[int, Facts]]:
+        return [*self.learner, *self.standby]
 
     def able(self, seat: int, task: Facts) -> bool:
         return seat in task.able and not self.view.members[seat].opaque
@@ -65,7 +71,7 @@ def only_what_is_claimed_is_withheld(audit: Audit) -> Iterator[str]:
 
 def a_member_has_one_copy_of_a_task(audit: Audit) -> Iterator[str]:
     """V4. One directory, one store, one writer."""
-    times = Counter((seat, task.id) for seat, task in [*audit.active, *audit.learner])
+    times = Counter((seat, task.id) for seat, task in [*audit.active, *audit.followers])
     yield from (f"{task} is on one member twice" for (_, task), n in times.items() if n > 1)
 
 
@@ -74,14 +80,14 @@ def a_leaver_receives_nothing(audit: Audit) -> Iterator[str]:
     for seat, task in audit.active:
         if seat in audit.view.leaving and seat != task.owner:
             yield f"{task.id} is given to a leaver"
-    for seat, task in audit.learner:
+    for seat, task in audit.followers:
         if seat in audit.view.leaving:
-            yield f"{task.id} is learned by a leaver"
+            yield f"{task.id} is followed by a leaver"
 
 
-def what_has_no_state_is_not_learned(audit: Audit) -> Iterator[str]:
+def what_has_no_state_is_not_followed(audit: Audit) -> Iterator[str]:
     """V6. There is nothing to learn: it would never be ready."""
-    yield from (f"{task.id} has no state" for _, task in audit.learner if not task.stateful)
+    yield from (f"{task.id} has no state" for _, task in audit.followers if not task.stateful)
 
 
 def learners_lead_to_the_target(audit: Audit) -> Iterator[str]:
@@ -117,9 +123,26 @@ def nothing_is_taken_for_a_copy_that_is_not_ready(audit: Audit) -> Iterator[str]
 def nobody_gets_what_it_cannot_run(audit: Audit) -> Iterator[str]:
     """V10. Other code, a member that the leader cannot read, a tool; what it has it may keep."""
     yield from (f"{stranger}: not in this group" for stranger in audit.strangers)
-    for seat, task in [*audit.active, *audit.learner]:
+    for seat, task in [*audit.active, *audit.followers]:
         if seat != task.owner and not audit.able(seat, task):
             yield f"{task.id} is given to a member that cannot run it"
+
+
+def standbys_are_as_many_as_asked_for(audit: Audit) -> Iterator[str]:
+    """V11. Each is a copy on a disk, and takes what the brokers could send to others. One may be
+    spare; one that is promised its task or shall have it is on its way to becoming active.
+    """
+    plan, name = audit.plan, audit.view.name
+    idle = Counter(
+        task.id
+        for seat, task in audit.standby
+        if name(seat) not in (plan.heirs.get(task.id), plan.wanted.get(task.id))
+    )
+    most = audit.view.rules.standby + 1
+    yield from (f"{task} has {count} standbys" for task, count in idle.items() if count > most)
+    for task, member in plan.wanted.items():
+        if task not in plan.standby.get(member, ()) or plan.target.get(task) != member:
+            yield f"{task} is wanted of {member}, which does not follow it or shall not have it"
 
 
 INVARIANTS: tuple[Callable[[Audit], Iterator[str]], ...] = (
@@ -128,11 +151,12 @@ INVARIANTS: tuple[Callable[[Audit], Iterator[str]], ...] = (
     only_what_is_claimed_is_withheld,
     a_member_has_one_copy_of_a_task,
     a_leaver_receives_nothing,
-    what_has_no_state_is_not_learned,
+    what_has_no_state_is_not_followed,
     learners_lead_to_the_target,
     learners_stay_within_the_limits,
     nothing_is_taken_for_a_copy_that_is_not_ready,
     nobody_gets_what_it_cannot_run,
+    standbys_are_as_many_as_asked_for,
 )
 
 
@@ -156,6 +180,7 @@ UNCHANGED_MAX = 8
 def in_a_line(plan: Plan, labels: Mapping[str, str]) -> str:
     """How many tasks each member runs, and which ones it takes over, gives up and learns."""
     owners = {decision.task: decision.owner for decision in plan.explain}
+    new = {(d.to, d.task) for d in plan.explain if d.decision in ("standby-new", "standby-move")}
     told: list[str] = []
     unchanged: list[str] = []
     for member, label in sorted(labels.items(), key=lambda pair: pair[1]):
@@ -164,6 +189,7 @@ def in_a_line(plan: Plan, labels: Mapping[str, str]) -> str:
             "takes over": [task for task in active if owners.get(task, member) != member],
             "gives up": plan.revoke.get(member, ()),
             "learns": plan.learner.get(member, ()),
+            "follows": [task for task in plan.standby.get(member, ()) if (member, task) in new],
         }
         runs = f"{label} runs {len(active)}"
         words = [f"{verb} {brief(tasks)}" for verb, tasks in changes.items() if tasks]
@@ -193,13 +219,23 @@ WHY = {
     "withheld": "{reason}; {to} is next",
     "parked": "{full}; {runner} and keeps running",
 }
+WHY_STANDBY = {
+    "standby-new": "{copy} and follows it from now on; {count} wanted (num_standby_replicas)",
+    "standby-move": "{copy} and follows it in place of {instead}, which is too full or too near",
+    "standby-spare": "{copy} and follows it until another one is ready (limit {limit})",
+    "standby-drop": "{copy} and follows it no more; {count} wanted (num_standby_replicas)",
+}
 
 
 def explain(
-    view: View, choices: Sequence[Choice], held: Held, learning: Learning
+    view: View,
+    choices: Sequence[Choice],
+    held: Held,
+    learning: Learning,
+    changes: Sequence[StandbyChange],
 ) -> tuple[Decision, ...]:
-    """One decision per task that is not simply kept, in task order."""
-    decisions = []
+    """One decision per task that is not simply kept and per change of a standby, in task order."""
+    decisions = [_of_standby(view, change) for change in changes]
     for choice in choices:
         task, name = choice.task, choice.rule
         if task.id in held.withheld:
@@ -212,7 +248,20 @@ def explain(
             owner, to = view.name(task.owner), view.name(choice.target)
             lag = None if copy is None else copy.lag
             decisions.append(Decision(task.id, name, why, owner, to, lag))
-    return tuple(decisions)
+    return tuple(sorted(decisions, key=lambda each: each.task))
+
+
+def _of_standby(view: View, change: StandbyChange) -> Decision:
+    task, name, seat, instead = change
+    why = WHY_STANDBY[name].format(
+        copy=_far(view, task, seat),
+        instead=view.label(instead),
+        count=view.rules.standby,
+        limit=view.rules.acceptable_recovery_lag,
+    )
+    copy = task.copies.get(seat)
+    lag = None if copy is None else copy.lag
+    return Decision(task.id, name, why, view.name(task.owner), view.name(seat), lag)
 
 
 def _words(view: View, choice: Choice, held: Held, learning: Learning) -> Mapping[str, object]:

@@ -49,6 +49,10 @@ class Facts:
         copy = None if seat is None else self.copies.get(seat)
         return math.inf if copy is None else copy.behind
 
+    def stands_by(self, seat: int) -> bool:
+        copy = self.copies.get(seat)
+        return copy is not None and copy.role is CopyRole.STANDBY
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -181,12 +185,15 @@ def _owner(view: View, claimants: Sequence[int], copies: Mapping[int, Copy]) -> 
 
 
 def _home(view: View, task: TaskId, owner: int | None, copies: Mapping[int, Copy]) -> int | None:
-    """The staying member that learns it or was promised it; else its owner, if that stays."""
+    """The staying member that learns it, or has a standby that is wanted or was promised it; else
+    its owner, if that stays."""
     going = []
     for seat, copy in copies.items():
         promised = view.promised(task, seat)
-        if seat != owner and seat in view.stay and (promised or copy.role is CopyRole.LEARNER):
-            going.append((not promised, copy.behind, seat))
+        wanted = copy.role is CopyRole.STANDBY and task in view.members[seat].wanted
+        goes = promised or wanted or copy.role is CopyRole.LEARNER
+        if seat != owner and seat in view.stay and goes:
+            going.append((not promised, not wanted, copy.behind, seat))
     if going:
-        return min(going)[2]
+        return min(going)[-1]
     return owner if owner in view.stay else None

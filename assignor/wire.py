@@ -42,10 +42,12 @@ class ErrorWord(IntEnum):
 class AssignmentView:
     """What the leader says to one member, beside its partitions.
 
-    `learners`: tasks to learn. `promises`: those of them that it will be given at the next
-    rebalance, ready or not, so it need not announce that they are. `more`: another rebalance may
-    follow soon. `no_takers`: a leaver need not wait. `shared_name`: another state directory has a
-    worker of the reader's instance name. With an `error` the member keeps what it has.
+    `learners`: tasks to learn, `standbys`: to follow. `wanted`: those standbys that it will be
+    given when they are ready, as learners are. `promises`: tasks of either that it will be given at
+    the next rebalance, ready or not, so it need not announce that they are. `more`: another
+    rebalance may follow soon. `no_takers`: a leaver need not wait. `shared_name`: another state
+    directory has a worker of the reader's instance name. With an `error` the member keeps what it
+    has.
     The leader alone is told its `generation`, the tasks `withheld` and the source `topics` of each
     sub-topology, for tools to read.
 
@@ -59,6 +61,8 @@ class AssignmentView:
     shared_name: bool = False
     leader: bool = False
     learners: frozenset[TaskId] = frozenset()
+    standbys: frozenset[TaskId] = frozenset()
+    wanted: frozenset[TaskId] = frozenset()
     promises: frozenset[TaskId] = frozenset()
     error: ErrorWord = ErrorWord.NONE
     generation: int = 0
@@ -88,6 +92,18 @@ def _read_copies(reader: Reader) -> dict[TaskId, Copy]:
         if role in known:
             runs = role == CopyRole.RUNNING
             found.update((task, Copy(CopyRole(role), 0 if runs else lags[task])) for task in lags)
+    return found
+
+
+def _tags(told: Mapping[str, str]) -> bytes:
+    return b"".join(codec.text(key) + codec.text(value) for key, value in sorted(told.items()))
+
+
+def _read_tags(reader: Reader) -> dict[str, str]:
+    found = {}
+    while reader.more:
+        key = reader.text()
+        found[key] = reader.text()
     return found
 
 
@@ -176,6 +192,7 @@ JOIN = (
     codec.numeric(4, "flags"),
     codec.numeric(5, "deadline_ms", None),
     codec.numeric(6, "nonce"),
+    TagField(8, "tags", {}, _tags, _read_tags),
     TagField(9, "copies", {}, _copies, _read_copies),
     codec.listing(10, "heirs"),
     TagField(11, "marks", {}, _marks, _read_marks),
@@ -183,6 +200,7 @@ JOIN = (
     TagField(13, "signatures", (), _signatures, _read_signatures),
     codec.textual(14, "instance", None),
     codec.textual(15, "swap_to", None),
+    codec.listing(17, "wanted"),
     codec.listing(18, "stalled"),
     codec.textual(19, "version", ""),
     codec.listing(20, "stopped"),
@@ -191,7 +209,9 @@ JOIN = (
 ASSIGNMENT = (
     codec.numeric(1, "round"),
     codec.numeric(2, "flags"),
+    codec.listing(3, "standbys"),
     codec.listing(4, "learners"),
+    codec.listing(6, "wanted"),
     TagField(9, "memory", Memory(), _memory, _read_memory),
     codec.listing(10, "promises"),
     codec.numeric(11, "generation"),

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from ssl import SSLContext
 from types import NoneType
-from typing import Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 from urllib.parse import urlsplit
 
 T = TypeVar("T")
@@ -157,6 +157,17 @@ def tls(value: object) -> SSLContext | None:
     raise ValueError(f"a {type(value).__name__}: give one that ssl.create_default_context() makes")
 
 
+def labels(value: object) -> tuple[tuple[str, str], ...]:
+    """Keys and values, from a dict or `zone=a,rack=b`; the first one counts most."""
+    told: Any = value
+    if isinstance(value, str):
+        told = [part.partition("=")[::2] for part in value.split(",") if part.strip()]
+    made = {str(key).strip(): str(found).strip() for key, found in dict(told).items()}
+    if "" in made or "" in made.values():
+        raise ValueError(f"{value!r}: write KEY=VALUE, with commas between several")
+    return tuple(made.items())
+
+
 def servers(value: object) -> tuple[str, ...]:
     """HOST:PORT of each, from one URL or several: a list, or with commas or semicolons."""
     several = value if isinstance(value, list | tuple) else str(value).replace(";", ",").split(",")
@@ -199,6 +210,8 @@ class Config:
     version: int = setting(1, whole(1), env="APP_VERSION")
     id_format: str = setting("{id}-v{self.version}", str, env="APP_ID_FORMAT")
     instance_id: str | None = setting(None, or_none(legal))
+    capacity: int = setting(1, whole(1))
+    tags: tuple[tuple[str, str], ...] = setting((), labels)
 
     bootstrap: tuple[str, ...] = setting(
         (f"localhost:{KAFKA_PORT}",), servers, "broker", "bootstrap_servers", env="BROKER_URL"
@@ -226,6 +239,9 @@ class Config:
 
     acceptable_recovery_lag: int = setting(10_000, whole(0))
     imbalance_percentage: float = setting(0.2, number, "stream_imbalance_percentage")
+    num_standby_replicas: int = setting(
+        0, whole(0), "num_standby_tasks", faust="table_standby_replicas"
+    )
     max_learners: int | None = setting(None, or_none(whole(0)), "max_warmup_replicas")
     max_learners_per_member: int | None = setting(2, or_none(whole(0)))
     learner_partial_rebalance: bool = setting(True, flag)

@@ -64,3 +64,8 @@ class Role(Enum):
     ACTIVE = "active"
     STANDBY = "standby"
     LEARNER = "learner"
+
+    @property
+    def follows(self) -> bool:
+        """It restores what runs elsewhere."""
+        return self is not Role.ACTIVE

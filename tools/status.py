@@ -122,7 +122,7 @@ def instance_data(here: "Instance", lags: Mapping[TaskId, int | None]) -> dict[s
             {"task": str(task), "what": what, "why": why}
             for task, what, why in (*stopped, *stalled)
         ],
-        "standby": [],
+        "standby": [str(task) for task in here.standbys],
         "learner": [{"task": str(task), "lag": lag} for task, lag in here.learners.items()],
         "version": member.version,
         "member": member.id,
@@ -138,7 +138,7 @@ def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
             f"{len(bearers)} workers have the name {member.instance}: start all but one of them "
             "again, each with an --instance-id of its own"
         )
-    if here.active or here.learners or member.leaving or member.opaque:
+    if here.active or here.learners or here.standbys or member.leaving or member.opaque:
         return ""
     if not here.alike:
         return "its code is not the leader's: it gets tasks when nobody with that code stays"
@@ -152,14 +152,25 @@ def drawn(data: dict[str, Any]) -> Group:
     where = f"generation {data['generation']}, leader {data['leader'] or 'not known'}"
     tasks = f"{data['tasks']} tasks, unassigned: {brief(data['unassigned']) or 'none'}"
     table = Table(box=None)
-    for column in ("instance", "state", "active", "behind", "learner (behind)", "version"):
+    instances = data["instances"].values()
+    standbys = ("standby",) * any(here["standby"] for here in instances)
+    for column in (
+        "instance",
+        "state",
+        "active",
+        "behind",
+        "learner (behind)",
+        *standbys,
+        "version",
+    ):
         table.add_column(column, overflow="fold")
     for name, here in data["instances"].items():
         state = here["state"] + f", {len(here['stopped'])} stopped" * bool(here["stopped"])
         lags = ((each["task"], each["lag"]) for each in here["learner"])
         learns = ", ".join(f"{task} ({'?' if lag is None else lag})" for task, lag in lags)
         active, far = brief(here["active"]), far_of(here["lag"])
-        table.add_row(name, state, active, far, learns, here["version"])
+        follows = (brief(here["standby"]),) * len(standbys)
+        table.add_row(name, state, active, far, learns, *follows, here["version"])
     notes = [
         f"{name}: {told}"
         for name, here in data["instances"].items()

@@ -101,11 +101,15 @@ def assignor_of(given: Given, partitions: Mapping[str, int]) -> StreamsPartition
         imbalance_percentage=config.imbalance_percentage,
         max_learners=config.max_learners,
         max_learners_per_member=config.max_learners_per_member,
+        standby=config.num_standby_replicas,
+        tags=tuple(key for key, _ in config.tags),
     )
     me = MemberAtJoin(
         "",
         instance=given.journal.instance,
         process=given.directory.process_id.hex,
+        capacity=config.capacity,
+        tags=dict(config.tags),
         version=__version__,
     )
     return StreamsPartitionAssignor(me, rules, subtopologies)

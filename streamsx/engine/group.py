@@ -9,6 +9,7 @@ Not here: what becomes of a task (`tasks`), what the member does about an answer
 import asyncio
 from collections.abc import Mapping
 from functools import singledispatchmethod
+from typing import Final
 
 from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
@@ -28,6 +29,7 @@ from streamsx.topology.partitions import refuse_changes
 GAP_AFTER_S = 0.5
 """Behind an assignment: stores that it opened are part of what it did to those that stay."""
 STALLED_S = 60.0
+FOLLOWS_AS: Final = {Role.LEARNER: CopyRole.LEARNER, Role.STANDBY: CopyRole.STANDBY}
 RESTORES = frozenset({TaskState.OPENING, TaskState.PLACED, TaskState.OPENED, TaskState.RESTORING})
 SHARED_NAME = (
     "instance_id_shared instance=%s: a worker with another state directory has this name too, and "
@@ -72,12 +74,13 @@ class GroupLink:
         learning = set()
         for task in holdings.tasks():
             alive, lag = holdings.of(task), self._tasks.restorer.lag(task)
-            if alive.role is Role.LEARNER and not alive.state.ends:
-                learning.add(task)
-                self._note_lag(task, lag, now)
+            if alive.role.follows and not alive.state.ends:
                 if alive.state is TaskState.TAILING:
                     lag = min(lag or 0, self._limit)  # it has said so, and does not flicker
-                copies[task] = Copy(CopyRole.LEARNER, lag)
+                else:
+                    learning.add(task)
+                    self._note_lag(task, lag, now)
+                copies[task] = Copy(FOLLOWS_AS[alive.role], lag)
             elif alive.state in RESTORES and self._plans[task.subtopology].stateful:
                 copies[task] = Copy(CopyRole.RESTORING, lag)
         self._lags = {task: noted for task, noted in self._lags.items() if task in learning}
@@ -122,14 +125,16 @@ class GroupLink:
         view = message.view
         self._door.generation, self.leads = message.generation, message.leader
         active = self._assignor.tasks_of(message.assigned)
-        learners = view.learners - active
+        learners = (view.learners | view.wanted) - active
         self._foreign = frozenset(t for t in learners if t.subtopology not in self._plans)
         learners -= self._foreign
+        idle = view.standbys - view.wanted - active
+        standbys = frozenset(t for t in idle if t.subtopology in self._plans)
         self._journal(
             "assigned",
             generation=message.generation,
             active=sorted_text(active),
-            standby=[],
+            standby=sorted_text(standbys),
             learner=sorted_text(learners),
         )
         if view.shared_name and not self._warned:
@@ -138,7 +143,7 @@ class GroupLink:
         self._tasks.fetcher.hurry()
         self._tasks.changelogs.hurry()
         self._tasks.granted(active)
-        self._tasks.feed(reconcile.TasksPlanned(active, learners, view.promises))
+        self._tasks.feed(reconcile.TasksPlanned(active, learners, view.promises, standbys))
         if self._foreign - view.promises:
             self.publish()
             self._door.ready()

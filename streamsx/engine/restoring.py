@@ -3,14 +3,15 @@
 What to read and when a store has caught up is decided in `streamsx.lifecycle.restore`, who goes
 first here: actives before learners, because nobody processes them meanwhile; learners one after
 another, the one with the least left first, so that the first relief comes early and the last one
-no later; those that only follow at the end. Strict order is measured better than sharing (8.7 %
-less down time).
+no later, and those that are near enough behind them; then standbys. Strict order is measured better
+than sharing (8.7 % less down time).
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 
 from streamsx.engine import faults
 from streamsx.engine.fetch import Fetcher
@@ -27,6 +28,7 @@ from streamsx.state.layout import local_keys
 
 WRITE_ROWS = 500
 PROGRESS_EVERY_S = 0.5
+TURNS: Final = {Role.ACTIVE: 0, Role.LEARNER: 1, Role.STANDBY: 2}
 
 
 @dataclass(slots=True)
@@ -53,10 +55,8 @@ class Restoring:
 
     @property
     def done(self) -> bool:
-        """Active: all at the end. Learner: all near enough. Written, in both cases."""
-        wanted = (
-            restore.RestoreState.DONE if self.role is Role.ACTIVE else restore.RestoreState.TAILING
-        )
+        """Active: all at the end. Follower: all near enough. Written, in both cases."""
+        wanted = restore.RestoreState.TAILING if self.role.follows else restore.RestoreState.DONE
         return all(store.machine.state is wanted for store in self.stores)
 
     @property
@@ -64,8 +64,8 @@ class Restoring:
         """Records of the worst store behind the end."""
         return max(store.machine.lag for store in self.stores)
 
-    def order(self) -> tuple[bool, bool, int, TaskId]:
-        return self.role is not Role.ACTIVE, self.done, self.lag, self.task
+    def order(self) -> tuple[int, bool, int, TaskId]:
+        return TURNS[self.role], self.done, self.lag, self.task
 
 
 class Restorer:
@@ -99,12 +99,12 @@ class Restorer:
         """The ends of its changelogs as of now, which set it going; whether something is left to
         restore. `changelogs`, `rows`: by store.
 
-        A learner may be made active while its first ends are being read: then these are the first.
+        A follower may be made active while its first ends are being read: then these are the first.
         """
         if task not in self._tasks:
             restoring = self._tasks[task] = Restoring(task, role)
             for name, tp in changelogs.items():
-                machine = Restore(follows=role is not Role.ACTIVE, limit=self._limit)
+                machine = Restore(follows=role.follows, limit=self._limit)
                 self._by_changelog[tp] = Store(restoring, name, tp, rows[name], machine)
             restoring.stores = [self._by_changelog[tp] for tp in changelogs.values()]
         restoring = self._tasks[task]
@@ -114,9 +114,14 @@ class Restorer:
             if store.machine.state is restore.RestoreState.OPENING:
                 held = store.rows
                 self._step(store, restore.Opened(held.position(), holds_rows(held), start, end))
-            if role is Role.ACTIVE and store.machine.follows:
+            if not role.follows and store.machine.follows:
                 self._step(store, restore.Promoted(end))
         return not restoring.done
+
+    def turned(self, task: TaskId, role: Role) -> None:
+        """A follower has another role; its ends may not be known yet."""
+        if task in self._tasks:
+            self._tasks[task].role = role
 
     def remove(self, task: TaskId) -> None:
         """Stop reading; its stores stay open."""

@@ -118,8 +118,8 @@ class Tasks:
         self._placing = Jobs(given.owner.spawn, self.failed)
         """Asks for positions, beside what the task's stores are about."""
         self._granted: dict[TaskId, tuple[float, int]] = {}
-        """Learners that became active, until they are handed over: when the assignment said so, and
-        how far behind they were."""
+        """Followers that became active, until they are handed over: when the assignment said so,
+        and how far behind they were."""
         self._events: deque[reconcile.Event] = deque()
         self._feeding = False
 
@@ -148,10 +148,10 @@ class Tasks:
         self.changed = True
 
     def granted(self, tasks: Iterable[TaskId]) -> None:
-        """Learners that this assignment makes active: their hand-over begins here."""
+        """Followers that this assignment makes active: their hand-over begins here."""
         now = self._given.clock.now()
         for task in tasks:
-            if task in self.holdings and self.holdings.of(task).role is Role.LEARNER:
+            if task in self.holdings and self.holdings.of(task).role.follows:
                 self._granted[task] = now, self.restorer.lag(task) or 0
 
     def processed(self, active: Active, now: float, *, more: bool) -> None:
@@ -231,6 +231,9 @@ class Tasks:
     def _perform(self, effect: reconcile.Effect) -> None:
         if isinstance(effect, reconcile.TaskMoved):
             self._moved(effect)
+            return
+        if isinstance(effect, reconcile.Turned):
+            self.restorer.turned(effect.task, effect.role)
             return
         task = effect.task
         match effect.effect:

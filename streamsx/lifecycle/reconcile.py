@@ -5,7 +5,7 @@ state, and what an event makes of it stands in the table of `task`; here is what
 know: who is promised, whose release was asked for, and what a closing task becomes.
 
 Order. The member says of an assignment: Revoked, Planned, Assigned. Planned comes before
-Assigned, so a learner that no list names is dropped only if the task is not assigned either; else
+Assigned, so a follower that no list names is dropped only if the task is not assigned either; else
 each hand-over would close and reopen the store it has just warmed.
 
 A closing task that is assigned again is opened when it is closed; a second assignment during a slow
@@ -18,11 +18,11 @@ A task that is given back while it is suspended is settled, closed and opened ag
 one way less that has to be right. So is a task whose partitions change (`owned`), by growth of a
 topic or because some of them are taken away: nothing that is ours stays unread.
 
-Readiness is announced once per assignment. A learner that is promised its task announces nothing:
-its hand-over is under way. A new assignment that neither promises nor grants a copy that was
-ready (the join was built before it was) makes it announce again, at once. Where a hand-over is to
-wait for all of them (`together`), they announce when the last one is ready, or is no more: fewer
-rebalances, each with more in it.
+Readiness of a learner is announced once per assignment; nobody waits for a standby. A learner that
+is promised its task announces nothing: its hand-over is under way. A new assignment that neither
+promises nor grants a copy that was ready (the join was built before it was) makes it announce
+again, at once. Where a hand-over is to wait for all of them (`together`), they announce when the
+last one is ready, or is no more: fewer rebalances, each with more in it.
 
 Not here: partitions (tasks only), stores, offsets, when a commit is due (`lifecycle/commit`).
 """
@@ -37,11 +37,14 @@ from streamsx.model import Role, TaskId
 
 @dataclass(frozen=True, slots=True)
 class TasksPlanned:
-    """An assignment in full, before its `TasksAssigned`. No task is in both lists."""
+    """An assignment in full, before its `TasksAssigned`. No task is in two of the lists, but those
+    that were `promised` are in another one too.
+    """
 
     active: frozenset[TaskId]
     learners: frozenset[TaskId]
     promised: frozenset[TaskId]
+    standbys: frozenset[TaskId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class Happened:
     STOP and UNDO are of a task that runs, or is suspended. POSITIONS_KNOWN answers the newest
     PLACE; AT_END and BEHIND answer READ_ENDS: nothing, or something, is left to restore.
     REACHED_END and FELL_BEHIND say how its stores stand, each time that may have changed: all at
-    the end (active) or near enough (learner) and written, or not. `role`: as what they are
+    the end (active) or near enough (follower) and written, or not. `role`: as what they are
     restored.
     """
 
@@ -131,7 +134,15 @@ class TaskMoved:
     new: TaskState
 
 
-Effect = Do | TaskMoved
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A learner is a standby from now on, or a standby a learner."""
+
+    task: TaskId
+    role: Role
+
+
+Effect = Do | TaskMoved | Turned
 
 
 STANDS: Final = frozenset({life.Event.REACHED_END, life.Event.FELL_BEHIND})
@@ -145,7 +156,7 @@ class HeldTask:
 
     life: Life
     promised: bool = False
-    """The group has given its word that this learner is next."""
+    """The group has given its word that this follower is next."""
     announced: bool = False
     revoke: int = 0
     """Number of the revoke that its release answers."""
@@ -204,7 +215,8 @@ class Holdings:
         held = self._held.get(answer.task)
         if held is None:
             return  # asked for a holding that is over
-        told, older = answer.event, answer.role is not held.life.role
+        told, role = answer.event, answer.role
+        older = role is None or role.follows != held.life.role.follows
         if older and told in STANDS:
             return  # of before a promotion
         if older and told is life.Event.AT_END:
@@ -217,26 +229,34 @@ class Holdings:
     # -- from the group
 
     def _planned(self, plan: TasksPlanned) -> None:
-        for task in sorted(self._held.keys() | plan.learners):
-            held = self._held.get(task) or self._hold(task, Role.LEARNER)
+        for task in sorted(self._held.keys() | plan.learners | plan.standbys):
+            role = Role.STANDBY if task in plan.standbys else Role.LEARNER
+            held = self._held.get(task) or self._hold(task, role)
             # What is active by this plan is assigned in a moment, and asks for nothing.
             held.announced, held.promised = task in plan.active, task in plan.promised
-            state, learns = held.life.state, task in plan.learners
-            if state.ends:
+            follows = task in plan.learners or task in plan.standbys
+            if held.life.state.ends:
                 kept = held.afterwards if task in plan.active else None
-                held.afterwards = Role.LEARNER if learns else kept
+                held.afterwards = role if follows else kept
             elif held.life.role is Role.ACTIVE or task in plan.active:
                 continue
-            elif not learns:
+            elif follows:
+                self._follows(held, role)
+            else:
                 self._step(held, life.Event.DROP)
-            elif state is TaskState.TAILING:
-                self._announce(held)
+
+    def _follows(self, held: HeldTask, role: Role) -> None:
+        if held.life.role is not role:
+            held.life.turn(role)
+            self._effects.append(Turned(held.life.task, role))
+        if held.life.state is TaskState.TAILING:
+            self._announce(held)
 
     def _assigned(self, task: TaskId) -> None:
         held = self._held.get(task)
         if held is None:
             self._hold(task, Role.ACTIVE)
-        elif held.life.role is Role.LEARNER and not held.life.state.ends:
+        elif held.life.role.follows and not held.life.state.ends:
             self._step(held, life.Event.PROMOTE)
         else:
             self._step(held, life.Event.RENEW)
@@ -261,8 +281,8 @@ class Holdings:
         for _, held in sorted(self._held.items()):
             held.afterwards = None
             if not held.life.state.ends:
-                learner = held.life.role is Role.LEARNER
-                self._step(held, life.Event.DROP if learner else life.Event.LOST)
+                follows = held.life.role.follows
+                self._step(held, life.Event.DROP if follows else life.Event.LOST)
 
     # -- lives
 
@@ -296,7 +316,8 @@ class Holdings:
                     self._effects.append(Do(task, effect))
 
     def _announce(self, held: HeldTask) -> None:
-        if not (self._together or held.promised or held.announced):
+        waits = held.life.role is Role.LEARNER
+        if waits and not (self._together or held.promised or held.announced):
             held.announced = True
             self._effects.append(Do(held.life.task, life.Effect.READY))
 

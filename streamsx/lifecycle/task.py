@@ -7,12 +7,12 @@ OPENING     Its stores are being opened; an active's committed positions are ask
             Nothing was processed, so it can be let go at once.
 PLACED      An active whose positions came first; its stores are still being opened.
 OPENED      Its stores are open. An active's positions may still be asked for; behind both, and
-            behind a learner's stores alone, the ends of its changelogs are.
+            behind a follower's stores alone, the ends of its changelogs are.
 RESTORING   Changelog records go into its stores: an active's up to an end that was read after the
-            previous owner had let go, a learner's until it is near enough. An active task in this
-            state is down time; a learner is not, its owner runs elsewhere.
-TAILING     A learner that is near enough; it follows its changelog until the plan makes it active
-            or drops it. Its stores stay open through a promotion.
+            previous owner had let go, a follower's until it is near enough. An active task in this
+            state is down time; a follower is not, its owner runs elsewhere.
+TAILING     A follower that is near enough; it goes on reading its changelog until the plan makes it
+            active or drops it. Its stores stay open through a promotion.
 RUNNING     The one state in which records are processed.
 STOPPED     Something that only people can mend stands in its way: it processes nothing more, its
             bodies have ended. It stays ours, so that nobody else runs into the same thing at once,
@@ -25,9 +25,12 @@ CLOSING     Released, lost or renewed; its stores are being written and closed, 
             group. What it becomes then is for the newest plan to say.
 CLOSED      Final.
 
+A follower is a learner, which the group waits for, or a standby, which it does not; it may become
+the other at any time, and nothing else changes by that.
+
 The odd ones. A promotion passes RESTORING even when nothing is left to read, because only an end
 read after the release counts: so positions are asked for anew, and the ends behind them. Ends that
-were read as a learner let an active restore, and not run. REVOKE in CLOSING answers with a release
+were read as a follower let an active restore, and not run. REVOKE in CLOSING answers with a release
 at once: the task was given back while it closed, and taken away again before it was opened. LOST in
 SUSPENDED answers with one too: a part of it may be lost, and another is still wanted back.
 
@@ -82,7 +85,7 @@ class Event(Enum):
     AT_END = auto()
     """Ends known; nothing to restore, or no state at all."""
     REACHED_END = auto()
-    """Everything up to the end is written (learner: is near enough)."""
+    """Everything up to the end is written (follower: is near enough)."""
     FELL_BEHIND = auto()
     PROMOTE = auto()
     RENEW = auto()
@@ -90,7 +93,7 @@ class Event(Enum):
     REVOKE = auto()
     """The group wants the partitions of an active back."""
     DROP = auto()
-    """No list of the plan names the learner any more; it owns nothing."""
+    """No list of the plan names the follower any more; it owns nothing."""
     SETTLED = auto()
     """A suspended task has nothing left to commit."""
     STOP = auto()
@@ -173,7 +176,7 @@ ACTIVE: Final[Transitions] = (
     (_E.LOST, (_S.SUSPENDED,), _S.CLOSING, (_X.FORGET, _X.CLOSE, _X.RELEASE)),
     (_E.FAIL, (*_WORKS, _S.SUSPENDED), _S.CLOSING, (_X.FORGET, _X.CLOSE)),
 )
-LEARNER: Final[Transitions] = (
+FOLLOWER: Final[Transitions] = (
     (_E.START, (_S.CREATED,), _S.OPENING, (_X.OPEN,)),
     (_E.STORES_OPEN, (_S.OPENING,), _S.OPENED, (_X.READ_ENDS,)),
     (_E.AT_END, (_S.OPENED,), _S.RESTORING, ()),
@@ -191,7 +194,9 @@ def cells(rows: Transitions) -> dict[tuple[Event, TaskState], Cell]:
     return {(event, at): (then, do) for event, states, then, do in rows for at in states}
 
 
-TABLE: Final = {Role.ACTIVE: cells(BOTH + ACTIVE), Role.LEARNER: cells(BOTH + LEARNER)}
+TABLE: Final = {
+    role: cells(BOTH + (FOLLOWER if role.follows else ACTIVE)) for role in Role
+}  # fmt: skip
 
 
 class Life:
@@ -204,6 +209,11 @@ class Life:
     def knows(self, event: Event) -> bool:
         """Its cell is not empty."""
         return (event, self.state) in TABLE[self.role]
+
+    def turn(self, role: Role) -> None:
+        """A learner becomes a standby, or the other way round."""
+        assert self.role.follows, f"only followers turn, a promotion is an event: {self.task}"
+        self.role = role
 
     def step(self, now: float, event: Event) -> tuple[Effect, ...]:
         """The effects of one event, in order. Raises InvalidTransition with the task's story."""

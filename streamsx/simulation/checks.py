@@ -16,6 +16,7 @@ from streamsx.errors import BrokerUnreachable, DiskFailed
 from streamsx.kafka.batch import columns
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle.reconcile import Holdings
 from streamsx.lifecycle.task import TaskState
 from streamsx.membership import member
 from streamsx.model import Role, TaskId, TopicPartition
@@ -33,6 +34,7 @@ STANDS_S = 40.0
 """A task with all it needs that does nothing for so long hangs: an answer that a silent end of a
 connection owes is given up after 30 s."""
 AWAITS_S = 1.0
+AT_REST = frozenset({TaskState.RUNNING, TaskState.TAILING})
 
 
 class Check:
@@ -432,13 +434,23 @@ class Whole(Check):
             if (parts := home.parts) is not None:
                 held = parts.tasks.holdings
                 learns = [t for t in held.tasks() if held.of(t).role is Role.LEARNER]
-                rest = [t for t in held.tasks() if held.of(t).state is not TaskState.RUNNING]
+                rest = [t for t in held.tasks() if held.of(t).state not in AT_REST]
                 if learns or rest:
-                    self.wrong(f"{home.name} learns {learns}, does not run {rest}")
+                    self.wrong(f"{home.name} learns {learns}, is not at rest with {rest}")
+        self._standbys([home.parts.tasks.holdings for home in alive if home.parts is not None])
         number = self.world.numbers[WORDS]
         counts = [sum(t.subtopology == number for t in home.running) for home in alive]
         if not self.world.scene.imbalance and max(counts, default=0) - min(counts, default=0) > 1:
             self.wrong(f"stateful tasks {counts}")
+
+    def _standbys(self, workers: list[Holdings]) -> None:
+        """One more may be left that the next rebalance would end."""
+        least = min(self.world.scene.standbys, len(workers) - 1)
+        for task in self.world.tasks():
+            if task.subtopology == self.world.numbers[WORDS]:
+                count = sum(task in held.tasks(TaskState.TAILING) for held in workers)
+                if not least <= count <= least + (least > 0):
+                    self.wrong(f"{task} has {count} standbys of {least}")
 
 
 CHECKS = tuple(Check.__subclasses__())

@@ -46,6 +46,8 @@ class Scene:
     max_learners: int | None = drawn(2, (None, 0, 1, 2))
     imbalance: float = drawn(0.0, (0.0, 0.2))
     partial: bool = drawn(True, (True, True, False))
+    standbys: int = drawn(0, (0, 0, 1, 2))
+    zones: tuple[str, ...] = drawn(("",), (("",), ("a", "b")))
     revoke_s: float = drawn(15.0, (3.0, 15.0), "revoke")
     sessions: tuple[float, ...] = drawn((10.0,), ((10.0,), (10.0,), (6.0, 10.0, 15.0)), "session")
     commits: tuple[float, ...] = drawn((1.0,), ((1.0,), (1.0, 3.0)), "commit")
@@ -60,6 +62,7 @@ class Scene:
 
     def settings(self, worker: int) -> dict[str, object]:
         """Of this worker's app; a group may have workers with several versions of them."""
+        zone = self.zones[worker % len(self.zones)]
         return {
             "topic_partitions": self.words,
             "session_timeout": self.session_s(worker),
@@ -71,6 +74,8 @@ class Scene:
             "max_learners_per_member": self.max_learners,
             "imbalance_percentage": self.imbalance,
             "learner_partial_rebalance": self.partial,
+            "num_standby_replicas": self.standbys,
+            "tags": {"zone": zone} if zone else {},
             "fetch_max_wait": self.waits[worker % len(self.waits)],
             "memory_budget": self.memory,
         }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import streamsx
-from streamsx.config import SETTINGS, Config, name_of, seconds, servers, size_bytes
+from streamsx.config import SETTINGS, Config, labels, name_of, seconds, servers, size_bytes
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,15 @@ def test_what_is_no_size_says_how_to_write_one(written: object) -> None:
 )
 def test_brokers_are_hosts_with_ports(written: object, meant: tuple[str, ...]) -> None:
     assert servers(written) == meant
+
+
+def test_tags_are_keys_and_values() -> None:
+    assert labels({"zone": "a", "rack": 7}) == labels(" zone=a, rack=7,") == (
+        ("zone", "a"), ("rack", "7")
+    )  # fmt: skip
+    for written in ("zone", "=a", "zone=", {"": "a"}):
+        with pytest.raises(ValueError, match="write KEY=VALUE"):
+            labels(written)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ class Seat:
     claims: set[TaskId] = field(default_factory=set)
     promises: frozenset[TaskId] = frozenset()
     leaving: WayOut | None = None
+    wanted: frozenset[TaskId] = frozenset()
+    tags: dict[str, str] = field(default_factory=dict)
     capacity: int = 1
     eager: bool = False
     slow: bool = False
@@ -55,8 +57,8 @@ class Seat:
 
     @property
     def unready(self) -> list[TaskId]:
-        """Restoring or learning, and not at the end."""
-        roles = (CopyRole.RESTORING, CopyRole.LEARNER)
+        """Restoring, learning or following, and not at the end."""
+        roles = (CopyRole.RESTORING, CopyRole.LEARNER, CopyRole.STANDBY)
         return sorted(task for task, c in self.copies.items() if c.role in roles and c.lag != 0)
 
     def reach(self, task: TaskId, lag: int) -> None:
@@ -84,6 +86,7 @@ class Play:
         self.born: set[TaskId] = set()
 
     def start(self, name: str, active: Iterable[TaskId] = (), *, eager: bool = False) -> None:
+        """In rest, but for copies and tags, which are its seat's."""
         tasks = set(active)
         self.seats[name] = Seat(dict.fromkeys(tasks, RUNS), tasks, eager=eager)
         self.born |= tasks
@@ -117,6 +120,8 @@ class Play:
                 claims=frozenset(map(source, claims[name])),
                 copies=seat.copies,
                 heirs=seat.promises,
+                wanted=seat.wanted,
+                tags=seat.tags,
             )
             for name, seat in self.seats.items()
         ]
@@ -147,8 +152,12 @@ class Play:
         copies |= {task: old[task] for task in let_go}
         copies |= {task: self._run(task, old.get(task)) for task in active}
         copies |= {t: Copy(CopyRole.LEARNER, old[t].lag if t in old else FAR) for t in learner}
+        copies |= {
+            t: Copy(CopyRole.STANDBY, old[t].lag if t in old else FAR) for t in plan.standby[name]
+        }
         seat.copies = copies
-        seat.claims = {*active, *let_go} - set(learner)
+        seat.wanted = frozenset(task for task, to in plan.wanted.items() if to == name)
+        seat.claims = {*active, *let_go} - set(learner) - set(plan.standby[name])
         seat.promises = frozenset(task for task, heir in plan.heirs.items() if heir == name)
 
     def _run(self, task: TaskId, copy: Copy | None) -> Copy:
@@ -211,7 +220,14 @@ class Wired(Play):
             kinds = {task.subtopology: kind.stateful for task, kind in self.tasks.items()}
             process = name.encode().ljust(16).hex()
             self.adapters[name] = StreamsPartitionAssignor(
-                MemberAtJoin("", name, process, self.seats[name].capacity, version="0.1.0"),
+                MemberAtJoin(
+                    "",
+                    name,
+                    process,
+                    self.seats[name].capacity,
+                    self.seats[name].tags,
+                    version="0.1.0",
+                ),
                 self.rules,
                 [
                     Subtopology(n, (f"topic-{n}",) if n in kinds else (), kinds.get(n, False), 7)
@@ -244,8 +260,10 @@ class Wired(Play):
         view = self._adapter(name).on_assignment(assignment.user_data)
         heirs = frozenset(task for task, heir in plan.heirs.items() if heir == name)
         assert self._adapter(name).tasks_of(assignment.partitions) == set(plan.active[name])
+        wanted = frozenset(task for task, to in plan.wanted.items() if to == name)
         assert (view.learners, view.promises) == (frozenset(plan.learner[name]), heirs)
-        assert view.more == (bool(plan.withheld) or any(plan.learner.values()))
+        assert (view.standbys, view.wanted) == (frozenset(plan.standby[name]), wanted)
+        assert view.more == (bool(plan.withheld or plan.wanted) or any(plan.learner.values()))
         assert view.no_takers == plan.no_takers
         assert view.leader == (name == min(self.seats))
         self.heard[name] = self.generation
@@ -285,6 +303,8 @@ class Filtered(Play):
             "id": name,
             "owned": sorted(map(str, seat.claims)),
             "heir": sorted(map(str, seat.promises)),
+            "wanted": sorted(map(str, seat.wanted)),
+            "tags": seat.tags,
             "capacity": seat.capacity,
             "leaving": asdict(seat.leaving) if seat.leaving else False,
             "protocol": "eager" if seat.eager else "cooperative",

@@ -66,6 +66,8 @@ members = st.builds(
     claims=some(IDS).map(lambda ids: frozenset(map(source, ids))),
     copies=st.dictionaries(st.sampled_from(IDS), copies, max_size=5),
     heirs=some(IDS),
+    wanted=some(IDS),
+    tags=st.dictionaries(st.sampled_from(["zone", "rack"]), st.sampled_from("ab")),
     stalled=some(IDS),
     knows=st.none() | st.frozensets(st.integers(0, 2)),
     round=st.integers(0, 2),
@@ -79,6 +81,8 @@ rules = st.builds(
     imbalance_percentage=st.sampled_from([0.0, 0.2, 1.0]),
     max_learners=limits,
     max_learners_per_member=limits,
+    standby=st.integers(0, 3),
+    tags=st.sampled_from([(), ("zone",), ("rack", "zone")]),
 )
 
 
@@ -103,7 +107,7 @@ def groups(draw: st.DrawFn) -> Group:
 def test_any_group_gets_a_lawful_plan_whatever_the_order_it_is_told_in(
     group: Group, rules: Rules, random: Random
 ) -> None:
-    """P1, V1-V10. `assign()` raises IllegalPlan for a plan that is not lawful."""
+    """P1, V1-V11. `assign()` raises IllegalPlan for a plan that is not lawful."""
     plan = assign(group, rules)
 
     tasks, told = list(group.tasks), list(group.members)

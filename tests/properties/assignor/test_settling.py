@@ -26,6 +26,8 @@ def some_group(play: "type[Play]", random: Random) -> "Play":
         imbalance_percentage=random.choice([0, 0.2, 0.5]),
         max_learners=random.choice([None, None, 1, 3]),
         max_learners_per_member=random.choice([None, 1, 2, 0]),
+        standby=random.choice([0, 0, 1, 2]),
+        tags=random.choice([(), (), ("zone",)]),
     )
     group = play(
         stateful, stateless, rules, random.choice(["none", "none", "being_learned", "all"])
@@ -38,6 +40,7 @@ def some_group(play: "type[Play]", random: Random) -> "Play":
 def join(group: "Play", random: Random, name: str) -> None:
     group.start(name)
     group.seats[name].capacity = random.choice([1, 1, 1, 2, 3])
+    group.seats[name].tags = random.choice([{"zone": "a"}, {"zone": "b"}])
 
 
 def crash(group: "Play", random: Random, name: str) -> None:
@@ -46,8 +49,10 @@ def crash(group: "Play", random: Random, name: str) -> None:
 
 def restart(group: "Play", random: Random, name: str) -> None:
     """Its disk comes back with it."""
-    disk = group.seats.pop(name).copies
+    old = group.seats.pop(name)
+    disk = old.copies
     group.start(name)
+    group.seats[name].tags = old.tags
     group.seats[name].copies = {
         task: Copy(CopyRole.DORMANT, copy.lag)
         for task, copy in disk.items()
@@ -107,14 +112,38 @@ def settle(group: "Play", random: Random) -> int:
     for number in range(20 + 4 * len(group.tasks)):
         plan = group.round()
         if at_rest(group, plan):
-            again = group.round()
-            assert (again.active, again.learner) == (plan.active, plan.learner)
+            rest(group, plan)
             return number
         progress(group, random)
         for name in [name for name, seat in group.seats.items() if seat.leaving]:
             if not group.seats[name].claims:
                 del group.seats[name]
     raise AssertionError(f"not at rest: {group.seats}")
+
+
+STANDBY_ROUNDS = 3
+
+
+def rest(group: "Play", plan: Plan) -> None:
+    """P2: nothing moves, and standbys are complete and at rest in three rounds."""
+    for _ in range(STANDBY_ROUNDS):
+        for seat in group.seats.values():
+            for task in seat.unready:
+                seat.reach(task, 0)
+        plan, before = group.round(), plan
+        assert (plan.active, plan.learner) == (before.active, before.learner)
+    for seat in group.seats.values():
+        for task in seat.unready:
+            seat.reach(task, 0)
+    again = group.round()
+    assert again.standby == plan.standby, f"{again.explain}"
+    if plan.no_takers:
+        return
+    stay = sum(seat.leaving is None for seat in group.seats.values())
+    followed = Counter(task for tasks in plan.standby.values() for task in tasks)
+    for task in group.tasks:
+        wanted = min(group.rules.standby, stay - 1) if group.tasks[task].stateful else 0
+        assert followed[task] == wanted, f"{task} has {followed[task]} of {wanted}: {group.seats}"
 
 
 def assert_even(group: "Play") -> None:

@@ -2,10 +2,12 @@
 
 `group("0_0 0_1 | 9_0", m1="owns 0_0 9_0", m2="learner 0_1=500 leaving")`: tasks with state, then
 those without; per member what it says. After owns, restoring, ran (not claimed; with a lag it was
-restoring), learner, standby, disk, promised, stalled come tasks, with a lag behind = (?: unknown).
-Further words: leaving, leaving=MS, capacity=N, knows=N,N, fresh, opaque, observer.
+restoring), learner, standby, disk, promised, wanted, stalled come tasks, with a lag behind =
+(?: unknown).
+Further words: leaving, leaving=MS, capacity=N, knows=N,N, zone=Z, fresh, opaque, observer.
 
-`tell(plan)`: per member its tasks, + before what it learns, ^ before what it is promised.
+`tell(plan)`: per member its tasks, + before what it learns, ~ before what it follows as a standby,
+! before one of those that is wanted, ^ before what it is promised.
 """
 
 from collections.abc import Callable
@@ -38,7 +40,7 @@ def source(task: TaskId) -> TopicPartition:
 
 
 def read_member(name: str, text: str) -> MemberAtJoin:
-    lists: dict[str, list[TaskId]] = {"owns": [], "promised": [], "stalled": []}
+    lists: dict[str, list[TaskId]] = {"owns": [], "promised": [], "stalled": [], "wanted": []}
     copies: dict[TaskId, Copy] = {}
     settings: dict[str, str] = {}
     mode = ""
@@ -68,6 +70,8 @@ def read_member(name: str, text: str) -> MemberAtJoin:
         claims=frozenset(map(source, lists["owns"])),
         copies=copies,
         heirs=frozenset(lists["promised"]),
+        wanted=frozenset(lists["wanted"]),
+        tags={key: settings[key] for key in ("zone", "rack") if key in settings},
         stalled=frozenset(lists["stalled"]),
         knows=frozenset(map(int, settings["knows"].split(","))) if "knows" in settings else None,
     )
@@ -94,7 +98,12 @@ def read_plan(plan: Plan) -> dict[str, str]:
             f"{'^' if plan.heirs.get(task) == member else '+'}{task}"
             for task in plan.learner[member]
         ]
-        told[member.removeprefix("id-")] = " ".join([*map(str, active), *learns])
+        follows = [
+            f"{'^' * (plan.heirs.get(task) == member)}"
+            f"{'!' if plan.wanted.get(task) == member else '~'}{task}"
+            for task in plan.standby[member]
+        ]
+        told[member.removeprefix("id-")] = " ".join([*map(str, active), *learns, *follows])
     return told
 
 

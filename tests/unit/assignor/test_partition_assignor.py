@@ -157,6 +157,21 @@ def test_what_the_leader_said_last_is_repeated_at_the_next_join() -> None:
     assert member.heirs == {TaskId(1, 0)}
 
 
+def test_a_standby_that_is_wanted_is_a_learner_to_its_worker() -> None:
+    """The group hears what it is to the group, whatever its worker calls it by then."""
+    me, (t, u) = assignor(), (TaskId(1, 0), TaskId(1, 1))
+    word = AssignmentView(Memory(6), learners=frozenset({u}), standbys=frozenset({t}))
+    me.on_assignment(write_assignment(replace(word, wanted=frozenset({t}))))
+    held = {t: Copy(CopyRole.LEARNER, 5), u: Copy(CopyRole.STANDBY, 6)}
+
+    member = read_join(me.user_data(MemberAtJoin("", nonce=1, copies=held)))
+    claimed = read_join(me.user_data(MemberAtJoin("", nonce=2, claims=tps("counts-0"))))
+
+    assert member.copies == {t: Copy(CopyRole.STANDBY, 5), u: Copy(CopyRole.LEARNER, 6)}
+    assert member.wanted == {t}
+    assert claimed.wanted == frozenset()
+
+
 def test_an_assignment_that_cannot_be_read_changes_nothing_but_says_so() -> None:
     me = assignor()
     learns = frozenset({TaskId(1, 0)})
@@ -371,8 +386,16 @@ def test_workers_of_two_directories_with_one_name_are_told_so() -> None:
 def test_an_unchanged_answer_leaves_claims_learners_and_promises_where_they_are() -> None:
     task, (a, b, c) = TaskId(0, 0), sorted(tps("left-0 left-1 left-2"))
     copies = {task: Copy(CopyRole.LEARNER, 5), TaskId(0, 1): Copy(CopyRole.DORMANT, 5)}
+    followed = TaskId(0, 2)
+    copies[followed] = Copy(CopyRole.STANDBY, 5)
     members = (
-        MemberAtJoin("a", claims=frozenset({a, b}), copies=copies, heirs=frozenset({task})),
+        MemberAtJoin(
+            "a",
+            claims=frozenset({a, b}),
+            copies=copies,
+            heirs=frozenset({task, followed}),
+            wanted=frozenset({task, followed}),
+        ),
         MemberAtJoin("b", claims=frozenset({b, c})),
     )
     memory = Memory(3, marks={"x": Mark(MarkState.LEAVING)})
@@ -384,6 +407,8 @@ def test_an_unchanged_answer_leaves_claims_learners_and_promises_where_they_are(
         "b": {c},
     }
     word = word_for(outcome, "a")
-    assert word.learners == word.promises == {task}
+    assert word.learners == {task}
+    assert word.standbys == word.wanted == {followed}
+    assert word.promises == {task, followed}
     assert (word.memory, word.error) == (replace(memory, round=4), ErrorWord.SOURCE_TOPIC_MISSING)
     assert word_for(outcome, "b").learners == frozenset()

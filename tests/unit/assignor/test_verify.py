@@ -36,6 +36,18 @@ BROKEN: list[tuple[str, str, dict[str, str], dict[str, object]]] = [
     ("V10", "0_0", {"a": "", "b": "opaque"}, {"active": {"id-b": (T0,)}}),
     ("V10", "0_0", {"a": "", "t": "observer"}, {"active": {"id-t": (T0,)}}),
     ("V10", "0_0", {"a": ""}, {"active": {"id-a": (T0, T1)}}),
+    ("V4", "0_0", {"a": ""}, {"standby": {"id-a": (T0,)}}),
+    ("V4", "0_0", {"a": "owns 0_0 leaving", "b": ""}, {"standby": {"id-b": (T0,)}}),
+    ("V5", "0_0", {"a": "", "b": "leaving"}, {"standby": {"id-b": (T0,)}}),
+    ("V6", "| 9_0", {"a": "owns 9_0", "b": ""}, {"standby": {"id-b": (U,)}}),
+    ("V10", "0_0", {"a": "", "b": "knows=1"}, {"standby": {"id-b": (T0,)}}),
+    (
+        "V11",
+        "0_0",
+        {"a": "owns 0_0", "b": "", "c": ""},
+        {"standby": {"id-b": (T0,), "id-c": (T0,)}},
+    ),
+    ("V11", "0_0", {"a": "owns 0_0", "b": ""}, {"wanted": {T0: "id-b"}}),
 ]
 
 
@@ -68,6 +80,14 @@ def test_each_invariant_is_broken_above() -> None:
 
 
 EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
+    (
+        (
+            "standby-drop: b is 5 records behind and follows it no more; "
+            "0 wanted (num_standby_replicas)"
+        ),
+        "0_0",
+        {"a": "owns 0_0", "b": "standby 0_0=5"},
+    ),
     (
         "stage: b is 11 records behind (limit 10); a keeps running",
         "0_0",

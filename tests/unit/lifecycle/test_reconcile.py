@@ -20,6 +20,7 @@ from streamsx.lifecycle.reconcile import (
     TasksAssigned,
     TasksLost,
     TasksPlanned,
+    Turned,
 )
 from streamsx.lifecycle.task import TaskState
 from streamsx.model import Role, TaskId, TopicPartition
@@ -50,8 +51,9 @@ def plan(
     active: frozenset[TaskId] = tasks(),
     learners: frozenset[TaskId] = tasks(),
     promised: frozenset[TaskId] = tasks(),
+    standbys: frozenset[TaskId] = tasks(),
 ) -> TasksPlanned:
-    return TasksPlanned(active, learners, promised)
+    return TasksPlanned(active, learners, promised, standbys)
 
 
 def ends_known(task: TaskId, role: Role, *, behind: bool) -> Happened:
@@ -184,6 +186,56 @@ def test_a_learner_announces_once_per_assignment() -> None:
     holdings = tailing()
     run(holdings, restored(T, Role.LEARNER, done=False))
     assert run(holdings, restored(T, Role.LEARNER, done=True)) == []
+
+
+def following() -> Holdings:
+    """A standby that is near enough."""
+    holdings = Holdings()
+    run(
+        holdings,
+        plan(standbys=tasks(T)),
+        Happened(T, STORES_OPEN),
+        ends_known(T, Role.STANDBY, behind=True),
+    )
+    assert run(holdings, restored(T, Role.STANDBY, done=True)) == []
+    assert run(holdings, plan(standbys=tasks(T))) == []
+    return holdings
+
+
+def test_a_standby_announces_when_the_group_waits_for_it() -> None:
+    holdings = following()
+    assert run(holdings, plan(learners=tasks(T))) == [Turned(T, Role.LEARNER), Do(T, READY)]
+    assert run(holdings, plan(standbys=tasks(T))) == [Turned(T, Role.STANDBY)]
+    run(holdings, restored(T, Role.LEARNER, done=False))  # said before it turned
+    assert holdings.of(T).state is TaskState.RESTORING
+    assert run(holdings, plan(learners=tasks(T))) == [Turned(T, Role.LEARNER)]
+    assert run(holdings, restored(T, Role.STANDBY, done=True)) == [Do(T, READY)]
+
+
+def test_a_standby_keeps_its_store_through_the_death_of_its_owner() -> None:
+    holdings = following()
+    assert run(holdings, plan(active=tasks(T))) == []
+    assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, PLACE)]
+    assert run(holdings, Happened(T, POSITIONS_KNOWN)) == [Do(T, READ_ENDS)]
+    assert run(holdings, restored(T, Role.STANDBY, done=True)) == []  # of before
+    assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
+
+
+def test_nobody_waits_for_a_standby() -> None:
+    holdings = Holdings(together=True)
+    run(
+        holdings, plan(learners=tasks(T), standbys=tasks(U)), *learning(T), Happened(U, STORES_OPEN)
+    )
+    assert run(holdings, restored(T, Role.LEARNER, done=True)) == [Do(T, READY)]
+
+
+def test_who_gives_a_task_up_may_follow_it_then() -> None:
+    holdings = running()
+    run(holdings, Revoked(tasks(T), 7))
+    assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 7), Do(T, CLOSE)]
+    assert run(holdings, plan(standbys=tasks(T))) == []
+    assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN)]
+    assert holdings.of(T).role is Role.STANDBY
 
 
 def test_ends_that_were_read_as_a_learner_do_not_let_an_active_run() -> None:
@@ -334,7 +386,8 @@ class Member:
         self.owned: frozenset[TopicPartition] = frozenset()
         self.revoking: dict[TopicPartition, int] = {}
         self.number = 0
-        self.learners = self.promised = tasks()
+        self.learners = self.promised = self.standbys = tasks()
+        self.follows = random.Random(f"{seed}/follows")
         self.said: deque[Said] = deque()
         self.heard: deque[tuple[frozenset[TopicPartition], int]] = deque()
 
@@ -354,7 +407,9 @@ class Member:
         self.revoking |= dict.fromkeys(revoked, self.number)
         self.owned |= new
         self.promised = self.some(0.3) & self.learners
-        planned = TasksPlanned(active, self.learners, self.promised)
+        self.standbys = frozenset(t for t in sorted(self.learners) if self.follows.random() < 0.3)
+        self.learners -= self.standbys
+        planned = TasksPlanned(active, self.learners, self.promised, self.standbys)
         if revoked:
             number = self.number
             self.said.append(lambda owned: owned.revoked(revoked, number))
@@ -498,8 +553,10 @@ def test_any_order_of_plans_and_answers_ends_with_what_the_last_plan_wants(seed:
         task: frozenset(at for at in member.owned if task_of(at) == task)
         for task in map(task_of, member.owned)
     }
-    assert set(shell.holdings.tasks(TaskState.TAILING)) == member.learners
-    assert len(shell.holdings) == len(ours) + len(member.learners)
+    for role, wanted in ((Role.LEARNER, member.learners), (Role.STANDBY, member.standbys)):
+        tailing = shell.holdings.tasks(TaskState.TAILING)
+        assert {task for task in tailing if shell.holdings.of(task).role is role} == wanted
+    assert len(shell.holdings) == len(ours) + len(member.learners) + len(member.standbys)
     shell.feed(Ended())
     shell.settle()
     assert not len(shell.holdings)

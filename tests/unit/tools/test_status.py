@@ -149,6 +149,23 @@ def test_a_row_that_is_empty_says_why() -> None:
     assert "\nc: there are more workers than tasks\n" in out.getvalue()
 
 
+def test_standbys_are_shown_where_there_are_some() -> None:
+    seen = settled(
+        runs("m1", "a", "p1", T(0, 0)), Instance(MemberAtJoin("m2", "b"), standbys={T(0, 0): 7})
+    )
+
+    data = status.as_data("shop", seen, {})
+
+    assert [it["standby"] for it in data["instances"].values()] == [[], ["0_0"]]
+    assert not data["instances"]["b"]["note"], "it has something to do"
+    out = io.StringIO()
+    with status.painter(out, live=False) as paint:
+        paint(status.drawn(data))
+    words = [line.split() for line in out.getvalue().splitlines()]
+    assert words[1][-2:] == ["standby", "version"]
+    assert words[3] == ["b", "running", "0_0"]
+
+
 def test_a_group_that_rebalances_shows_its_state_and_member_ids() -> None:
     blank = Instance(MemberAtJoin("m1", opaque=True))
     seen = Look("PreparingRebalance", GroupReport(-1, None, (blank,), (), {}))

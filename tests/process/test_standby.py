@@ -1,0 +1,56 @@
+"""A worker with standbys is killed: who followed its tasks goes on, and restores nothing."""
+
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
+
+LINES_PER_S = 800
+SESSION_S, HEARTBEAT_S, NOISE_S = 3.0, 0.5, 2.5
+"""Half a second is what it takes; the rest is what a machine with two cores may be busy for."""
+
+
+def follows(workers: Workers, name: str) -> set[str]:
+    """Tasks with state that it has a standby of, near enough."""
+    state = {e["task"]: (e["role"], e["to"]) for e in workers.events("task", of=name)}
+    return {task for task, at in state.items() if at == ("standby", "tailing")}
+
+
+def test_standbys_take_over_from_one_that_was_killed(
+    workers: Workers, wordcount: WordCount
+) -> None:
+    settings = {
+        "session_timeout": f"{SESSION_S:g}s",
+        "commit_interval": "400ms",
+        "num_standby_replicas": 1,
+    }
+    for name, zone in (("a", "x"), ("b", "y"), ("c", "y")):
+        workers.start(name, tags=f"zone={zone}", **settings)
+    wordcount.feed(LINES_PER_S)
+
+    def apart() -> set[str]:
+        """What b runs and a follows, who is in the other zone; when everybody runs something."""
+        runs = workers.active()
+        with_state = {task for task in runs["b"] if task.startswith("1_")}
+        everything = sum(map(len, runs.values())) == 2 * wordcount.partitions
+        return (
+            with_state
+            if everything and all(runs.values()) and with_state <= follows(workers, "a")
+            else set()
+        )
+
+    followed = workers.until(apart, "what b runs with state has a standby in the other zone")
+    workers.until_event("commit", of="b", count=3)
+    committed = wordcount.committed()
+    workers.kill("b")
+    killed = workers.now()
+    taken = workers.held("b")
+    allowed = wordcount.uncommitted(committed, taken)
+
+    for task in taken:
+        began = workers.until_event("task", task=task, to="running", since=killed)
+        assert began["mono"] - killed < SESSION_S + HEARTBEAT_S + NOISE_S
+    opened = workers.events("task", to="opening", role="active")
+    assert not [e for e in opened if e["mono"] > killed and e["task"] in followed]
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    assert wordcount.surplus() <= allowed
+    assert workers.stop("a", "c") == [0, 0]
