@@ -231,7 +231,7 @@ class Config:
 
     protocol_type: str = setting("consumer", one_of("consumer", "stream"))
     session_timeout_s: float = setting(45.0, broker_seconds, faust="broker_session_timeout")
-    heartbeat_interval_s: float = setting(3.0, broker_seconds, faust="broker_heartbeat_interval")
+    heartbeat_interval_s: float = setting(1.0, broker_seconds, faust="broker_heartbeat_interval")
     rebalance_timeout_s: float = setting(60.0, broker_seconds, faust="broker_rebalance_timeout")
     revoke_timeout_s: float = setting(60.0, seconds)  # that of the rebalance unless it is set
     scale_down_timeout_s: float = setting(math.inf, seconds)

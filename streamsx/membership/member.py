@@ -151,7 +151,7 @@ class MemberConfig:
 
     session_timeout_s: float = 45.0
     rebalance_timeout_s: float = 60.0
-    heartbeat_interval_s: float = 3.0
+    heartbeat_interval_s: float = 1.0
     revoke_timeout_s: float = 60.0
     jitter: float = 0.0
 

@@ -1,0 +1,185 @@
+"""How long rebalances keep tasks waiting, with real workers: figures for whoever changes streamsx.
+
+    python -m tests.support.rebalances restart --broker kafka --runs 5
+
+`restart`: a worker is killed and started again 0.3 s later with its directory, all else at its
+default. `failover`: one of three is killed, and its standbys take over, with a session of 6 s.
+`stop`: one of three, which has the capacity for all 60 small tasks with state, gets SIGTERM. `gaps`: 1 -> 2 -> 3
+-> 2 workers under a steady load, 12 partitions.
+
+Each prints a line per run, then the median and the worst. Not here: what is right or wrong.
+"""
+
+import argparse
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from streamsx.spark.maven import jars
+from tests.conftest import POM
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
+
+LINES_PER_S = 400
+AWAY_S = 0.3
+LONG_S = 120.0
+Figures = Iterator[tuple[str, float]]
+
+
+def settled(workers: Workers, tasks: int) -> bool:
+    active = workers.active()
+    return sum(map(len, active.values())) == tasks and all(active.values())
+
+
+def restart(workers: Workers, words: WordCount) -> Figures:
+    """Seconds from the kill until every task that it had runs again."""
+    workers.start("a", "b", "c")
+    words.feed(LINES_PER_S)
+    workers.until(lambda: settled(workers, 2 * words.partitions), "settled", LONG_S)
+    workers.until_event("commit", of="b", count=3)
+    held = workers.held("b")
+    workers.kill("b")
+    killed = workers.now()
+    workers.until(lambda: workers.now() - killed > AWAY_S, "away")
+    workers.start("b")
+    yield "back", last_running(workers, held, killed) - killed
+
+
+def failover(workers: Workers, words: WordCount) -> Figures:
+    """Seconds from the kill until the last of its tasks runs elsewhere, and tasks restored anew."""
+    settings = {"session_timeout": "6s", "heartbeat_interval": "1s", "num_standby_replicas": 1}
+    workers.start("a", "b", "c", **settings)
+    words.feed(LINES_PER_S)
+
+    def followed() -> bool:
+        state = {
+            e["task"] for e in workers.events("task", to="tailing", role="standby")
+        }  # fmt: skip
+        return settled(workers, 2 * words.partitions) and len(state) >= words.partitions
+
+    workers.until(followed, "followed", LONG_S)
+    workers.until_event("commit", of="b", since=workers.now(), count=5)
+    held = workers.held("b")
+    workers.kill("b")
+    killed = workers.now()
+    yield "taken over", last_running(workers, held, killed) - killed
+    opened = workers.events("task", to="opening", role="active")
+    yield (
+        "opened anew",
+        float(sum(e["mono"] > killed and e["task"].startswith("1_") for e in opened)),
+    )
+
+
+def last_running(workers: Workers, tasks: set[str], since: float) -> float:
+    return max(
+        workers.until_event("task", task=task, to="running", since=since, timeout_s=LONG_S)["mono"]
+        for task in sorted(tasks)
+    )
+
+
+def stop(workers: Workers, words: WordCount) -> Figures:
+    """Seconds from SIGTERM to the end of the worker, and rebalances until then."""
+    workers.start("a", capacity=1000)
+    words.feed(LINES_PER_S)
+    workers.until(lambda: settled(workers, 2 * words.partitions), "settled", LONG_S)
+    workers.until_event("commit", of="a", count=3)
+    workers.start("b", "c")
+    for name in ("b", "c"):
+        workers.until_event("assigned", of=name)
+    workers.until_event("commit", of="a", since=workers.now(), count=3)
+    told = workers.now()
+    held = len([task for task in workers.held("a") if task.startswith("1_")])
+    workers.all["a"].expected = True
+    workers.signal("a", signal.SIGTERM)
+    code = workers.code("a", LONG_S)
+    yield "tasks with state", float(held)
+    yield "seconds", workers.now() - told
+    yield "exit code", float(code)
+    rounds = {e["generation"] for e in workers.events("assigned") if e["mono"] > told}
+    yield "rebalances", float(len(rounds))
+
+
+def gaps(workers: Workers, words: WordCount) -> Figures:
+    """Milliseconds that tasks stood still: those that stay, with and without a rebalance, and from
+    release to first record those that move."""
+    workers.start("a")
+    words.feed(LINES_PER_S)
+    workers.until(lambda: settled(workers, 2 * words.partitions), "settled", LONG_S)
+    workers.until_event("commit", of="a", count=10)
+    for name in ("b", "c"):
+        workers.start(name)
+        workers.until_event("assigned", of=name)
+        workers.until(lambda: even(workers, words), "even", LONG_S)
+        workers.until_event("commit", since=workers.now(), count=10)
+    workers.all["b"].expected = True
+    workers.signal("b", signal.SIGTERM)
+    workers.code("b", LONG_S)
+    workers.until(lambda: settled(workers, 2 * words.partitions), "two", LONG_S)
+    workers.until_event("commit", since=workers.now(), count=10)
+    for kind in ("calm_gap", "gap"):
+        yield kind, max((e["ms"] for e in workers.events(kind)), default=0.0)
+    yield "promoted", max((e["handover_ms"] for e in workers.events("promoted")), default=0.0)
+    yield "moved", max(moves(workers), default=0.0)
+
+
+def even(workers: Workers, words: WordCount) -> bool:
+    counts = [sum(task.startswith("1_") for task in tasks) for tasks in workers.active().values()]
+    return settled(workers, 2 * words.partitions) and max(counts) - min(counts) <= 1
+
+
+def moves(workers: Workers) -> Iterator[float]:
+    """From the last record of the old owner to the first one of the new, of tasks with state."""
+    last: dict[str, float] = {}
+    for event in workers.events("task", "first_record"):
+        task = event["task"]
+        if event["event"] == "task" and event["to"] == "suspended":
+            last[task] = event["last_record"]
+        elif event["event"] == "first_record" and task.startswith("1_") and task in last:
+            yield (event["mono"] - last.pop(task)) * 1000
+
+
+WHAT: dict[str, tuple[Callable[[Workers, WordCount], Figures], int]] = {
+    "restart": (restart, 4), "failover": (failover, 4), "stop": (stop, 60), "gaps": (gaps, 12),
+}  # fmt: skip
+"""And the partitions of each of its two topics."""
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("what", choices=WHAT)
+    asked.add_argument("--broker", choices=("embedded", "kafka"), default="embedded")
+    asked.add_argument("--runs", type=int, default=5)
+    asked.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    told = asked.parse_args()
+    play, partitions = WHAT[told.what]
+    found: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        broker: ApacheKafka | EmbeddedBroker
+        if told.broker == "kafka":
+            broker = stack.enter_context(ApacheKafka(jars(POM), folder / "kafka"))
+        else:
+            broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
+        given = dict(each.split("=", 1) for each in told.set)
+        own = {f"STREAMSX_{name.upper()}": value for name, value in given.items()}
+        for run in range(told.runs):
+            with (
+                WordCount(broker.bootstrap, partitions=partitions) as words,
+                Workers(broker.bootstrap, folder / str(run), env={**words.env, **own}) as workers,
+            ):
+                figures = dict(play(workers, words))
+            for name, value in figures.items():
+                found.setdefault(name, []).append(value)
+            print(f"run {run}:", ", ".join(f"{n} {v:.3f}" for n, v in figures.items()), flush=True)
+    for name, values in found.items():
+        print(f"{name}: median {statistics.median(values):.3f}, worst {max(values):.3f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
