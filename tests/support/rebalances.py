@@ -4,8 +4,8 @@
 
 `restart`: a worker is killed and started again 0.3 s later with its directory, all else at its
 default. `failover`: one of three is killed, and its standbys take over, with a session of 6 s.
-`stop`: one of three, which has the capacity for all 60 small tasks with state, gets SIGTERM. `gaps`: 1 -> 2 -> 3
--> 2 workers under a steady load, 12 partitions.
+`stop`: one of three, which has the capacity for all 60 small tasks with state, gets SIGTERM.
+`gaps`: 1 -> 2 -> 3 -> 2 workers under a steady load, 12 partitions.
 
 Each prints a line per run, then the median and the worst. Not here: what is right or wrong.
 """
@@ -13,7 +13,6 @@ Each prints a line per run, then the median and the worst. Not here: what is rig
 import argparse
 import signal
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -77,10 +76,11 @@ def failover(workers: Workers, words: WordCount) -> Figures:
 
 
 def last_running(workers: Workers, tasks: set[str], since: float) -> float:
-    return max(
-        workers.until_event("task", task=task, to="running", since=since, timeout_s=LONG_S)["mono"]
+    began = (
+        workers.until_event("task", task=task, to="running", since=since, timeout_s=LONG_S)
         for task in sorted(tasks)
     )
+    return max(float(event["mono"]) for event in began)
 
 
 def stop(workers: Workers, words: WordCount) -> Figures:
@@ -151,7 +151,7 @@ WHAT: dict[str, tuple[Callable[[Workers, WordCount], Figures], int]] = {
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     asked.add_argument("what", choices=WHAT)
     asked.add_argument("--broker", choices=("embedded", "kafka"), default="embedded")
     asked.add_argument("--runs", type=int, default=5)
@@ -182,4 +182,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

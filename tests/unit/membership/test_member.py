@@ -596,7 +596,7 @@ def test_heartbeats_hurry_until_the_next_round_and_no_longer(play: Plays) -> Non
     group.feed(e.Want("b"))
     group.joined(3)
     group.synced(P)
-    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(group.now + 3.0)
+    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(group.now + 1.0)
 
 
 def test_a_round_for_another_reason_stands_for_all_that_was_to_come(play: Plays) -> None:
