@@ -106,7 +106,8 @@ class MemberAtJoin:
     `tags`: where it is, such as its zone. `heirs`: tasks it was promised. `wanted`: of its standbys
     those that are to become active. `stalled`: learners whose lag has not fallen for a minute.
     `knows`: sub-topologies it runs the same way as the leader, None: all. `opaque`: the leader
-    cannot read it; it keeps what it claims and gets nothing. `fresh`: its process has had no
+    cannot read it; it keeps what it claims and gets nothing. `eager`: it has let go of everything
+    before it joined, and claims nothing. `fresh`: its process has had no
     assignment yet. `marks` and `round` are those of the newest memory it has; an observer's marks
     are news. `signatures`: of its sub-topologies, from which the leader tells what it `knows`.
     `nonce`, `version` (of streamsx), `stopped` (tasks that it runs and that process nothing) and
@@ -120,6 +121,7 @@ class MemberAtJoin:
     tags: Mapping[str, str] = field(default_factory=dict)
     leaving: WayOut | None = None
     fresh: bool = False
+    eager: bool = False
     observer: bool = False
     opaque: bool = False
     claims: frozenset[TopicPartition] = frozenset()

@@ -15,7 +15,7 @@ from streamsx.assignor.names import labels, shared
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.assignor.wire import AssignmentView, read_assignment
 from streamsx.errors import DataError
-from streamsx.kafka.consumer_protocol import Assignment
+from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE, Assignment
 from streamsx.model import TaskId, TopicPartition
 
 
@@ -60,6 +60,7 @@ class GroupReport:
     withheld: tuple[TaskId, ...]
     marks: Mapping[str, Mark]
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    protocol_type: str = PROTOCOL_TYPE
 
     @property
     def settled(self) -> bool:

@@ -123,6 +123,7 @@ class StreamsPartitionAssignor:
                 process=me.process,
                 capacity=me.capacity,
                 tags=me.tags,
+                eager=me.eager,
                 signatures=me.signatures,
                 version=me.version,
                 copies=_told(_followed(said.copies, told), claimed),

@@ -23,7 +23,7 @@ from streamsx.assignor.model import (
 )
 from streamsx.model import TaskId
 
-JOIN_FLAGS = {"leaving": 1, "fresh": 4, "observer": 16}
+JOIN_FLAGS = {"leaving": 1, "eager": 2, "fresh": 4, "observer": 16}
 ASSIGNMENT_FLAGS = {"more": 1, "no_takers": 2, "leader": 8, "shared_name": 16}
 """What is so or not: its bit in the field `flags`."""
 REASONS_MAX, REASON_CHARS_MAX = 8, 500

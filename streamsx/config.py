@@ -28,6 +28,10 @@ FAUST_LEVELS: Final = {"warn": "warning", "crit": "critical"}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)")
 LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")
 HEARTBEATS_PER_SESSION: Final = 3
+EAGER: Final = "eager"
+COOPERATIVE_SINCE: Final = (2, 4)
+"""Releases of Kafka Streams."""
+_RELEASE = re.compile(r"\d+(\.\d+)+")
 
 
 # -- values, as people write them; all raise ValueError that says how to write it
@@ -157,6 +161,14 @@ def tls(value: object) -> SSLContext | None:
     raise ValueError(f"a {type(value).__name__}: give one that ssl.create_default_context() makes")
 
 
+def release(value: object) -> str:
+    """Of Kafka Streams, as its `upgrade.from` has them, or `eager`."""
+    text = str(value)
+    if text != EAGER and not _RELEASE.fullmatch(text):
+        raise ValueError(f"{value!r}: write the release you come from, such as 2.3, or {EAGER}")
+    return text
+
+
 def labels(value: object) -> tuple[tuple[str, str], ...]:
     """Keys and values, from a dict or `zone=a,rack=b`; the first one counts most."""
     told: Any = value
@@ -233,6 +245,13 @@ class Config:
     session_timeout_s: float = setting(45.0, broker_seconds, faust="broker_session_timeout")
     heartbeat_interval_s: float = setting(1.0, broker_seconds, faust="broker_heartbeat_interval")
     rebalance_timeout_s: float = setting(60.0, broker_seconds, faust="broker_rebalance_timeout")
+    upgrade_from: str | None = setting(None, or_none(release))
+    rebalancing_mode: str = setting(
+        "incremental", one_of("incremental", "default", "upgrading"), "stream_rebalancing_mode"
+    )
+    revoke_before_join: str = setting(
+        "none", one_of("none", "all", later=("being_learned", "learned"))
+    )
     revoke_timeout_s: float = setting(60.0, seconds)  # that of the rebalance unless it is set
     scale_down_timeout_s: float = setting(math.inf, seconds)
     shutdown_timeout_s: float = setting(25.0, seconds)
@@ -317,6 +336,11 @@ def contradictions(config: Config) -> Iterator[str]:
         yield (
             f"session_timeout {config.session_timeout_s:g} s is below {HEARTBEATS_PER_SESSION} "
             f"times heartbeat_interval {config.heartbeat_interval_s:g} s"
+        )
+    if config.rebalancing_mode == "upgrading" and config.protocol_type != "consumer":
+        yield (
+            f"rebalancing_mode upgrading is of protocol_type consumer, which is "
+            f"{config.protocol_type}"
         )
     if config.fetch_max_bytes < config.consumer_max_fetch_size_bytes:
         yield (

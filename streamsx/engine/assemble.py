@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from streamsx import __version__
 from streamsx.assignor.model import MemberAtJoin, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
 from streamsx.engine.door import MemberDoor
 from streamsx.engine.failures import Failures
 from streamsx.engine.given import Given
@@ -110,9 +111,18 @@ def assignor_of(given: Given, partitions: Mapping[str, int]) -> StreamsPartition
         process=given.directory.process_id.hex,
         capacity=config.capacity,
         tags=dict(config.tags),
+        eager=eager(config),
         version=__version__,
     )
     return StreamsPartitionAssignor(me, rules, subtopologies)
+
+
+def eager(config: Config) -> bool:
+    """It lets go of everything before each join, as all did before KIP-429."""
+    old = config.upgrade_from
+    older = old == EAGER or (old and tuple(map(int, old.split("."))) < COOPERATIVE_SINCE)
+    modes = config.rebalancing_mode == "upgrading", config.revoke_before_join == "all"
+    return bool(older) or any(modes)
 
 
 def session_of(given: Given, assignor: StreamsPartitionAssignor) -> Session:
@@ -124,6 +134,8 @@ def session_of(given: Given, assignor: StreamsPartitionAssignor) -> Session:
         rebalance_timeout_s=config.rebalance_timeout_s,
         heartbeat_interval_s=config.heartbeat_interval_s,
         revoke_timeout_s=config.revoke_timeout_s,
+        eager=eager(config),
+        protocol_type=config.protocol_type,
         jitter=directory.process_id.int % JITTER_STEPS / JITTER_STEPS,
     )
     topics = sorted(topic for plan in given.topology.subtopologies for topic in plan.topics)

@@ -10,7 +10,7 @@ Not here: what the bytes mean (`streamsx.assignor.observer`).
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamsx.assignor.observer import GroupReport, describe
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
@@ -18,7 +18,7 @@ from streamsx.clock import Clock
 from streamsx.errors import ForeignProtocol, NotFound
 from streamsx.kafka.admin import describe_group
 from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
+from streamsx.kafka.consumer_protocol import PROTOCOL_TYPES
 
 LOOK_EVERY_S = 0.2
 DEAD, EMPTY, STABLE = "Dead", "Empty", "Stable"
@@ -39,13 +39,14 @@ async def look(cluster: Cluster, app: str) -> Look:
         raise NotFound(f"no such app: {app}: this cluster has no group of that id: check the id")
     stable = told.state == STABLE  # else the protocol is blank
     other = stable and told.protocol != StreamsPartitionAssignor.name
-    if told.state != EMPTY and (other or told.protocol_type != PROTOCOL_TYPE):
+    if told.state != EMPTY and (other or told.protocol_type not in PROTOCOL_TYPES):
         raise ForeignProtocol(
             f"not an app of streamsx: {app}: a group of type {told.protocol_type!r}, protocol "
             f"{told.protocol!r}: give the id of an app"
         )
     blank = [(member_id, b"", b"") for member_id, _, _ in told.members]
-    return Look(told.state, describe(told.members if stable else blank))
+    report = describe(told.members if stable else blank)
+    return Look(told.state, replace(report, protocol_type=told.protocol_type))
 
 
 async def settled(

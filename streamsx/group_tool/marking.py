@@ -102,7 +102,8 @@ async def _ask(
     limit_s = (max(going[name].deadline_ms for name in marks) - now_ms) / 1000
     limit_s = limit_s if limit_s < math.inf else LEAVE_TIMEOUT_S
     going |= {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
-    return await tell(cluster, clock, app, marks, max(limit_s, LOOK_EVERY_S))
+    of_type, limit_s = report.protocol_type, max(limit_s, LOOK_EVERY_S)
+    return await tell(cluster, clock, app, marks, limit_s, of_type)
 
 
 def _now_ms(clock: Clock) -> int:

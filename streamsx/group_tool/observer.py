@@ -20,6 +20,7 @@ from streamsx.assignor.observer import observing
 from streamsx.clock import Clock
 from streamsx.errors import GroupError, first_of
 from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
 from streamsx.kafka.errors import ErrorCode, failure
 from streamsx.membership import events as e
 from streamsx.membership.member import LEAVE_S, MemberConfig
@@ -37,8 +38,9 @@ UNREACHABLE_S = 10.0
 
 
 async def tell(
-    cluster: Cluster, clock: Clock, group: str, marks: Mapping[str, Mark], timeout_s: float
-) -> bool:
+    cluster: Cluster, clock: Clock, group: str, marks: Mapping[str, Mark], timeout_s: float,
+    protocol_type: str = PROTOCOL_TYPE,
+) -> bool:  # fmt: skip
     """Until the group has the marks in its memory, or newer ones of the same instances. False when
     a leader was shown them in time and the group has not said what became of it.
 
@@ -47,7 +49,7 @@ async def tell(
     """
     give_up_at = clock.now() + timeout_s
     for session_s in SESSION_TIMEOUTS_S:
-        visit = Visit(clock, group, marks, session_s)
+        visit = Visit(clock, group, marks, session_s, protocol_type)
         await visit.pay(cluster, give_up_at - clock.now())
         if visit.refused == ErrorCode.INVALID_SESSION_TIMEOUT:
             continue
@@ -70,11 +72,12 @@ class Visit:
     """
 
     def __init__(
-        self, clock: Clock, group: str, marks: Mapping[str, Mark], session_s: float
-    ) -> None:
+        self, clock: Clock, group: str, marks: Mapping[str, Mark], session_s: float,
+        protocol_type: str = PROTOCOL_TYPE,
+    ) -> None:  # fmt: skip
         self._clock, self._marks, self._session_s = clock, marks, session_s
         seat = Seat(observing(marks, nonce=int(clock.wall() * 1000)), ())
-        config = MemberConfig(session_timeout_s=session_s)
+        config = MemberConfig(session_timeout_s=session_s, protocol_type=protocol_type)
         outage = Outage(session_s, LOG.debug, UNREACHABLE_S)
         self.session = Session(clock, config, group, seat, self._hear, outage)
         self.refused, self.shown, self.taken = 0, False, False

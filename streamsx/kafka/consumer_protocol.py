@@ -15,6 +15,7 @@ from streamsx.kafka.wire import by_topic, load, record_decoder, record_encoder
 from streamsx.model import Buffer, TopicPartition
 
 PROTOCOL_TYPE = "consumer"
+PROTOCOL_TYPES = (PROTOCOL_TYPE, "stream")
 NO_GENERATION = -1
 
 SUBSCRIPTION, ASSIGNMENT = ("subscription", 3), ("assignment", 0)

@@ -25,7 +25,10 @@ ADVICE: dict[int, str] = {
     ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "let the user of this worker read the group",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let the user of this worker read its topics",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "another program has a group of this id: choose another",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
+        "a group of this id is of another program, or of workers with another protocol_type: "
+        "choose another id, or stop that group first"
+    ),
 }
 
 

@@ -57,7 +57,9 @@ class Timer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """`deadline`: until when a leaving member waits for others to take its tasks."""
+    """`deadline`: until when a leaving member waits for others to take its tasks. `ran`: what an
+    eager member has let go of for this round.
+    """
 
     claims: Partitions
     owned_generation: int
@@ -65,6 +67,7 @@ class JoinGroup:
     leaving: bool
     deadline: float | None
     reason: str
+    ran: Partitions = ()
 
 
 @dataclass(frozen=True, slots=True)

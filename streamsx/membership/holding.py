@@ -3,6 +3,7 @@
 owned      held: fetched, processed, committed; what the next JoinGroup claims
 assigned   the leader's last word; owned - assigned is what KIP-983 calls to_be_revoked
 revoking   asked to be given up and not yet released; within owned
+ran        let go of for a round by an eager member, until that round ends: some may come back
 since      per owned partition, the generation from which on it has been ours (KIP-1251)
 
 A partition that is assigned again while it is being revoked stays in `revoking`, because the worker
@@ -39,12 +40,12 @@ class RevokeAsked(NamedTuple):
 class Holding:
     """`to_be_revoked` is within `revoking`, that within `owned`; `commits` are of what is owned."""
 
-    def __init__(self, box: Effects, revoke_timeout_s: float) -> None:
-        self.assigned = NONE
+    def __init__(self, box: Effects, revoke_timeout_s: float, *, eager: bool = False) -> None:
+        self.assigned = self.ran = NONE
         self.revoking: dict[TopicPartition, RevokeAsked] = {}
         self.since: dict[TopicPartition, int] = {}
         self.commits = Commits(box, self.since)
-        self._box, self._revoke_timeout_s = box, revoke_timeout_s
+        self._box, self._revoke_timeout_s, self._eager = box, revoke_timeout_s, eager
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -57,7 +58,7 @@ class Holding:
     def apply(self, generation: int, synced: e.Synced, *, leader: bool, halting: bool) -> None:
         """An assignment. What must go is asked for first, and nobody waits for it. Who is `halting`
         begins nothing more, and learns nothing."""
-        self.assigned, view = synced.partitions, synced.view
+        self.assigned, self.ran, view = synced.partitions, NONE, synced.view
         if halting:
             self.assigned, view = NONE, replace(view, learners=frozenset(), promises=frozenset())
         begin = tuple(sorted(self.assigned - self.owned))
@@ -67,11 +68,19 @@ class Holding:
         self._box.emit(whole, e.Assigned(begin))
 
     def release_all(self) -> None:
-        self.assigned = NONE
+        self.assigned = self.ran = NONE
         self._revoke()
 
+    def may_join(self) -> bool:
+        """An eager member lets go of everything first."""
+        if self._eager and self.owned:
+            ran = self.ran | self.owned
+            self.release_all()
+            self.ran = ran
+        return not (self._eager and self.owned)
+
     def lose_all(self, why: e.Refusal) -> None:
-        self.assigned = NONE
+        self.assigned = self.ran = NONE
         self._drop(self.owned, why.value)
         self.commits.fail(why)
 

@@ -1,4 +1,4 @@
-"""One member of a consumer group (KIP-429, cooperative and dynamic), as it faces the group.
+"""One member of a consumer group (KIP-429, dynamic), as it faces the group.
 
 Three rules carry it. A partition is ours until *we* release it: processing never waits for a
 rebalance. Silence suspends, only the coordinator's word loses: whoever runs tasks compares the time
@@ -20,6 +20,9 @@ Claims. "m1 claims p in a JoinGroup; before the answer m1 releases p, as the rou
 the leader still sees the claim and withholds p from everybody": a release is a wish, and a wish
 that comes during a round makes the next one.
 
+Eager members let go of everything before they join, so they claim nothing, and say what they ran
+until then: for groups with members that know no other way, in both bounces of an upgrade.
+
 Fences. A member that is told that the group went on has lost everything: it lets go without a
 commit and joins claiming nothing, with generation -1, so that an old claim is never a zombie's
 (KIP-792). A SyncGroup of a member that was removed may never be answered: the join connection is
@@ -36,7 +39,7 @@ removed at 65 s although it stays.
 
 Not here: what is held, and what the worker is told of it (holding.py), what is under way
 (calls.py), the lease (lease.py), ways out (leaving.py), error codes (answers.py), bytes, sockets,
-the plan, static and eager members.
+the plan, static members.
 """
 
 from collections import deque
@@ -45,6 +48,7 @@ from enum import Enum
 from operator import attrgetter
 
 from streamsx.errors import InvalidTransition
+from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
 from streamsx.kafka.errors import ErrorCode, name_of
 from streamsx.membership import events as e
 from streamsx.membership.answers import Verdict, verdict
@@ -153,6 +157,8 @@ class MemberConfig:
     rebalance_timeout_s: float = 60.0
     heartbeat_interval_s: float = 1.0
     revoke_timeout_s: float = 60.0
+    eager: bool = False
+    protocol_type: str = PROTOCOL_TYPE
     jitter: float = 0.0
 
 
@@ -165,7 +171,7 @@ class Member:
         self.leader, self.nonce = False, 0
         self._box = Effects()
         self._calls = Calls(self._box, config.jitter)
-        self.holding = Holding(self._box, config.revoke_timeout_s)
+        self.holding = Holding(self._box, config.revoke_timeout_s, eager=config.eager)
         self._commits = self.holding.commits
         self.lease = Lease(self._box, config.session_timeout_s, config.heartbeat_interval_s)
         self.leaving = Leaving(self._box)
@@ -207,7 +213,7 @@ class Member:
         if self.state is GONE:
             return
         commits = self._calls.flying(e.OffsetCommit)
-        if self.leaving and not (self.holding.owned or commits):
+        if self.leaving and not (self.holding.owned or self.holding.ran or commits):
             self._part()
             return
         joins = not self.leaving.halting or self._commits.refused
@@ -270,16 +276,18 @@ class Member:
             self._predecessor = None
             self._ask(e.LaneName.JOIN, PREDECESSOR_S, gone)
             return
-        self._round = self._round or self._opened()
-        self._ask(e.LaneName.JOIN, self._round_s, self._round)
+        if self.holding.may_join():
+            self._round = self._round or self._opened()
+            self._ask(e.LaneName.JOIN, self._round_s, self._round)
 
     def _opened(self) -> e.JoinGroup:
         reason = self._box.taken()
         self.nonce += 1
         self.lease.calm()
         self._box.emit(e.Joining(self.generation, reason))
-        claims = (tuple(sorted(self.holding.owned)), self.owned_generation, self.nonce)
-        return e.JoinGroup(*claims, bool(self.leaving), self.leaving.deadline, reason)
+        claims, ran = (tuple(sorted(tps)) for tps in (self.holding.owned, self.holding.ran))
+        way_out = bool(self.leaving), self.leaving.deadline
+        return e.JoinGroup(claims, self.owned_generation, self.nonce, *way_out, reason, ran)
 
     def _anew(self, code: int = 0) -> None:
         """Of several reasons the first is told."""

@@ -5,7 +5,6 @@ Not here: sending them, user data (the assignor's).
 
 from typing import Any
 
-from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api, by_topic
 from streamsx.membership import events as e
@@ -39,7 +38,7 @@ def request(
             return Api.JOIN_GROUP, who | {
                 "session_timeout": int(config.session_timeout_s * 1000),
                 "rebalance_timeout": int(config.rebalance_timeout_s * 1000),
-                "protocol_type": PROTOCOL_TYPE,
+                "protocol_type": config.protocol_type,
                 "protocols": [{"name": protocol, "metadata": word}],
                 "reason": reason,
             }

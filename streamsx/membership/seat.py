@@ -9,10 +9,11 @@ Not here: when anything is said, asked or sent (member.py, session.py).
 import math
 from dataclasses import replace
 
-from streamsx.assignor.model import Mark, MemberAtJoin, WayOut
+from streamsx.assignor.model import RUNNING, Copy, CopyRole, Mark, MemberAtJoin, WayOut
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
+from streamsx.model import TaskId
 
 
 class Seat:
@@ -38,6 +39,7 @@ class Seat:
             ends = None if join.deadline is None else int((join.deadline + zero) * 1000)
             report = replace(
                 self.report,
+                copies=self._copies(join),
                 nonce=join.nonce,
                 claims=frozenset(join.claims),
                 leaving=WayOut(ends) if join.leaving else None,
@@ -47,6 +49,14 @@ class Seat:
             word = Subscription(self.topics, said, join.claims, join.owned_generation)
             self._said = join.nonce, word.write()
         return self._said[1]
+
+    def _copies(self, join: e.JoinGroup) -> dict[TaskId, Copy]:
+        """What it ran until this round runs, whatever its worker has made of it since, unless it
+        was being restored."""
+        ran = self.assignor.tasks_of(join.ran)
+        told = self.report.copies.items()
+        rest = {t: c for t, c in told if t not in ran or c.role is CopyRole.RESTORING}
+        return dict.fromkeys(ran, RUNNING) | rest
 
     def given(self, data: bytes, zero: float) -> e.Synced:
         """What an Assignment says. Raises DataError."""

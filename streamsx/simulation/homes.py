@@ -96,7 +96,7 @@ class Home:
             broker=BOOTSTRAP,
             state_dir=str(self.folder),
             instance_id=self.name,
-            **self.scene.settings(self.number),
+            **self.scene.settings(self.number, self.lives),
         )
         self._directory = StateDirectory(self.folder, app.conf.id, self._fresh_id)
         self._directory.name_instance(self.name)

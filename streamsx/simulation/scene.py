@@ -46,6 +46,7 @@ class Scene:
     max_learners: int | None = drawn(2, (None, 0, 1, 2))
     imbalance: float = drawn(0.0, (0.0, 0.2))
     partial: bool = drawn(True, (True, True, False))
+    eager: str = drawn("none", ("none", "none", "none", "all", "some", "bounced"))
     standbys: int = drawn(0, (0, 0, 1, 2))
     zones: tuple[str, ...] = drawn(("",), (("",), ("a", "b")))
     revoke_s: float = drawn(15.0, (3.0, 15.0), "revoke")
@@ -60,7 +61,12 @@ class Scene:
     def session_s(self, worker: int) -> float:
         return self.sessions[worker % len(self.sessions)]
 
-    def settings(self, worker: int) -> dict[str, object]:
+    def is_eager(self, worker: int, life: int) -> bool:
+        """Some are, or every worker changes with each of its lives."""
+        numbers = {"none": 0, "all": 1, "some": worker, "bounced": worker + life}
+        return bool(numbers[self.eager] % 2)
+
+    def settings(self, worker: int, life: int) -> dict[str, object]:
         """Of this worker's app; a group may have workers with several versions of them."""
         zone = self.zones[worker % len(self.zones)]
         return {
@@ -75,6 +81,7 @@ class Scene:
             "imbalance_percentage": self.imbalance,
             "learner_partial_rebalance": self.partial,
             "num_standby_replicas": self.standbys,
+            "upgrade_from": "2.3" if self.is_eager(worker, life) else None,
             "tags": {"zone": zone} if zone else {},
             "fetch_max_wait": self.waits[worker % len(self.waits)],
             "memory_budget": self.memory,

@@ -239,3 +239,24 @@ def test_at_its_deadline_a_worker_leaves_what_nobody_has_learned(
     check(workers, wordcount, length)
     assert not workers.events("error")
     assert workers.stop("a") == [0]
+
+
+def test_a_group_of_protocol_type_stream_is_led_and_left_as_any_other(
+    workers: Workers, wordcount: WordCount, tools: Tools
+) -> None:
+    workers.start("a", "b", protocol_type="stream")
+    wordcount.feed(LINES_PER_S)
+    workers.until(lambda: balanced(workers), "balanced")
+    workers.start("c", commit_interval="1s")
+    assert workers.code("c") == 1
+    assert "workers with another protocol_type" in workers.error("c")
+
+    code, told = tools.leave("b")
+
+    assert (code, told["b"]["state"]) == (0, "left")
+    assert workers.code("b") == 0
+    assert tools.run("status")[1]["state"] == "Stable"
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    assert wordcount.surplus() == 0
+    assert workers.stop("a") == [0]

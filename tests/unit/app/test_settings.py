@@ -86,6 +86,12 @@ def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
         ({"processing_guarantee": "exactly_once"}, "not in this version"),
         ({"store": "aerospike://"}, "not one of rocksdb://, memory://"),
         ({"session_timeout": 2}, "session_timeout 2 s is below 3 times heartbeat_interval 1 s"),
+        ({"upgrade_from": "two"}, "upgrade_from .*'two': write the release you come from, such"),
+        ({"revoke_before_join": "being_learned"}, "not in this version: being_learned: use none"),
+        (
+            {"rebalancing_mode": "upgrading", "protocol_type": "stream"},
+            "rebalancing_mode upgrading is of protocol_type consumer, which is stream",
+        ),
         ({"session_timeout": "infinite"}, "session_timeout .*'infinite': a broker takes 1ms to"),
         ({"rebalance_timeout": "25d"}, "a broker takes 1ms to 24d"),
         ({"heartbeat_interval": 0}, "a broker takes 1ms to 24d"),

@@ -51,6 +51,7 @@ members = st.builds(
     tags=st.dictionaries(names, names, max_size=3),
     leaving=st.none() | st.builds(WayOut, st.none() | numbers),
     fresh=st.booleans(),
+    eager=st.booleans(),
     observer=st.booleans(),
     copies=st.dictionaries(ids, copies, max_size=6),
     heirs=some_ids,

@@ -1,8 +1,11 @@
 """What a member says and is told, between its own time and the group's."""
 
+from dataclasses import replace
+
 import pytest
 
 from streamsx.assignor.model import (
+    RUNNING,
     Copy,
     CopyRole,
     Mark,
@@ -46,6 +49,19 @@ def test_it_says_what_was_published_last_and_its_deadline_in_unix_time(seat: Sea
     said = read_join(word.user_data)
     assert (said.nonce, said.fresh, said.leaving) == (1, True, WayOut(1_007_500))
     assert said.copies == {T: Copy(CopyRole.RESTORING, 9)}
+
+
+def test_what_an_eager_member_ran_until_it_joined_runs(seat: Seat) -> None:
+    """Its worker has closed it by then, and a task that nobody runs is given to anybody."""
+    round_ = replace(join(1), ran=(P,))
+    for told in ({}, {T: Copy(CopyRole.DORMANT, 3)}):
+        seat.report = MemberAtJoin("", copies=told)
+        said = read_join(Subscription.read(seat.word(round_, ZERO)).user_data)
+        assert said.copies == {T: RUNNING}
+        round_ = replace(round_, nonce=2)
+    seat.report = MemberAtJoin("", copies={T: Copy(CopyRole.RESTORING, 3)})
+    said = read_join(Subscription.read(seat.word(replace(round_, nonce=3), ZERO)).user_data)
+    assert said.copies == {T: Copy(CopyRole.RESTORING, 3)}
 
 
 def test_a_round_that_is_asked_for_again_says_the_same_bytes(seat: Seat) -> None:
