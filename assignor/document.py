@@ -12,6 +12,7 @@ from typing import Any, Final
 from streamsx.assignor.model import (
     Copy,
     CopyRole,
+    Decision,
     Group,
     Mark,
     MarkState,
@@ -89,12 +90,13 @@ def document_of(plan: Plan) -> Document:
                 for instance, mark in plan.memory.marks.items()
             },
         },
-        "explain": [
-            {"task": str(each.task), "decision": each.decision, "why": each.why,
-             "owner": each.owner, "to": each.to, "lag": each.lag}
-            for each in plan.explain
-        ],
+        "explain": [decision_of(each) for each in plan.explain],
     }  # fmt: skip
+
+
+def decision_of(told: Decision) -> Document:
+    return {"task": str(told.task), "decision": told.decision, "why": told.why,
+            "owner": told.owner, "to": told.to, "lag": told.lag}  # fmt: skip
 
 
 def names(tasks: Iterable[TaskId]) -> list[str]:

@@ -10,6 +10,16 @@ from enum import IntEnum, IntFlag
 
 from streamsx.model import TaskId, TopicPartition
 
+METRICS = (
+    "partitions-revoked-latency-avg", "partitions-revoked-latency-max",
+    "partitions-assigned-latency-avg", "partitions-assigned-latency-max",
+    "partitions-lost-latency-avg", "partitions-lost-latency-max",
+    "rebalance-rate-per-hour", "rebalance-total", "rebalance-latency-avg",
+    "rebalance-latency-max", "rebalance-latency-total", "failed-rebalance-rate-per-hour",
+    "failed-rebalance-total", "last-rebalance-seconds-ago",
+)  # fmt: skip
+"""Of a member, as KIP-429 names them; they travel in this order, and new ones come behind."""
+
 
 class CopyRole(IntEnum):
     """What a member holds a copy of a task as; the numbers travel on the wire."""
@@ -107,11 +117,11 @@ class MemberAtJoin:
     those that are to become active. `stalled`: learners whose lag has not fallen for a minute.
     `knows`: sub-topologies it runs the same way as the leader, None: all. `opaque`: the leader
     cannot read it; it keeps what it claims and gets nothing. `eager`: it has let go of everything
-    before it joined, and claims nothing. `fresh`: its process has had no
-    assignment yet. `marks` and `round` are those of the newest memory it has; an observer's marks
-    are news. `signatures`: of its sub-topologies, from which the leader tells what it `knows`.
-    `nonce`, `version` (of streamsx), `stopped` (tasks that it runs and that process nothing) and
-    `reasons` (why, of some of them) are for the coordinator and for people; no rule reads them.
+    before it joined, and claims nothing. `fresh`: its process has had no assignment yet. `marks`
+    and `round` are those of the newest memory it has; an observer's marks are news. `signatures`:
+    of its sub-topologies, from which the leader tells what it `knows`. `nonce`, `version` (of
+    streamsx), `metrics`, `stopped` (tasks that it runs and that process nothing) and `reasons`
+    (why, of some of them) are for the coordinator and for people; no rule reads them.
     """
 
     id: str
@@ -137,6 +147,7 @@ class MemberAtJoin:
     signatures: tuple[int, ...] = ()
     nonce: int = 0
     version: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from streamsx.assignor.claims import known, read_members
 from streamsx.assignor.leaving import leavers
-from streamsx.assignor.model import Mark, MemberAtJoin, Rules
+from streamsx.assignor.model import Decision, Mark, MemberAtJoin, Rules
 from streamsx.assignor.names import labels, shared
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.assignor.wire import AssignmentView, read_assignment
@@ -61,6 +61,7 @@ class GroupReport:
     marks: Mapping[str, Mark]
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     protocol_type: str = PROTOCOL_TYPE
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def settled(self) -> bool:
@@ -96,6 +97,7 @@ def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
         withheld=tuple(sorted(word.withheld)),
         marks=word.memory.marks,
         topics=word.topics,
+        decisions=word.decisions,
     )
 
 

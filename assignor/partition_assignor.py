@@ -12,6 +12,7 @@ from streamsx.assignor.memory import recall
 from streamsx.assignor.model import (
     Copy,
     CopyRole,
+    Decision,
     Group,
     MemberAtJoin,
     Plan,
@@ -179,6 +180,7 @@ class StreamsPartitionAssignor:
         strangers = self._strangers(members, partitions)
         partitions_of = {task.id: task.partitions for task in group.tasks}
         assignments = {}
+        named = labels(member for member in members if not member.observer)
         words = _words(plan, members)
         words[leader] = replace(
             words[leader],
@@ -186,12 +188,12 @@ class StreamsPartitionAssignor:
             generation=generation,
             withheld=frozenset(plan.withheld),
             topics=self._topics,
+            decisions=tuple(_named(each, named) for each in plan.explain),
         )
         for member, word in words.items():
             active = (tp for task in plan.active.get(member, ()) for tp in partitions_of[task])
             given = (*active, *strangers.get(member, ()))
             assignments[member] = Assignment(given, write_assignment(word)).write()
-        named = labels(member for member in members if not member.observer)
         told = f"plan generation={generation} {in_a_line(plan, named)}"
         notes = (
             told,
@@ -256,6 +258,11 @@ def _told(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[Tas
         for task, copy in copies.items()
         if copy.role is not CopyRole.RUNNING or task not in claimed
     }
+
+
+def _named(told: Decision, names: Mapping[str, str]) -> Decision:
+    """For people, who do not know member ids."""
+    return replace(told, owner=names.get(told.owner or ""), to=names.get(told.to or ""))
 
 
 def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentView]:

@@ -3,7 +3,9 @@
 The tables `JOIN` and `ASSIGNMENT` are the format, tag by tag; `codec` has the layout.
 """
 
+import json
 import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -12,8 +14,10 @@ from typing import Any
 from streamsx.assignor import codec
 from streamsx.assignor.codec import Reader, TagField
 from streamsx.assignor.model import (
+    METRICS,
     Copy,
     CopyRole,
+    Decision,
     Mark,
     MarkState,
     MemberAtJoin,
@@ -26,6 +30,8 @@ from streamsx.model import TaskId
 JOIN_FLAGS = {"leaving": 1, "eager": 2, "fresh": 4, "observer": 16}
 ASSIGNMENT_FLAGS = {"more": 1, "no_takers": 2, "leader": 8, "shared_name": 16}
 """What is so or not: its bit in the field `flags`."""
+DECISIONS_MAX, DECISIONS_BYTES_MAX = 1000, 1 << 20
+"""Of a plan: some 15 KB of the record that a coordinator keeps of a group; what is read of it."""
 REASONS_MAX, REASON_CHARS_MAX = 8, 500
 """Of a join: every one is kept by the coordinator, and whatever stops many tasks is one thing."""
 
@@ -48,8 +54,8 @@ class AssignmentView:
     rebalance may follow soon. `no_takers`: a leaver need not wait. `shared_name`: another state
     directory has a worker of the reader's instance name. With an `error` the member keeps what it
     has.
-    The leader alone is told its `generation`, the tasks `withheld` and the source `topics` of each
-    sub-topology, for tools to read.
+    The leader alone is told its `generation`, the tasks `withheld`, the source `topics` of each
+    sub-topology and its own `decisions`, for tools to read.
 
     Not on the wire: `mark`, what a tool has asked of the reader, to be heeded when it is newer than
     the last one; `problem`, why the bytes cannot be read.
@@ -68,6 +74,7 @@ class AssignmentView:
     generation: int = 0
     withheld: frozenset[TaskId] = frozenset()
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
     mark: Mark | None = None
     problem: str = ""
 
@@ -167,6 +174,31 @@ def _read_topics(reader: Reader) -> dict[int, tuple[str, ...]]:
     return found
 
 
+def _metrics(told: Mapping[str, float]) -> bytes:
+    """In their order, as floats: 56 bytes."""
+    return struct.pack(f">{len(METRICS)}f", *(told[name] for name in METRICS))
+
+
+def _read_metrics(reader: Reader) -> dict[str, float]:
+    """A newer member has more of them."""
+    told = (value for (value,) in struct.iter_unpack(">f", reader.rest()))
+    return dict(zip(METRICS, told, strict=False))
+
+
+def _decisions(told: tuple[Decision, ...]) -> bytes:
+    """As JSON, which compresses to a tenth: sentences that say much the same of many tasks."""
+    rows = [[str(d.task), d.decision, d.why, d.owner, d.to, d.lag] for d in told[:DECISIONS_MAX]]
+    return zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
+
+
+def _read_decisions(reader: Reader) -> tuple[Decision, ...]:
+    try:
+        data = zlib.decompressobj().decompress(reader.rest(), DECISIONS_BYTES_MAX)
+        return tuple(Decision(TaskId.parse(task), *rest) for task, *rest in json.loads(data))
+    except (zlib.error, TypeError, AttributeError) as error:
+        raise ValueError(f"decisions: {error}") from error
+
+
 def _reasons(told: Mapping[TaskId, str]) -> bytes:
     """Per task: number of its sub-topology, of its partition, text. They quote what users' code
     raised: not all of that can be encoded."""
@@ -205,6 +237,7 @@ JOIN = (
     codec.textual(19, "version", ""),
     codec.listing(20, "stopped"),
     TagField(21, "reasons", {}, _reasons, _read_reasons),
+    TagField(22, "metrics", {}, _metrics, _read_metrics),
 )
 ASSIGNMENT = (
     codec.numeric(1, "round"),
@@ -218,6 +251,7 @@ ASSIGNMENT = (
     TagField(12, "error", ErrorWord.NONE, codec.number, _read_error),
     codec.listing(14, "withheld"),
     TagField(15, "topics", {}, _topics, _read_topics),
+    TagField(16, "decisions", (), _decisions, _read_decisions),
 )
 
 

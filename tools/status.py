@@ -125,6 +125,7 @@ def instance_data(here: "Instance", lags: Mapping[TaskId, int | None]) -> dict[s
         "standby": [str(task) for task in here.standbys],
         "learner": [{"task": str(task), "lag": lag} for task, lag in here.learners.items()],
         "version": member.version,
+        "metrics": {name: round(value, 3) for name, value in member.metrics.items()},
         "member": member.id,
         "process": member.process,
     }

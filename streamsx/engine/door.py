@@ -3,6 +3,10 @@
 Not here: what the member says (`group`).
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from streamsx.assignor.model import Copy, CopyRole
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.lifecycle.owned import Owned
 from streamsx.membership import events as e
@@ -21,7 +25,13 @@ class MemberDoor:
         self.generation, self.leaving = -1, False
         self.stopped: list[TaskId] = []
 
-    def released(self, task: TaskId, number: int) -> None:
+    def released(self, task: TaskId, number: int, on_disk: Mapping[TaskId, int | None]) -> None:
+        """With the copy that is left, where it is `on_disk`: the round that this release makes is
+        the one in which somebody is chosen to follow the task."""
+        seat = self._session.seat
+        if task in on_disk:
+            left = Copy(CopyRole.DORMANT, on_disk[task])
+            seat.report = replace(seat.report, copies={**seat.report.copies, task: left})
         for tps, asked in self.owned.released(task, number):
             self._session.post(e.Released(tps, asked))
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import singledispatchmethod
 from typing import Final
 
+from streamsx.assignor.document import decision_of
 from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.engine.door import MemberDoor
@@ -137,6 +138,9 @@ class GroupLink:
             standby=sorted_text(standbys),
             learner=sorted_text(learners),
         )
+        if message.leader:
+            told = [decision_of(decision) for decision in view.decisions]
+            self._journal("plan", generation=message.generation, decisions=told)
         if view.shared_name and not self._warned:
             self._warned = True
             LOG.warning(SHARED_NAME, self._journal.instance)
@@ -150,11 +154,13 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.Assigned) -> None:
+        began = self._clock.now()
         self._tasks.feed(self._owned.assigned(message.tps))
         self._assigned = True
         self._cancel_gaps()
         loop = asyncio.get_running_loop()
         self._gap_timer = loop.call_later(GAP_AFTER_S, self._rebalanced)
+        self._session.metrics.assigned(now := self._clock.now(), now - began)
 
     @hear.register
     def _(self, message: e.Revoke) -> None:
@@ -166,11 +172,12 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.Lost) -> None:
-        lost = self._owned.lost(message.tps)
+        began, lost = self._clock.now(), self._owned.lost(message.tps)
         self._journal("lost", tasks=sorted_text(lost.tasks), reason=message.why)
         self.lost_leaving = self.lost_leaving or self._door.leaving
         self._tasks.feed(lost)
         self.losses += 1
+        self._session.metrics.lost(self._clock.now() - began)
 
     @hear.register
     def _(self, message: e.PartitionsChanged) -> None:
@@ -236,6 +243,8 @@ class GroupLink:
     def _rebalanced(self) -> None:
         self._gap_timer = None
         self._tell_gaps("gap")
+        told = self._session.metrics.values(self._clock.now())
+        self._journal("metrics", **{name: round(value, 3) for name, value in told.items()})
         self._stayed, self._calm_since = None, self._clock.now()
 
     def _tell_gaps(self, event: str, **more: float) -> None:

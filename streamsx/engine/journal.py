@@ -17,7 +17,9 @@ from streamsx.clock import Clock
 from streamsx.errors import UsageError
 
 LOG: Final = logging.getLogger("streamsx")
-QUIET: Final = frozenset({"task", "commit", "gap", "calm_gap", "restore_progress", "first_record"})
+QUIET: Final = frozenset(
+    {"task", "commit", "gap", "calm_gap", "restore_progress", "first_record", "plan", "metrics"}
+)
 """Events that come by the dozen: in the log only when it is told to tell everything."""
 
 

@@ -249,7 +249,7 @@ class Tasks:
             case life.Effect.RELEASE:
                 self._anew.pop(task, None)
                 self._stop(task)
-                self._door.released(task, effect.number)
+                self._door.released(task, effect.number, self.dormant.lags)
             case what:
                 self._do(task, what)
 
@@ -340,6 +340,8 @@ class Tasks:
             return
         self._halt(active)
         self._closing[task] = active
+        if any(node.persistent for node in self._plans[task.subtopology].stores):
+            self.dormant.lags[task] = 0  # what it lacks is being written
         self._share_cache()
 
     async def _close(self, task: TaskId) -> None:

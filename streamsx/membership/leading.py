@@ -48,8 +48,6 @@ class Leading:
         )
         for note in outcome.notes:
             LOG.info("%s", note)
-        for decision in outcome.plan.explain if outcome.plan else ():
-            LOG.debug("plan task=%s %s: %s", decision.task, decision.decision, decision.why)
         zero = wall_s - self._clock.now()
         ends = {member: at_ms / 1000 - zero for member, at_ms in outcome.evictions.items()}
         self._feed(e.Planned(asked.request, outcome.assignments, bool(outcome.error), ends))

@@ -7,13 +7,17 @@ Not here: when anything is said, asked or sent (member.py, session.py).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from streamsx.assignor.model import RUNNING, Copy, CopyRole, Mark, MemberAtJoin, WayOut
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.membership import events as e
 from streamsx.model import TaskId
+
+NO_METRICS: Final[Mapping[str, float]] = {}
 
 
 class Seat:
@@ -33,7 +37,9 @@ class Seat:
         self._said = 0, b""
         """The nonce of the last round, and what was said in it."""
 
-    def word(self, join: e.JoinGroup, zero: float) -> bytes:
+    def word(
+        self, join: e.JoinGroup, zero: float, metrics: Mapping[str, float] = NO_METRICS
+    ) -> bytes:
         """Its Subscription, as of now; of a round that was asked before, the same bytes."""
         if self._said[0] != join.nonce:
             ends = None if join.deadline is None else int((join.deadline + zero) * 1000)
@@ -44,6 +50,7 @@ class Seat:
                 claims=frozenset(join.claims),
                 leaving=WayOut(ends) if join.leaving else None,
                 fresh=self._fresh,
+                metrics=metrics,
             )
             said = self.assignor.user_data(report)
             word = Subscription(self.topics, said, join.claims, join.owned_generation)

@@ -30,6 +30,7 @@ from streamsx.membership import requests
 from streamsx.membership.lanes import Lane
 from streamsx.membership.leading import Leading
 from streamsx.membership.member import Member, MemberConfig
+from streamsx.membership.metrics import RebalanceMetrics
 from streamsx.membership.outage import Outage
 from streamsx.membership.seat import Seat
 
@@ -58,6 +59,7 @@ class Session:
         self._clock, self._config, self._group, self.seat = clock, config, group, seat
         self._deliver, self._keep, self._outage = deliver, keep, outage
         self.member = Member(config)
+        self.metrics = RebalanceMetrics(clock.now(), eager=config.eager)
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._posted: deque[e.Event] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -111,7 +113,9 @@ class Session:
 
     def _feed(self, event: e.Event) -> None:
         now = self._clock.now()
-        for effect in self.member.step(now, event):
+        effects = self.member.step(now, event)
+        self.metrics.observe(now, event, effects)
+        for effect in effects:
             self._perform(effect)
         self._outage.leased(now, self.member.lease.until)
 
@@ -166,7 +170,9 @@ class Session:
 
     def _send(self, send: e.SendRequest) -> None:
         body = send.body
-        word = self.seat.word(body, self._zero()) if isinstance(body, e.JoinGroup) else b""
+        word = b""
+        if isinstance(body, e.JoinGroup):
+            word = self.seat.word(body, self._zero(), self.metrics.values(self._clock.now()))
         protocol = self.seat.assignor.name
         api, fields = requests.request(self._group, self._config, protocol, send, word)
 

@@ -54,3 +54,26 @@ def test_standbys_take_over_from_one_that_was_killed(
     workers.until(lambda: wordcount.drained, "drained")
     assert wordcount.surplus() <= allowed
     assert workers.stop("a", "c") == [0, 0]
+
+
+def test_who_gives_a_task_up_follows_it(workers: Workers, wordcount: WordCount) -> None:
+    """It has the best copy of all, and says so while it still closes it; any other would read the
+    whole changelog."""
+    settings = {"commit_interval": "400ms", "num_standby_replicas": 1}
+    workers.start("a", **settings)
+    wordcount.feed(LINES_PER_S)
+    workers.until_event("commit", of="a", count=3)
+    workers.start("b", **settings)
+
+    def moved() -> set[str]:
+        tasks = {task for task in workers.held("b") if task.startswith("1_")}
+        return tasks if tasks and tasks <= follows(workers, "a") else set()
+
+    gone = workers.until(moved, "what b runs is followed by a")
+    told = [d for plan in workers.events("plan") for d in plan["decisions"]]
+    last = {d["task"]: d for d in told if d["decision"] == "standby-new" and d["task"] in gone}
+    assert {(d["to"], d["lag"]) for d in last.values()} == {("a", 0)}, told
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    assert wordcount.counts() == wordcount.words
+    assert workers.stop("a", "b") == [0, 0]

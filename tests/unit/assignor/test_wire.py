@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from streamsx.assignor.codec import Unreadable, number, text
 from streamsx.assignor.model import (
+    METRICS,
     Copy,
     CopyRole,
+    Decision,
     Mark,
     MarkState,
     MemberAtJoin,
@@ -19,6 +21,7 @@ from streamsx.assignor.model import (
     WayOut,
 )
 from streamsx.assignor.wire import (
+    DECISIONS_MAX,
     REASON_CHARS_MAX,
     REASONS_MAX,
     AssignmentView,
@@ -64,6 +67,7 @@ members = st.builds(
     signatures=st.lists(st.integers(0, 2**32 - 1), max_size=4).map(tuple),
     nonce=numbers,
     version=st.text(max_size=5),
+    metrics=st.just({}) | st.floats(0, 1e6, width=32).map(lambda n: dict.fromkeys(METRICS, n)),
 )
 assignments = st.builds(
     AssignmentView,
@@ -79,6 +83,12 @@ assignments = st.builds(
     error=st.sampled_from(ErrorWord),
     generation=numbers,
     withheld=some_ids,
+    decisions=st.lists(
+        st.builds(
+            Decision, ids, names, names, st.none() | names, st.none() | names, st.none() | numbers
+        ),
+        max_size=3,
+    ).map(tuple),
     topics=st.dictionaries(st.integers(0, 9), st.lists(names, max_size=3).map(tuple), max_size=3),
 )
 strangers = st.lists(st.tuples(st.integers(100, 10_000), st.binary(max_size=5)), max_size=3).map(
@@ -188,6 +198,16 @@ def test_the_bytes_of_an_assignment_are_these() -> None:
         "0f07000202696e0178",
     ]  # fmt: skip
     assert write_assignment(data).hex() == "0101" + "".join(fields)
+
+
+def test_decisions_are_bounded_and_take_little() -> None:
+    told = tuple(
+        Decision(TaskId(0, n), "stage", f"b is {n} records behind (limit 10); a runs", "a", "b", n)
+        for n in range(3000)
+    )
+    data = write_assignment(AssignmentView(decisions=told))
+    assert read_assignment(data).decisions == told[:DECISIONS_MAX]
+    assert len(data) < 16_000
 
 
 def test_the_numbers_of_error_words_are_these() -> None:

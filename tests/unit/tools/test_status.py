@@ -27,7 +27,7 @@ SEEN = Look(
                 failures={T(1, 0): "task stopped: 1_0: {why}"},
             ),
             Instance(
-                MemberAtJoin("m2", "a", "p2", version="0.1.0"),
+                MemberAtJoin("m2", "a", "p2", version="0.1.0", metrics={"rebalance-total": 2.0}),
                 (T(0, 1),),
                 {T(1, 0): 120, T(1, 2): None},
                 stalled=(T(1, 0),),
@@ -57,6 +57,7 @@ DATA = {
             "version": "0.1.0",
             "member": "m2",
             "process": "p2",
+            "metrics": {"rebalance-total": 2.0},
             "note": "",
         },
         "b": {
@@ -70,6 +71,7 @@ DATA = {
             "version": "0.1.0",
             "member": "m1",
             "process": "p1",
+            "metrics": {},
             "note": "",
         },
         "m3": {
@@ -83,6 +85,7 @@ DATA = {
             "version": "",
             "member": "m3",
             "process": "",
+            "metrics": {},
             "note": "",
         },
     },

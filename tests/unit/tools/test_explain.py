@@ -1,0 +1,88 @@
+"""What a rebalance did, out of files that workers wrote."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.tools import explain
+
+STAGE = {"task": "0_3", "decision": "stage", "why": "b is 9 records behind (limit 5); a goes on",
+         "owner": "a", "to": "b", "lag": 9}  # fmt: skip
+LEFT = {"task": "0_4", "decision": "promote", "why": "nobody runs it; b takes over",
+        "owner": None, "to": "b", "lag": 0}  # fmt: skip
+
+
+def plan(generation: int, at: float, *decisions: dict[str, Any], by: str = "a") -> str:
+    event = {"t": at, "mono": 1.0, "instance": by, "event": "plan", "generation": generation}
+    return json.dumps({**event, "decisions": decisions}) + "\n"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int | str | None:
+    monkeypatch.setattr("sys.argv", ["explain", *map(str, words)])
+    with pytest.raises(SystemExit) as exit_:
+        explain.main()
+    return exit_.value.code
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Of two leaders, one after the other; the second was killed while it wrote."""
+    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    a.write_text(plan(7, 60.0, STAGE, LEFT) + '{"event": "left", "t": 61}\n')
+    b.write_text(plan(8, 120.0, by="b") + plan(9, 130.0, LEFT, by="b")[:40])
+    return [b, a]
+
+
+def test_rebalances_are_told_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: list[Path]
+) -> None:
+    assert run(monkeypatch, "--events", *files) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "1970-01-01 00:01:00Z, generation 7, led by a:",
+        "  0_3 stage: b is 9 records behind (limit 5); a goes on",
+        "  0_4 promote: nobody runs it; b takes over",
+        "1970-01-01 00:02:00Z, generation 8, led by b:",
+        "  each task stays where it is, and nothing is learned",
+    ]
+
+
+def test_of_one_task_or_one_rebalance(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: list[Path]
+) -> None:
+    assert run(monkeypatch, "--json", "--events", *files, "--task", "0_4") == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [(p["generation"], p["decisions"]) for p in told["plans"]] == [(7, [LEFT]), (8, [])]
+
+    assert run(monkeypatch, "--events", *files, "--task", "0_9") == 0
+    assert "0_9 stays where it is" in capsys.readouterr().out
+
+    assert run(monkeypatch, "--events", *files, "--generation", "8") == 0
+    assert "generation 7" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "explain what?"),
+        (("--app", "a", "--events", "x"), "explain what?"),
+        (("--events", "nope.jsonl"), "no such file: nope.jsonl"),
+        (("--app", "a", "--generation", "3"), "a group keeps the newest plan alone"),
+        (("--app", "a", "--task", "three"), "--task"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...],
+    says: str,
+) -> None:  # fmt: skip
+    assert run(monkeypatch, *words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_files_without_a_plan_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"event": "left", "t": 61}\n[1]\n')
+    assert run(monkeypatch, "--events", tmp_path / "a.jsonl") == 2
+    assert "give the leader's file too" in capsys.readouterr().err

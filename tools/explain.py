@@ -1,0 +1,114 @@
+"""`streamsx explain`: why a rebalance did what it did, for one task or all.
+
+The newest plan is asked of the group, which keeps no other; those of a night are in the files that
+workers write with `--events`, the leader's each time: give them all.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+
+from streamsx.clock import Clock
+from streamsx.errors import UsageError
+from streamsx.model import TaskId
+from streamsx.tools.cli.cluster import ClusterCommand, connected
+from streamsx.tools.cli.command import tell, value
+from streamsx.tools.cli.progress import console_on, progress
+
+PLAN = "plan"
+FIELDS = frozenset({"t", "instance", "generation", "decisions"})
+STAYS = "each task stays where it is, and nothing is learned"
+SETTLE_S = 10.0
+
+
+def main() -> None:
+    """Ends with 3 when the cluster does not know the app."""
+    command = ClusterCommand("explain", "Say why a rebalance did what it did.")
+    command.add_app(required=False)
+    add = command.add_argument
+    add("--task", type=value(task), metavar="0_3", help="of this task alone")
+    add("--events", nargs="+", type=Path, metavar="FILE", help="what workers wrote with --events")
+    add("--generation", type=int, metavar="N", help="this rebalance alone, with --events")
+    command.ask(explain)
+
+
+def task(text: object) -> TaskId:
+    return TaskId.parse(str(text))
+
+
+async def explain(options: argparse.Namespace, clock: Clock) -> None:
+    """Raises UsageError for files that hold no plan, NotFound and what `status` does."""
+    if bool(options.events) == bool(options.app):
+        raise UsageError("explain what? give --app ID for the newest rebalance, or --events FILE")
+    if options.events:
+        plans = in_files(options.events, options.generation)
+    elif options.generation is not None:
+        raise UsageError("--generation is for --events: a group keeps the newest plan alone")
+    else:
+        plans = [await newest(options, clock)]
+    for plan in plans:
+        told = plan["decisions"]
+        plan["decisions"] = [d for d in told if options.task in (None, TaskId.parse(d["task"]))]
+    console_on(options.people).print(Group(*lines(plans, options.task)), soft_wrap=True)
+    tell(options, {"app": options.app, "plans": plans})
+
+
+async def newest(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
+    """Of the group, as its leader has told it."""
+    from streamsx.assignor.document import decision_of
+    from streamsx.group_tool.look import settled
+
+    async with (
+        connected(options) as cluster,
+        progress(sys.stderr, f"looking at the group of {options.app}") as say,
+    ):
+        again = f"the group of {options.app} is rebalancing: asking again"
+        report = (await settled(cluster, clock, options.app, SETTLE_S, lambda _: say(again))).report
+    return {
+        "generation": report.generation,
+        "leader": report.labels.get(report.leader or ""),
+        "t": None,
+        "decisions": [decision_of(each) for each in report.decisions],
+    }
+
+
+def in_files(paths: Iterable[Path], generation: int | None) -> list[dict[str, Any]]:
+    """In the order of their times. Lines that were torn by a kill are passed over."""
+    from streamsx.tools.demonstration.group import EventsFile
+
+    told = []
+    for path in paths:
+        if not path.is_file():
+            raise UsageError(f"no such file: {path}: give what a worker wrote with --events")
+        told += [event for event in EventsFile(path).more() if is_plan(event)]
+    if not told:
+        raise UsageError(f"no plan in {', '.join(map(str, paths))}: give the leader's file too")
+    return [
+        {"generation": e["generation"], "leader": e["instance"], "t": e["t"],
+         "decisions": e["decisions"]}
+        for e in sorted(told, key=lambda event: event["t"])
+        if generation in (None, e["generation"])
+    ]  # fmt: skip
+
+
+def is_plan(event: object) -> bool:
+    """A file may hold what somebody else wrote."""
+    return isinstance(event, dict) and event.get("event") == PLAN and event.keys() >= FIELDS
+
+
+def lines(plans: Iterable[dict[str, Any]], task: TaskId | None) -> Iterable[str]:
+    for plan in plans:
+        at = "" if plan["t"] is None else f"{datetime.fromtimestamp(plan['t'], UTC):%F %T}Z, "
+        if task is not None and not plan["decisions"]:
+            continue
+        yield f"{at}generation {plan['generation']}, led by {plan['leader'] or 'nobody known'}:"
+        yield from (f"  {d['task']} {d['decision']}: {d['why']}" for d in plan["decisions"])
+        if not plan["decisions"]:
+            yield f"  {STAYS}"
+    if task is not None and not any(plan["decisions"] for plan in plans):
+        yield f"{task} stays where it is: no such plan says anything else of it"
