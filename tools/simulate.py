@@ -1,42 +1,57 @@
 """`streamsx simulate`: what a group would do, in virtual time, without brokers and workers.
 
 `scale`: how long it takes, and how many rebalances, when a group of your size grows or shrinks.
+`seeds`, `story`: workers as they ship, in groups of which a number draws everything: what they run,
+how they are set, what goes wrong; each must hold what is promised.
 """
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import NamedTuple
 
 from streamsx.config import seconds, whole
 from streamsx.errors import UsageError
 from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.progress import blocking_progress
 
-KINDS = ("scale",)
+SHRINK_TRIES = 60
+
+
+class SimulateCommand(NamedTuple):
+    """`add` gives a command its options, `work` ends with an exit code."""
+
+    purpose: str
+    add: Callable[[Command], None]
+    work: Callable[[argparse.Namespace], int | None]
 
 
 def main() -> None:
-    """Ends with 2 for a group that cannot be."""
-    command = Command("simulate", "Foresee what a group would do, in virtual time.")
+    """Ends with 2 for a kind that is not there, or a group that cannot be."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in KINDS:
+        told = "\n".join(f"  {kind:7}{it.purpose}" for kind, it in KINDS.items())
+        asked = name in ("-h", "--help")
+        wrong = f"error: no such simulation: {name}\n" if name and not asked else ""
+        print(f"{wrong}usage: streamsx simulate KIND ...\n\n{told}",
+              file=sys.stdout if asked else sys.stderr)  # fmt: skip
+        sys.exit(0 if asked else UsageError.exit_code)
+    del sys.argv[0]
+    command = Command(f"simulate {name}", KINDS[name].purpose)
+    KINDS[name].add(command)
+    command.add_json()
+    command.run(KINDS[name].work)
+
+
+def add_scale(command: Command) -> None:
     add = command.add_argument
-    add("kind", choices=KINDS, help="scale: a balanced group grows or shrinks, all at once")
-    add(
-        "--tasks",
-        type=value(whole(1)),
-        required=True,
-        metavar="N",
-        help="tasks with state, of equal size",
-    )
-    add(
-        "--workers",
-        type=value(whole(1)),
-        required=True,
-        metavar="N",
-        help="workers at the beginning",
-    )
-    add("--add", type=value(whole(0)), default=0, metavar="N", help="workers that join (0)")
+    number, count = value(whole(0)), value(whole(1))
+    add("--tasks", type=count, required=True, metavar="N", help="tasks with state, of equal size")
+    add("--workers", type=count, required=True, metavar="N", help="workers at the beginning")
+    add("--add", type=number, default=0, metavar="N", help="workers that join (0)")
     add(
         "--remove",
-        type=value(whole(0)),
+        type=number,
         default=0,
         metavar="N",
         help="workers that leave, as by `leave` (0)",
@@ -46,19 +61,89 @@ def main() -> None:
         type=value(seconds),
         default=30.0,
         metavar="S",
-        help="to rebuild one task from its changelog, whatever else is rebuilt beside it (30)",
+        help="to rebuild one task from its changelog, alone, or beside others (30)",
     )
-    add("--max-learners", type=value(whole(0)), default=2, metavar="N",
+    add(
+        "--max-learners",
+        type=number,
+        default=2,
+        metavar="N",
         help="max_learners_per_member: tasks that one worker rebuilds at once; 0: all, and each "
-        "stands still meanwhile (2)")  # fmt: skip
+        "stands still meanwhile (2)",
+    )
     add("--serial", action="store_true", help="a worker rebuilds one task after another")
     add(
         "--together",
         action="store_true",
         help="learner_partial_rebalance=false: a worker asks for what it learns when all is ready",
     )
-    command.add_json()
-    command.run(scale)
+
+
+def add_seeds(command: Command) -> None:
+    number = value(whole(0))
+    command.add_argument("--from", dest="first", type=number, default=0, metavar="N", help="(0)")
+    command.add_argument("--count", type=value(whole(1)), default=300, metavar="N", help="(300)")
+    add_world(command)
+
+
+def add_story(command: Command) -> None:
+    add = command.add_argument
+    add("seed", type=value(whole(0)), help="as `simulate seeds` names it")
+    add("--last", type=value(whole(1)), default=200, metavar="N", help="lines, up to the end (200)")
+    add("--shrink", action="store_true", help="of a seed that fails: with the faults that it needs")
+    add_world(command)
+
+
+def add_world(command: Command) -> None:
+    """What has a stand-in is unproven: there is no other level."""
+    command.add_argument("--world", action="store_true", help="the worker that ships, as always")
+
+
+def seeds(options: argparse.Namespace) -> int:
+    """1 if one of them fails."""
+    from streamsx.simulation.world import play
+
+    failures, turns, virtual_s = [], 0, 0.0
+    with blocking_progress(sys.stderr, "simulating") as say:
+        for number in range(options.first, options.first + options.count):
+            result = play(number, story=0)
+            turns, virtual_s = turns + result.turns, virtual_s + result.virtual_s
+            if wrong := result.violation:
+                failures.append({"seed": number, "invariant": wrong.rule, "at": round(wrong.at, 3)})
+                print(f"{wrong}", file=options.people, flush=True)
+            say(f"simulated: seed {number}, {len(failures)} fail")
+    print(f"{options.count} seeds, {virtual_s:.0f} virtual s, {turns} turns of threads: "
+          f"{len(failures)} fail", file=options.people)  # fmt: skip
+    tell(options, {"seeds": options.count, "events": turns, "virtual_s": round(virtual_s, 3),
+                   "failures": failures})  # fmt: skip
+    return int(bool(failures))
+
+
+def story(options: argparse.Namespace) -> int:
+    """1 if it fails. A line per event: time, who (w1.2/data: the data loop of worker 1 in its
+    second life), what it said or met.
+    """
+    from streamsx.simulation.shrink import Without, needed
+    from streamsx.simulation.world import play
+
+    result, without = play(options.seed, story=options.last), Without()
+    if options.shrink and result.violation:
+        rule, count = result.violation.rule, result.struck
+
+        def fails(left_out: Without) -> bool:
+            wrong = play(options.seed, story=0, without=left_out).violation
+            return wrong is not None and wrong.rule == rule
+
+        with blocking_progress(sys.stderr, f"looking for the faults of {count} that it needs"):
+            without = Without(range(count)).difference(needed(count, fails, SHRINK_TRIES))
+        result = play(options.seed, story=options.last, without=without)
+    print(*result.story, sep="\n", file=options.people)
+    faults = f"{result.struck - len(without)} of {result.struck} faults"
+    end = f"{result.virtual_s:.0f} virtual s, {faults}: {result.violation or 'holds'}"
+    print(end, file=options.people)
+    tell(options, {"seed": options.seed, "story": list(result.story), "left_out": sorted(without),
+                   "violation": str(result.violation) if result.violation else None})  # fmt: skip
+    return int(result.violation is not None)
 
 
 def scale(options: argparse.Namespace) -> None:
@@ -94,3 +179,10 @@ def scale(options: argparse.Namespace) -> None:
         "unavailable_task_seconds": round(cost.unavailable_task_s, 3),
         "learning_task_seconds": round(cost.learning_task_s, 3),
     })  # fmt: skip
+
+
+KINDS = {
+    "scale": SimulateCommand("What it takes when a group of your size changes.", add_scale, scale),
+    "seeds": SimulateCommand("Whole groups under faults, drawn from numbers.", add_seeds, seeds),
+    "story": SimulateCommand("One of these groups, line by line.", add_story, story),
+}

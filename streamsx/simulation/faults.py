@@ -15,6 +15,7 @@ from streamsx.simulation.homes import Home
 from streamsx.simulation.nodes import BROKER, HOSTS
 from streamsx.simulation.scene import COUNTS, LINES, WORDS, A, B
 from streamsx.simulation.scheduler import DISK_S
+from streamsx.simulation.shrink import Without
 
 if TYPE_CHECKING:
     from streamsx.simulation.world import World
@@ -178,10 +179,11 @@ KINDS = sorted(name for kinds in (OnWorker, Elsewhere) for name in vars(kinds) i
 
 
 class Faults:
-    """Of one world."""
+    """Of one world. `struck`: how many were due; `without`: numbers of those that are left out."""
 
-    def __init__(self, world: "World") -> None:
-        self.world, stream = world, world.scheduler.stream
+    def __init__(self, world: "World", without: Without = frozenset()) -> None:
+        self.world, stream, self._without = world, world.scheduler.stream, without
+        self.struck = 0
         self._on_worker, self._elsewhere = OnWorker(world), Elsewhere(world)
         self.random = {kind: stream(f"faults/{kind}") for kind in KINDS}
         self.kinds = [kind for kind in KINDS if self.random[kind].random() < SHARE] or ["kill"]
@@ -197,13 +199,16 @@ class Faults:
         if world.healed:
             return
         kind = self._when.choice(self.kinds)
+        world.after(self._when.expovariate(1 / self.every_s), self._strike)
+        self.struck += 1
+        if self.struck - 1 in self._without:
+            return
         world.met[kind] += 1
         rng = self.random[kind]
         if strike := getattr(self._elsewhere, kind, None):
             strike(rng)
         elif alive := [home for home in world.homes if home.alive]:
             getattr(self._on_worker, kind)(rng.choice(alive), rng)
-        world.after(self._when.expovariate(1 / self.every_s), self._strike)
 
     def heal(self) -> None:
         world = self.world

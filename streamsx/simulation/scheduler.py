@@ -30,7 +30,11 @@ WALL_0: Final = 1_700_000_000.0
 
 
 class Violation(AssertionError):
-    """What must never happen has happened: seed, second, which rule, what."""
+    """What must never happen has happened."""
+
+    def __init__(self, seed: int, at: float, rule: str, what: str) -> None:
+        super().__init__(f"seed {seed} at {at:.3f} s: {rule}: {what}")
+        self.at, self.rule = at, rule
 
 
 class Killed(KeyboardInterrupt):
@@ -161,7 +165,7 @@ class Scheduler:
     def violate(self, rule: str, what: str) -> None:
         """The first one ends the run."""
         if self.violation is None:
-            self.violation = Violation(f"seed {self.seed} at {self.now:.3f} s: {rule}: {what}")
+            self.violation = Violation(self.seed, self.now, rule, what)
 
     def close(self) -> None:
         """The end of the world: every thread is cancelled, and what it does about it is not heard.

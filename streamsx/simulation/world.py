@@ -45,6 +45,7 @@ from streamsx.simulation.network import Net
 from streamsx.simulation.nodes import Nodes
 from streamsx.simulation.scene import APP, Scene, draw
 from streamsx.simulation.scheduler import Killed, Scheduler, Violation
+from streamsx.simulation.shrink import Without
 
 FAULTS_S, CALM_S, SETTLE_S = 45.0, 10.0, 38.0
 SAMPLE_S = 0.25
@@ -53,14 +54,16 @@ READ_BYTES = 1 << 20
 STREAK_MAX = 10
 """So many records in a row that fail stop a task: the setting's default."""
 BROKER_LOG = "streamsx.broker"
-QUIET = frozenset({"commit", "gap", "calm_gap", "restore_progress"})
+QUIET = frozenset({"commit", "gap", "calm_gap", "restore_progress", "metrics", "plan"})
 """Of the journal, not in the story."""
 
 
 class World:
     """One seed. With a `scene` of one's own nothing goes wrong but what is done by hand (`at`)."""
 
-    def __init__(self, seed: int, folder: Path, scene: Scene | None = None) -> None:
+    def __init__(
+        self, seed: int, folder: Path, scene: Scene | None = None, without: Without = frozenset()
+    ) -> None:
         self.seed, self.scene = seed, scene or draw(seed)
         scheduler = self.scheduler = Scheduler(seed)
         self.at, self.after, self.say = scheduler.at, scheduler.after, scheduler.say
@@ -80,7 +83,7 @@ class World:
         self.homes = [Home(self, n, folder) for n in range(self.scene.workers)]
         self.numbers, self._topics = subtopologies(self.scene)
         self.checks: list[Check] = [check(self) for check in CHECKS]
-        self.faults = None if scene else Faults(self)
+        self.faults = None if scene else Faults(self, without)
         self.after(SAMPLE_S, self._sample)
 
     @property
@@ -280,7 +283,9 @@ class _Told(logging.Handler):
 
 
 @contextlib.contextmanager
-def world(seed: int, scene: Scene | None = None, *, logs: bool = False) -> Iterator[World]:
+def world(
+    seed: int, scene: Scene | None = None, *, logs: bool = False, without: Without = frozenset()
+) -> Iterator[World]:
     """One to run, in a folder of its own; nothing of it is left behind.
 
     What a process has once (`engine.faults.point`, logging, the garbage collector, whose
@@ -291,7 +296,7 @@ def world(seed: int, scene: Scene | None = None, *, logs: bool = False) -> Itera
             stack.enter_context(redirect(io.StringIO()))
         at = MEMORY if MEMORY.is_dir() else None
         folder = tempfile.TemporaryDirectory(dir=at, ignore_cleanup_errors=True)
-        made = World(seed, Path(stack.enter_context(folder)), scene)
+        made = World(seed, Path(stack.enter_context(folder)), scene, without)
         stack.callback(setattr, points, "point", points.point)
         points.point = made.point
         logger, handler = logging.getLogger("streamsx"), _Told(made.scheduler)
@@ -322,7 +327,9 @@ def _end(made: World) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a seed. `surplus`: words counted more than once; `cpu_s`: of this process."""
+    """What became of a seed. `surplus`: words counted more than once; `cpu_s`: of this process;
+    `turns`: of all threads; `struck`: faults that were due.
+    """
 
     seed: int
     digest: str
@@ -333,12 +340,16 @@ class Result:
     excused: Counter[str]
     met: Counter[str]
     story: tuple[str, ...]
+    turns: int
+    struck: int
 
 
-def play(seed: int, *, story: int = 40, logs: bool = False) -> Result:
+def play(
+    seed: int, *, story: int = 40, logs: bool = False, without: Without = frozenset()
+) -> Result:
     """One seed. `story`: so many of its last lines are kept; with `logs` also what was logged."""
     began, violation = process_time(), None
-    with world(seed, logs=logs) as made:
+    with world(seed, logs=logs, without=without) as made:
         try:
             made.run()
         except Violation as wrong:
@@ -347,5 +358,15 @@ def play(seed: int, *, story: int = 40, logs: bool = False) -> Result:
         lines = tuple(f"{at:9.3f} {who:12} {what}" for at, who, what in told)
         cpu_s, digest = process_time() - began, made.scheduler.digest
         return Result(
-            seed, digest, violation, made.now, cpu_s, made.surplus, made.excused, made.met, lines
+            seed,
+            digest,
+            violation,
+            made.now,
+            cpu_s,
+            made.surplus,
+            made.excused,
+            made.met,
+            lines,
+            made.scheduler.turns,
+            made.faults.struck if made.faults else 0,
         )

@@ -1,0 +1,42 @@
+"""A seed that fails is told with the faults that it needs, and with no other."""
+
+import pytest
+
+from streamsx.engine import assemble
+from streamsx.simulation.shrink import Without, needed
+from streamsx.simulation.world import play
+from tests.simulation.test_planted import NothingIsWithheld
+
+
+@pytest.mark.parametrize("wanted", [set(), {0}, {19}, {3, 4}, {0, 7, 19}])
+def test_what_a_failure_needs_is_left(wanted: set[int]) -> None:
+    tries = []
+
+    def fails(without: Without) -> bool:
+        tries.append(without)
+        return not wanted & without
+
+    assert set(needed(20, fails, 100)) == wanted
+    assert len(tries) < 60
+
+
+def test_after_so_many_tries_it_is_as_short_as_it_is() -> None:
+    assert needed(8, lambda without: not {5} & without, 1) == [4, 5, 6, 7]
+    assert needed(8, lambda _: False, 100) == list(range(8))
+    assert needed(0, lambda _: True, 100) == []
+
+
+def test_a_planted_bug_is_found_and_its_story_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assemble, "StreamsPartitionAssignor", NothingIsWithheld)
+    found = next(r for r in (play(seed, story=0) for seed in range(500)) if r.violation)
+    assert found.violation is not None
+    rule = found.violation.rule
+
+    def fails(without: Without) -> bool:
+        wrong = play(found.seed, story=0, without=without).violation
+        return wrong is not None and wrong.rule == rule
+
+    kept = needed(found.struck, fails, tries=12)
+
+    assert len(kept) < found.struck
+    assert fails(Without(range(found.struck)).difference(kept))
