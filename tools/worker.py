@@ -79,6 +79,7 @@ def work(options: argparse.Namespace) -> int:
         clock,
         services=[(job.name, job.run) for job in app.jobs],
         hosted=lambda host: setattr(app, "host", host),
+        listeners=app.listeners,
         begun=calm_gc,
     )
     try:

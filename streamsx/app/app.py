@@ -21,6 +21,7 @@ from streamsx.app.services import Job
 from streamsx.app.settings import SettledConfig, settled
 from streamsx.app.table import Table
 from streamsx.config import Config, seconds
+from streamsx.engine.listening import Listener, Listeners
 from streamsx.errors import NameClash, UsageError
 from streamsx.state.cache import CachedStore
 from streamsx.task.stream import Done, Host
@@ -29,6 +30,7 @@ from streamsx.topology.internal_topics import TopicKind
 
 V = TypeVar("V")
 Fun = TypeVar("Fun", bound=Callable[..., Any])
+Listens = TypeVar("Listens", bound=Listener)
 
 
 class App(FaustNames):
@@ -44,6 +46,8 @@ class App(FaustNames):
         self._notes: list[str] = []
         self.jobs: list[Job] = []
         """Tasks and timers."""
+        self.listeners = Listeners()
+        """Of rebalances."""
         self.agents: dict[str, Agent] = {}
         self.tables: dict[str, Table[Any, Any]] = {}
         self.topics: dict[str, Topic] = {}
@@ -173,6 +177,23 @@ class App(FaustNames):
             return fun
 
         return decorate
+
+    def on_assigned(self, fun: Listens) -> Listens:
+        """Call `fun` with the partitions that this worker is given, behind each rebalance: a
+        frozenset, maybe empty. Async or not; one that raises ends the worker."""
+        self.listeners.assigned.append(fun)
+        return fun
+
+    def on_revoked(self, fun: Listens) -> Listens:
+        """Call `fun` with partitions that go to another worker. They have stopped and are
+        committed, and go when it returns: an async one may wait, up to `revoke_timeout`."""
+        self.listeners.revoked.append(fun)
+        return fun
+
+    def on_lost(self, fun: Listens) -> Listens:
+        """Call `fun` with partitions that somebody else may run by now; `on_revoked` without it."""
+        self.listeners.lost.append(fun)
+        return fun
 
     def _ours(self, call: str, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Without what is Faust's alone. Raises NotSupported."""

@@ -15,6 +15,7 @@ from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG
+from streamsx.engine.listening import Listening
 from streamsx.engine.loop import DataLoop
 from streamsx.engine.produce import Producer, always
 from streamsx.engine.purge import Purging
@@ -49,9 +50,16 @@ class Machinery:
         on_error, on_decode_error = Word(config.on_error), Word(config.on_decode_error)
         told = self.failures.report
         policy = Policy(on_error, on_decode_error, told, config.consecutive_failures_max)
-        door = MemberDoor(self.session, assignor)
+        owner = given.owner
+        listening = Listening(
+            given.listeners, lambda job, name: owner.spawn(job, name=name), owner.fail,
+            given.journal, clock.now,
+        )  # fmt: skip
+        door = MemberDoor(self.session, assignor, listening)
         self.tasks = Tasks(given, door, self.stores, self.producer, policy, self.purging, arrived)
-        self.link = GroupLink(given, partitions, assignor, self.session, door, self.tasks)
+        self.link = GroupLink(
+            given, partitions, assignor, self.session, door, self.tasks, listening
+        )
         self.loop = DataLoop(given, self.tasks, self.producer, arrived, self.link.publish)
         self.host = WorkerHost(clock, producer_of(given), self.tasks, lambda: self.link.leads)
         self._given = given

@@ -5,9 +5,11 @@ Not here: what the member says (`group`).
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from streamsx.assignor.model import Copy, CopyRole
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
+from streamsx.engine.listening import Listening
 from streamsx.lifecycle.owned import Owned
 from streamsx.membership import events as e
 from streamsx.membership.session import Session
@@ -19,8 +21,10 @@ class MemberDoor:
     `leaving`: its member is on its way out.
     """
 
-    def __init__(self, session: Session, assignor: StreamsPartitionAssignor) -> None:
-        self._session = session
+    def __init__(
+        self, session: Session, assignor: StreamsPartitionAssignor, listening: Listening
+    ) -> None:
+        self._session, self._listening = session, listening
         self.owned = Owned(assignor.task_of)
         self.generation, self.leaving = -1, False
         self.stopped: list[TaskId] = []
@@ -33,7 +37,10 @@ class MemberDoor:
             left = Copy(CopyRole.DORMANT, on_disk[task])
             seat.report = replace(seat.report, copies={**seat.report.copies, task: left})
         for tps, asked in self.owned.released(task, number):
-            self._session.post(e.Released(tps, asked))
+            self._listening.revoked(tps, partial(self._free, e.Released(tps, asked)))
+
+    def _free(self, told: e.Released, _: float) -> None:
+        self._session.post(told)
 
     def ready(self) -> None:
         self._session.post(e.Ready())

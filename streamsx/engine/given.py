@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.engine.journal import Journal
+from streamsx.engine.listening import Listeners
 from streamsx.kafka.cluster import Cluster
 from streamsx.membership.events import ControlMessage
 from streamsx.state.api import Rows
@@ -54,6 +55,7 @@ class Given:
     clock: Clock
     cluster: Cluster
     rows: RowsOf = rocks_rows
+    listeners: Listeners = field(default_factory=Listeners)
 
     @property
     def plans(self) -> Mapping[int, SubTopology]:

@@ -17,6 +17,7 @@ from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.engine.door import MemberDoor
 from streamsx.engine.given import Given
 from streamsx.engine.journal import LOG
+from streamsx.engine.listening import Listening
 from streamsx.engine.tasks import Tasks
 from streamsx.errors import Bug, PartitionCountChanged, StreamsxError, first_of
 from streamsx.lifecycle import reconcile
@@ -43,8 +44,9 @@ class GroupLink:
 
     def __init__(
         self, given: Given, partitions: Mapping[str, int], assignor: StreamsPartitionAssignor,
-        session: Session, door: MemberDoor, tasks: Tasks,
+        session: Session, door: MemberDoor, tasks: Tasks, listening: Listening,
     ) -> None:  # fmt: skip
+        self._listening = listening
         self._given, self._clock, self._journal = given, given.clock, given.journal
         self._assignor, self._session, self._door, self._tasks = assignor, session, door, tasks
         self._owned, self._limit = door.owned, given.config.acceptable_recovery_lag
@@ -160,7 +162,10 @@ class GroupLink:
         self._cancel_gaps()
         loop = asyncio.get_running_loop()
         self._gap_timer = loop.call_later(GAP_AFTER_S, self._rebalanced)
-        self._session.metrics.assigned(now := self._clock.now(), now - began)
+        taken_s, metrics = self._clock.now() - began, self._session.metrics
+        self._listening.assigned(
+            message.tps, lambda took_s: metrics.assigned(self._clock.now(), taken_s + took_s)
+        )
 
     @hear.register
     def _(self, message: e.Revoke) -> None:
@@ -177,7 +182,8 @@ class GroupLink:
         self.lost_leaving = self.lost_leaving or self._door.leaving
         self._tasks.feed(lost)
         self.losses += 1
-        self._session.metrics.lost(self._clock.now() - began)
+        taken_s, metrics = self._clock.now() - began, self._session.metrics
+        self._listening.lost(message.tps, lambda took_s: metrics.lost(taken_s + took_s))
 
     @hear.register
     def _(self, message: e.PartitionsChanged) -> None:

@@ -25,6 +25,7 @@ from streamsx.engine.assemble import Machinery
 from streamsx.engine.given import Given, RowsOf, rocks_rows
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.listening import Listeners
 from streamsx.engine.produce import Producer
 from streamsx.engine.topics import AppTopics
 from streamsx.errors import StreamsxError, TaskFailed, first_of
@@ -78,12 +79,14 @@ class Worker:
         begun: Callable[[], None] = lambda: None,
         threads: Threads = system_thread,
         rows: RowsOf = rocks_rows,
+        listeners: Listeners | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._topology, self._config, self._directory = topology, config, directory
         self._journal, self._clock = journal, clock
         self._services, self._hosted = services, hosted
         self._tell_begun, self._threads, self._rows, self._rng = begun, threads, rows, rng
+        self._listeners = listeners or Listeners()
         self._starting: asyncio.Task[Any] | None = None
         self._error: Exception | None = None
         self._out_at: float | None = None
@@ -138,7 +141,7 @@ class Worker:
             await cluster.start(START_TIMEOUT_S)
             given = Given(
                 self, self._topology, self._config, self._directory, self._journal, self._clock,
-                cluster, self._rows,
+                cluster, self._rows, self._listeners,
             )  # fmt: skip
             topics = AppTopics(given)
             layout = await topics.layout()

@@ -4,6 +4,7 @@ The worker's two threads are two loops of one process. Its stores are in a disk 
 state directory is a real one, so that locks, ids and the member id are the product's.
 """
 
+import asyncio
 import shutil
 import signal
 import uuid
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from streamsx.clock import Clock
 from streamsx.engine.assemble import Machinery
 from streamsx.engine.journal import Journal
+from streamsx.engine.listening import Listeners
 from streamsx.engine.worker import Worker
 from streamsx.membership.member import Member
 from streamsx.model import TaskId
@@ -108,10 +110,15 @@ class Home:
             clock,
             services=[(job.name, job.run) for job in app.jobs],
             hosted=lambda host: setattr(app, "host", host),
+            listeners=self._listeners(),
             threads=self.process.begin,
             rows=lambda _: self.disk.open,
             rng=stream(f"worker/{name}"),
         )
+
+    def _listeners(self) -> Listeners:
+        delay_s = self.scene.slow_revoke_s
+        return Listeners(revoked=[lambda _: asyncio.sleep(delay_s)] if delay_s else [])
 
     def _fresh_id(self) -> uuid.UUID:
         return uuid.UUID(int=self._ids.getrandbits(128))

@@ -47,6 +47,8 @@ class Scene:
     imbalance: float = drawn(0.0, (0.0, 0.2))
     partial: bool = drawn(True, (True, True, False))
     eager: str = drawn("none", ("none", "none", "none", "all", "some", "bounced"))
+    slow_revoke_s: float = drawn(0.0, (0.0, 0.0, 0.0, 0.5, 5.0))
+    """Of a callback of the app's."""
     standbys: int = drawn(0, (0, 0, 1, 2))
     zones: tuple[str, ...] = drawn(("",), (("",), ("a", "b")))
     revoke_s: float = drawn(15.0, (3.0, 15.0), "revoke")

@@ -1,0 +1,87 @@
+"""Calls back who wants to hear what a worker is given, gives back and has lost (KIP-429).
+
+Callbacks are notifications: one that fails is told, all others run all the same, what they stand
+for has happened, and the first error ends the worker as it would come out of a consumer's poll.
+Nobody is called for nothing, but for `assigned`, which ends each rebalance. What is given back is
+given back when its callbacks have returned; no other partition waits for that, and the group no
+longer than `revoke_timeout`: then it is lost (KIP-983).
+
+Not here: when there is something to hear of (`group`, `door`).
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from inspect import isawaitable
+from typing import Any
+
+from streamsx.errors import TaskFailed
+from streamsx.lifecycle.owned import PartitionSet
+from streamsx.model import TopicPartition
+
+Listener = Callable[[PartitionSet], Awaitable[object] | object]
+Took = Callable[[float], object]
+"""Is given the seconds that it took."""
+Spawn = Callable[[Coroutine[Any, Any, None], str], object]
+"""A job and its name; the worker's group owns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Of an app, in the order in which they were added. What is lost is told to `revoked`, where
+    nobody listens for it."""
+
+    assigned: list[Listener] = field(default_factory=list)
+    revoked: list[Listener] = field(default_factory=list)
+    lost: list[Listener] = field(default_factory=list)
+
+
+class Listening:
+    """Of one worker; `then` is called when all callbacks have returned."""
+
+    def __init__(
+        self, listeners: Listeners, spawn: Spawn, fail: Callable[[Exception], None],
+        journal: Callable[..., None], now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._listeners, self._spawn, self._fail = listeners, spawn, fail
+        self._journal, self._now = journal, now
+
+    def assigned(self, tps: Iterable[TopicPartition], then: Took) -> None:
+        """They are the worker's, and begin; maybe none."""
+        self._call("on_assigned", self._listeners.assigned, frozenset(tps), then)
+
+    def revoked(self, tps: PartitionSet, then: Took) -> None:
+        """They have stopped, with all they have done committed, and are still the worker's."""
+        self._call("on_revoked", self._listeners.revoked if tps else [], tps, then)
+
+    def lost(self, tps: Iterable[TopicPartition], then: Took) -> None:
+        """They may be somebody else's by now."""
+        gone, ours = frozenset(tps), self._listeners
+        name, told = ("on_lost", ours.lost) if ours.lost else ("on_revoked", ours.revoked)
+        self._call(name, told if gone else [], gone, then)
+
+    def _call(self, name: str, listeners: list[Listener], tps: PartitionSet, then: Took) -> None:
+        began = self._now()
+        if listeners:
+            self._spawn(self._all(name, listeners, tps, began, then), name)
+        else:
+            then(0.0)
+
+    async def _all(
+        self, name: str, listeners: list[Listener], tps: PartitionSet, began: float, then: Took
+    ) -> None:
+        first: Exception | None = None
+        for listener in listeners:
+            try:
+                result = listener(tps)
+                if isawaitable(result):
+                    await result
+            except Exception as error:  # the user's own
+                who = getattr(listener, "__qualname__", repr(listener))
+                what = f"callback failed: {name} {who}: {type(error).__name__}: {error}"
+                self._journal("error", what=what, where=", ".join(map(str, sorted(tps))))
+                if first is None:
+                    first = TaskFailed(f"{what}: what it was told of has happened all the same")
+                    first.__cause__ = error
+        then(self._now() - began)
+        if first is not None:
+            self._fail(first)

@@ -1,0 +1,132 @@
+"""Who is called back of a rebalance, in which order, and whose error counts."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from streamsx.engine.listening import Listeners, Listening
+from streamsx.errors import TaskFailed
+from streamsx.lifecycle.owned import PartitionSet
+from streamsx.model import TopicPartition
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+BOTH = frozenset({P, Q})
+NOBODY: PartitionSet = frozenset()
+
+
+class Station:
+    """`heard`: in order, what was called with what; `ended`: what ended the worker."""
+
+    def __init__(self, **failing: Exception) -> None:
+        self.heard: list[tuple[str, PartitionSet]] = []
+        self.told: list[tuple[str, dict[str, object]]] = []
+        self.ended: list[Exception] = []
+        self.jobs: list[asyncio.Task[None]] = []
+        self.failing = failing
+        self.listeners = Listeners()
+        self.listening = Listening(
+            self.listeners, self.spawn, self.ended.append, self.journal, lambda: 0.0
+        )
+
+    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
+        self.jobs.append(asyncio.get_running_loop().create_task(job, name=name))
+
+    def journal(self, event: str, **fields: object) -> None:
+        self.told.append((event, fields))
+
+    def hears(self, name: str, *, waits: bool = False) -> Callable[[PartitionSet], object]:
+        async def wait() -> None:
+            await asyncio.sleep(0)
+
+        def called(tps: PartitionSet) -> object:
+            self.heard.append((name, tps))
+            if name in self.failing:
+                raise self.failing[name]
+            return wait() if waits else None
+
+        return called
+
+    def play(self, *calls: Callable[[], None]) -> None:
+        async def story() -> None:
+            for call in calls:
+                call()
+                await asyncio.gather(*self.jobs)
+
+        asyncio.run(story())
+
+
+def test_an_app_that_listens_to_nothing_is_not_waited_for() -> None:
+    station, over = Station(), list[float]()
+    station.listening.revoked(BOTH, over.append)
+    station.listening.lost(BOTH, over.append)
+    station.listening.assigned([], over.append)
+    assert over == [0.0] * 3
+
+
+def test_nobody_is_called_for_nothing_but_at_the_end_of_a_rebalance() -> None:
+    """R429-19."""
+    station = Station()
+    for name in ("assigned", "revoked", "lost"):
+        getattr(station.listeners, name).append(station.hears(name))
+    over: list[float] = []
+
+    station.play(
+        lambda: station.listening.revoked(NOBODY, over.append),
+        lambda: station.listening.lost([], over.append),
+        lambda: station.listening.assigned([], over.append),
+    )
+
+    assert station.heard == [("assigned", NOBODY)]
+    assert len(over) == 3
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_what_is_lost_is_revoked_where_nobody_listens_for_it(listens: bool) -> None:
+    """R429-04."""
+    station = Station()
+    station.listeners.revoked.append(station.hears("revoked"))
+    if listens:
+        station.listeners.lost.append(station.hears("lost"))
+
+    station.play(lambda: station.listening.lost([P], lambda _: None))
+
+    assert station.heard == [("lost" if listens else "revoked", frozenset({P}))]
+
+
+def test_what_is_given_back_goes_when_its_callbacks_have_returned() -> None:
+    """R983-04: a delay is a callback that waits."""
+    station, order = Station(), list[str]()
+    slow = station.hears("slow", waits=True)
+    station.listeners.revoked.extend([slow, station.hears("second")])
+
+    def released(_: float) -> None:
+        order.extend([*(name for name, _ in station.heard), "released"])
+
+    station.play(lambda: station.listening.revoked(BOTH, released))
+
+    assert order == ["slow", "second", "released"]
+    assert station.ended == []
+
+
+def test_all_are_called_and_the_first_error_is_kept() -> None:
+    """R429-18: revoked fails and assigned fails; both have happened, and the first one counts."""
+    boom, bang = ValueError("boom"), KeyError("bang")
+    station = Station(first=boom, third=bang)
+    station.listeners.revoked.extend([station.hears("first"), station.hears("second")])
+    station.listeners.assigned.extend([station.hears("third"), station.hears("fourth")])
+    over: list[str] = []
+
+    station.play(
+        lambda: station.listening.revoked(BOTH, lambda _: over.append("released")),
+        lambda: station.listening.assigned([P], lambda _: over.append("assigned")),
+    )
+
+    assert [name for name, _ in station.heard] == ["first", "second", "third", "fourth"]
+    assert over == ["released", "assigned"]
+    assert [type(error) for error in station.ended] == [TaskFailed, TaskFailed]
+    assert [error.__cause__ for error in station.ended] == [boom, bang]
+    assert "callback failed: on_revoked" in str(station.ended[0])
+    assert [event for event, _ in station.told] == ["error", "error"]
+    assert station.told[0][1]["where"] == "t-0, t-1"
