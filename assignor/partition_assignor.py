@@ -32,6 +32,13 @@ from streamsx.errors import IllegalPlan
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.model import TaskId, TopicPartition
 
+RECORD_BYTES_NEAR, RECORD_BYTES_MAX = 768 << 10, 1000 << 10
+"""A coordinator keeps all of a group in one record, and a broker takes none of more than
+`message.max.bytes`, by default 1 MiB: the SyncGroup of all would fail, again and again."""
+MEMBER_BYTES = 150
+"""What Kafka writes of a member beside that."""
+FEWER = "claims stay: use shorter names of topics, fewer topics to a worker, or fewer workers"
+
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
@@ -50,7 +57,8 @@ class Subtopology:
 class Outcome:
     """A leader's answer. `assignments`: Assignment bytes for every member, observers included.
 
-    `plan` is None beside an `error`: everybody keeps its claims. `evictions`: whom to remove, and
+    `plan` is None beside an `error`: everybody keeps its claims. `record_bytes`: what the
+    coordinator will write of this generation, in one record. `evictions`: whom to remove, and
     when, if it is still there. `notes`: sentences for the log.
     """
 
@@ -59,6 +67,14 @@ class Outcome:
     evictions: Mapping[str, int]
     error: ErrorWord
     notes: tuple[str, ...]
+    record_bytes: int = 0
+
+    @property
+    def alarm(self) -> str:
+        """What people must hear of before nothing moves any more."""
+        if self.record_bytes <= RECORD_BYTES_NEAR:
+            return ""
+        return f"group_record_near_limit bytes={self.record_bytes} limit={RECORD_BYTES_MAX}"
 
 
 class StreamsPartitionAssignor:
@@ -203,8 +219,13 @@ class StreamsPartitionAssignor:
                 for member, tps in strangers.items()
             ),
         )
+        record = sum(len(data) + MEMBER_BYTES for _, data in metadata)
+        record += sum(map(len, assignments.values()))
+        if record > RECORD_BYTES_MAX:
+            why = f"the group's record is too large: {record} bytes of {RECORD_BYTES_MAX}: {FEWER}"
+            return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, (*unread, why))
         gone = evictions(members, plan.memory, now_ms)
-        return Outcome(assignments, plan, gone, ErrorWord.NONE, notes)
+        return Outcome(assignments, plan, gone, ErrorWord.NONE, notes, record)
 
     def _tasks(self, partitions: Mapping[str, int]) -> list[PlannedTask]:
         """One per partition of the largest source topic; state reads all of its topics, or none,

@@ -47,7 +47,9 @@ class Leading:
             now_ms=int(wall_s * 1000),
         )
         for note in outcome.notes:
-            LOG.info("%s", note)
+            LOG.log(logging.WARNING if outcome.error else logging.INFO, "%s", note)
+        if outcome.alarm:
+            LOG.warning("%s", outcome.alarm)
         zero = wall_s - self._clock.now()
         ends = {member: at_ms / 1000 - zero for member, at_ms in outcome.evictions.items()}
         self._feed(e.Planned(asked.request, outcome.assignments, bool(outcome.error), ends))

@@ -36,6 +36,8 @@ OLDER = (
     ),
     # before a source's operators were a tree
     Old("b7ad920", "{app}-grouped.count-{app}-lines-start-repartition", {}),
+    # before standbys, eager members and what else rebalances had to have
+    Old("1273d67", "{app}-grouped.count-{app}-lines-start-repartition", {}),
 )
 
 

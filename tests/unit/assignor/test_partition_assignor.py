@@ -293,6 +293,31 @@ def test_a_plan_that_is_not_lawful_is_not_shipped(monkeypatch: pytest.MonkeyPatc
     assert given.startswith("its input: Group(tasks=[PlannedTask(")
 
 
+@pytest.mark.parametrize(
+    ("members", "near", "too_large"), [(100, False, False), (120, True, False), (150, True, True)]
+)
+def test_a_group_that_fits_into_no_record_moves_nothing_and_says_what_to_do(
+    members: int, near: bool, too_large: bool
+) -> None:
+    """Else the coordinator refuses the plan, and all join again, for ever."""
+    long = tuple(f"topic-{n}-{'x' * 100}" for n in range(64))
+    me = assignor()
+    said_ = [
+        (f"m{n}", Subscription(long, me.user_data(replace(NOTHING, claims=frozenset()))).write())
+        for n in range(members)
+    ]
+
+    outcome = me.assign(said_, COUNTS, leader="m0", generation=5, now_ms=0)
+
+    assert (outcome.plan is None) is too_large
+    if too_large:
+        assert outcome.error is ErrorWord.ASSIGNMENT_FAILED
+        assert "shorter names of topics" in outcome.notes[-1]
+        assert all(not Assignment.read(data).partitions for data in outcome.assignments.values())
+    else:
+        assert outcome.alarm.startswith("group_record_near_limit bytes=") is near
+
+
 def test_claims_of_no_task_go_back_unless_their_topic_is_known_to_be_gone() -> None:
     a = assignor()
     metadata = [("1", said(a.user_data(NOTHING), "counts-2 foreign-0 deleted-0"))]

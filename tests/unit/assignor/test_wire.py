@@ -200,6 +200,51 @@ def test_the_bytes_of_an_assignment_are_these() -> None:
     assert write_assignment(data).hex() == "0101" + "".join(fields)
 
 
+OLD_JOIN = (
+    "010101"
+    "10abababababababababababababababab0301020401050502ac020601030912010101"
+    "01020a0201000101050401010100000a04010001010b060162000006060c01070d0800000001000000020e0161"
+    "1204010001011305302e312e30"
+)
+"""As 833c08b wrote it, which knew of no task that had stopped."""
+LATER = "1404010101021506010203776879"
+"""What 1273d67 wrote behind it."""
+OLD_ASSIGNMENT = (
+    "01010101080201090404010001010907010162000100090a04010001010b01040e04010101010f05000102696e"
+)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["833c08b", "1273d67"])
+def test_what_older_versions_have_written_is_read(*, later: bool) -> None:
+    read = read_join(bytes.fromhex(OLD_JOIN + LATER * later))
+
+    learned = frozenset({TaskId(0, 1)})
+    copies = {
+        TaskId(0, 1): Copy(CopyRole.LEARNER, 4),
+        TaskId(1, 0): Copy(CopyRole.DORMANT, None),
+        TaskId(1, 2): Copy(CopyRole.RESTORING, 9),
+    }
+    member = MemberAtJoin(
+        "", instance="a", process="ab" * 16, capacity=2, leaving=WayOut(300), fresh=True,
+        copies=copies, heirs=learned, stalled=learned, round=7,
+        marks={"b": Mark(MarkState.LEAVING, 5, None, 6)}, signatures=(1, 2), nonce=3,
+        version="0.1.0",
+    )  # fmt: skip
+    if later:
+        stopped = {TaskId(1, 2): "why"}
+        member = replace(member, stopped=frozenset(stopped), reasons=stopped)
+    assert read == member
+
+
+def test_an_assignment_of_an_older_leader_is_read() -> None:
+    learned = frozenset({TaskId(0, 1)})
+    memory = Memory(8, TaskKind.STATEFUL, {"b": Mark(MarkState.CANCELLED, None, None, 9)})
+    assert read_assignment(bytes.fromhex(OLD_ASSIGNMENT)) == AssignmentView(
+        memory, more=True, leader=True, learners=learned, promises=learned, generation=4,
+        withheld=frozenset({TaskId(1, 1)}), topics={0: ("in",)},
+    )  # fmt: skip
+
+
 def test_decisions_are_bounded_and_take_little() -> None:
     told = tuple(
         Decision(TaskId(0, n), "stage", f"b is {n} records behind (limit 10); a runs", "a", "b", n)
