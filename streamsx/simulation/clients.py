@@ -76,18 +76,20 @@ class Client:
 
 
 class Tool:
-    """One run of `streamsx leave`."""
+    """One run of `streamsx leave`, or of `streamsx swap`."""
 
     def __init__(
-        self, world: "World", instances: tuple[str, ...], timeout_s: float, *, cancel: bool
-    ) -> None:
+        self, world: "World", instances: tuple[str, ...], timeout_s: float, *, cancel: bool,
+        swap_to: str | None = None,
+    ) -> None:  # fmt: skip
         self.scheduler, self.number = world.scheduler, len(world.tools) + 1
         self.name, self.instances, self.cancel = f"tool{self.number}", instances, cancel
         self.code: int | None = None
         """None while it runs, or when it was killed."""
         self.ended_at, self.printed = inf, StringIO()
         self.process = Process(world.network, self.name)
-        told = f"leave {list(instances)} timeout={timeout_s} cancel={cancel}"
+        self._swap_to = swap_to
+        told = f"leave {list(instances)} timeout={timeout_s} cancel={cancel} swap_to={swap_to}"
         self.scheduler.say(self.name, told)
         given = {"instances": list(instances), "timeout": timeout_s, "people": self.printed}
         options = argparse.Namespace(**OPTIONS, **given, cancel=cancel)
@@ -96,7 +98,7 @@ class Tool:
     async def _run(self, options: argparse.Namespace) -> None:
         rng = self.scheduler.stream(self.name)
         try:
-            self.code = await leave.ask(options, self.process.clock, rng)
+            self.code = await leave.ask(options, self.process.clock, rng, swap_to=self._swap_to)
         except StreamsxError as error:
             self.scheduler.say(self.name, f"{type(error).__name__}: {error}")
             self.code = error.exit_code

@@ -81,6 +81,11 @@ class OnWorker(Kinds):
     def leave(self, home: Home, rng: random.Random) -> None:
         self.world.leave(home.name, timeout_s=rng.choice((5.0, 20.0)))
 
+    def swap(self, home: Home, rng: random.Random) -> None:
+        """It may have just gone, or be the same."""
+        other = rng.choice(self.world.homes)
+        self.world.leave(home.name, timeout_s=rng.choice((5.0, 20.0)), swap_to=other.name)
+
     def cancel(self, home: Home, rng: random.Random) -> None:
         self.world.leave(home.name, timeout_s=20.0)
         back = partial(self.world.leave, home.name, timeout_s=20.0, cancel=True)

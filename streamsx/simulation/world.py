@@ -92,8 +92,11 @@ class World:
 
     # -- what is done to it
 
-    def leave(self, *instances: str, timeout_s: float = 60.0, cancel: bool = False) -> Tool:
-        self.tools.append(Tool(self, instances, timeout_s, cancel=cancel))
+    def leave(
+        self, *instances: str, timeout_s: float = 60.0, cancel: bool = False,
+        swap_to: str | None = None,
+    ) -> Tool:  # fmt: skip
+        self.tools.append(Tool(self, instances, timeout_s, cancel=cancel, swap_to=swap_to))
         return self.tools[-1]
 
     def cancelled(self, name: str) -> bool:

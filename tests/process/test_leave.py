@@ -260,3 +260,37 @@ def test_a_group_of_protocol_type_stream_is_led_and_left_as_any_other(
     workers.until(lambda: wordcount.drained, "drained")
     assert wordcount.surplus() == 0
     assert workers.stop("a") == [0]
+
+
+TOOL_SESSION_S, SLACK_S = 6.0, 3.0
+
+
+def test_a_tool_that_is_killed_in_the_middle_holds_nobody_up_for_longer_than_its_session(
+    workers: Workers, wordcount: WordCount, tools: Tools
+) -> None:
+    """It counts from the moment at which it has a member id. The mark is in by then, or it is not
+    and the next call says so: it asks again."""
+    workers.start("a", "b", "c")
+    wordcount.feed(LINES_PER_S)
+    workers.until(lambda: balanced(workers), "balanced")
+    asked = workers.now()
+    tool = tools.begin("leave", "--instances", "b", "--timeout", "60s")
+    workers.all["b"].expected = True
+    workers.until_event("rebalance_started", since=asked)
+
+    tool.kill()
+    tool.communicate()
+
+    killed = workers.now()
+    code, told = tools.leave("b", "--timeout", "60s")
+    assert (code, told["b"]["state"]) in ((0, "left"), (3, "unknown"))
+    assert workers.code("b") == 0
+    assert workers.now() - killed < TOOL_SESSION_S + SLACK_S
+    workers.until_event("gap", since=killed)
+    longest = max(e["ms"] for e in workers.events("gap") if e["mono"] > asked)
+    assert longest < PAUSE_MS_MAX
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    assert wordcount.counts() == wordcount.words
+    assert not workers.events("lost", "error")
+    assert workers.stop("a", "c") == [0, 0]

@@ -3,6 +3,7 @@
 Where a seed found what a story tells, its docstring names it. All checks hold in every one.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership.leading import TOPICS_EVERY_S
+from streamsx.model import TaskId
 from streamsx.simulation.checks import Check
 from streamsx.simulation.clients import Tool
 from streamsx.simulation.homes import Home
@@ -421,3 +423,58 @@ def test_a_topic_whose_leader_was_away_is_read_when_it_is_back() -> None:
         made.nodes.leaderless[B] = made.now + 20.0
         made.homes[0].start()
         made.run_until(45.0)
+
+
+# -- the leader dies amid it
+
+
+class Begun(Check):
+    """How often each worker has begun to learn each task."""
+
+    def __init__(self, made: World) -> None:
+        super().__init__(made)
+        self.learned: Counter[tuple[str, object]] = Counter()
+        made.checks.append(self)
+
+    def said(self, home: Home, event: str, fields: dict[str, object]) -> None:
+        if event == "task" and fields["from"] == "created" and fields["role"] == "learner":
+            self.learned[home.name, fields["task"]] += 1
+
+
+def after(kind: str, *, dies: bool) -> tuple[dict[str, set[TaskId]], int]:
+    """Who runs what in the end, and how often somebody began to learn a task it had begun before.
+    The leader, which stays, dies when the first task has moved, and is back 0.3 s later."""
+    alive = {"up": 2, "down": 3, "swap": 3}[kind]
+    with group(workers=3, alive=2, words=12, max_learners=1) as made:
+        if alive == 3:
+            made.homes[2].start()
+            made.run_until(40.0)
+        leads = next(h for h in made.homes if h.parts is not None and h.parts.link.leads)
+        other = next(h for h in made.homes[:2] if h is not leads)
+        begun, since = Begun(made), len(told(made, "promoted"))
+        if kind == "up":
+            made.homes[2].start()
+        else:
+            made.leave(other.name, swap_to=made.homes[2].name if kind == "swap" else None)
+        made.scheduler.run_until(made.now + 30.0, lambda: len(told(made, "promoted")) > since)
+        if dies:
+            leads.kill()
+            made.after(0.3, leads.start)
+        made.run_until(100.0)
+        runs = {home.name: set(home.running) for home in made.homes if home.alive}
+        again = sum(n - 1 for (name, _), n in begun.learned.items() if name != leads.name)
+        return {name: {t for t in some if t.subtopology == 1} for name, some in runs.items()}, again
+
+
+@pytest.mark.parametrize("kind", ["up", "down", "swap"])
+def test_a_leader_that_dies_amid_a_change_of_size_changes_nothing_of_it(kind: str) -> None:
+    """Nobody learns anything twice, and everybody has as many tasks in the end; where a leader
+    comes back to more than it is to keep, which ones go on from there is for its disk to say.
+    """
+    (runs, again), (calm, _) = after(kind, dies=True), after(kind, dies=False)
+    assert again == 0
+    assert {name: len(some) for name, some in runs.items()} == {
+        name: len(some) for name, some in calm.items()
+    }
+    if kind != "up":
+        assert runs == calm
