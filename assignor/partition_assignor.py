@@ -194,8 +194,6 @@ class StreamsPartitionAssignor:
             notes = (*unread, str(error), f"its input: {group!r} {self._rules!r}")
             return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, notes)
         strangers = self._strangers(members, partitions)
-        partitions_of = {task.id: task.partitions for task in group.tasks}
-        assignments = {}
         named = labels(member for member in members if not member.observer)
         words = _words(plan, members)
         words[leader] = replace(
@@ -206,10 +204,7 @@ class StreamsPartitionAssignor:
             topics=self._topics,
             decisions=tuple(_named(each, named) for each in plan.explain),
         )
-        for member, word in words.items():
-            active = (tp for task in plan.active.get(member, ()) for tp in partitions_of[task])
-            given = (*active, *strangers.get(member, ()))
-            assignments[member] = Assignment(given, write_assignment(word)).write()
+        assignments = _written(group, plan, words, strangers)
         told = f"plan generation={generation} {in_a_line(plan, named)}"
         notes = (
             told,
@@ -257,6 +252,21 @@ class StreamsPartitionAssignor:
                 if not known and claimants[tp] == 1 and partitions.get(tp.topic) != 0:
                     found[member.id].append(tp)
         return found
+
+
+def _written(
+    group: Group,
+    plan: Plan,
+    words: Mapping[str, AssignmentView],
+    strangers: Mapping[str, Sequence[TopicPartition]],
+) -> Mapping[str, bytes]:
+    partitions_of = {task.id: task.partitions for task in group.tasks}
+    assignments = {}
+    for member, word in words.items():
+        active = (tp for task in plan.active.get(member, ()) for tp in partitions_of[task])
+        given = (*active, *strangers.get(member, ()))
+        assignments[member] = Assignment(given, write_assignment(word)).write()
+    return assignments
 
 
 def _followed(copies: Mapping[TaskId, Copy], told: AssignmentView) -> Mapping[TaskId, Copy]:
