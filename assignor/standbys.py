@@ -176,7 +176,8 @@ def stand_by(view: View, target: Mapping[TaskId, int], held: Held, learning: Lea
 def _copies_of(view: View, task: Facts, target: int, held: Held, learning: Learning) -> TaskCopies:
     """Who keeps its standby, and how many there should be.
 
-    While a task moves one fewer may do: who gives it up has the best copy of all.
+    While a task moves one fewer may do: who gives it up has the best copy of all. One that only
+    waits for its turn to be learned has what it had.
     """
     runner, heir = held.active.get(task.id, task.owner), held.heirs.get(task.id)
     next_ = {seat for seat in (heir, learning.wanted.get(task.id)) if seat is not None}
@@ -188,7 +189,7 @@ def _copies_of(view: View, task: Facts, target: int, held: Held, learning: Learn
         s for s in sorted(task.copies) if task.stands_by(s) and s in task.able and s not in busy
     ]
     count = min(view.rules.standby, len(view.stay) - 1) - len(bound)
-    moving = target != runner
+    moving = target != runner and task.id not in learning.parked
     if moving and runner in view.stay and len(kept) < count:
         count -= 1
     return TaskCopies(task, target, moving, busy, bound, kept, max(count, 0))
@@ -212,10 +213,12 @@ def _trim(view: View, board: Board, each: TaskCopies) -> Iterable[StandbyChange]
 
 
 def _replace(view: View, board: Board, each: TaskCopies) -> Iterable[StandbyChange]:
-    """One that is too near to another copy, or on a member that has more than it should."""
+    """One that is too near to another copy, or on a member that has more than it should. All of
+    them at once: at rest there may be no other round for long.
+    """
     if each.moving or each.spare is not None:
         return
-    for seat in each.kept:
+    for seat in tuple(each.kept):
         conflict, full = board.conflict(seat, each.copies), board.full(seat)
         if not (any(conflict) or full):
             continue
@@ -228,12 +231,12 @@ def _replace(view: View, board: Board, each: TaskCopies) -> Iterable[StandbyChan
             board.add(seat, -1)
             board.add(to)
             each.kept.append(to)
-            if view.ready(each.task, seat) and not view.ready(each.task, to):
+            late = view.ready(each.task, seat) and not view.ready(each.task, to)
+            if late and each.spare is None:
                 each.spare = seat
             else:
                 each.kept.remove(seat)
             yield StandbyChange(each.task, "standby-move", to, seat)
-            return
 
 
 def _fill(board: Board, each: TaskCopies) -> Iterable[StandbyChange]:

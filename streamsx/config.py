@@ -8,6 +8,7 @@ Not here: where values come from and which one counts (`streamsx.app.settings`).
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
@@ -174,10 +175,16 @@ def labels(value: object) -> tuple[tuple[str, str], ...]:
     told: Any = value
     if isinstance(value, str):
         told = [part.partition("=")[::2] for part in value.split(",") if part.strip()]
-    made = {str(key).strip(): str(found).strip() for key, found in dict(told).items()}
-    if "" in made or "" in made.values():
+    elif isinstance(value, Mapping):
+        told = [*value.items()]
+    elif not isinstance(value, tuple):
+        raise ValueError(f"{value!r}: write a dict, or KEY=VALUE, with commas between several")
+    made = tuple((str(key).strip(), str(found).strip()) for key, found in told)
+    if not all(key and found for key, found in made):
         raise ValueError(f"{value!r}: write KEY=VALUE, with commas between several")
-    return tuple(made.items())
+    if twice := [key for key, count in Counter(key for key, _ in made).items() if count > 1]:
+        raise ValueError(f"{value!r}: {', '.join(twice)} has two values")
+    return made
 
 
 def servers(value: object) -> tuple[str, ...]:
@@ -216,6 +223,10 @@ class Config:
     None: no limit for `max_learners`, `max_learners_per_member` and `consecutive_failures_max`
     (records in a row that fail and so stop their task; their worker goes on), the first free slot
     of `{id}-data/` for `state_dir`, a name that is made at the first start for `instance_id`.
+
+    Of what concerns all of a group its leader's are in force, so give all workers the same:
+    `acceptable_recovery_lag`, `imbalance_percentage`, `max_learners`, `max_learners_per_member`,
+    `num_standby_replicas`, and which keys of `tags` count.
     """
 
     id: str = field(metadata={"parse": legal, "names": ("application_id",), "env": ""})

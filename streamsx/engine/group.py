@@ -80,7 +80,7 @@ class GroupLink:
             if alive.role.follows and not alive.state.ends:
                 if alive.state is TaskState.TAILING:
                     lag = min(lag or 0, self._limit)  # it has said so, and does not flicker
-                else:
+                elif alive.role is Role.LEARNER:  # a standby waits behind whatever is restored
                     learning.add(task)
                     self._note_lag(task, lag, now)
                 copies[task] = Copy(FOLLOWS_AS[alive.role], lag)

@@ -163,6 +163,8 @@ class Restorer:
     def slice(self, until: float) -> bool:
         """Read and write until the time is over; whether anything was done."""
         worked = False
+        for store in list(self._by_changelog.values()):
+            self._follow(store)  # its turn may not come for long, and it tells how far behind it is
         for restoring in sorted(self._tasks.values(), key=Restoring.order):
             with self._tried(restoring.task):
                 for store in list(restoring.stores):
@@ -181,15 +183,17 @@ class Restorer:
         if store.writes is not None:
             self._write(store)
             return True
-        machine, end = store.machine, self._fetcher.end(store.changelog)
-        if machine.follows and end > machine.end:  # it moves on while a learner reads
-            self._step(store, restore.EndMoved(end))
         batch = self._fetcher.take(store.changelog)
-        if batch is None or machine.state is restore.RestoreState.DONE:
+        if batch is None or store.machine.state is restore.RestoreState.DONE:
             return False
         store.writes = iter(restore.newest(local_keys(batch.keys), batch.values).items())
         self._step(store, restore.Fetched(len(batch.keys), batch.next_offset))
         return True
+
+    def _follow(self, store: Store) -> None:
+        machine, end = store.machine, self._fetcher.end(store.changelog)
+        if machine.follows and end > machine.end and store.of.task in self._tasks:
+            self._step(store, restore.EndMoved(end))
 
     def _write(self, store: Store) -> None:
         assert store.writes is not None

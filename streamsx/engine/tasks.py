@@ -293,6 +293,7 @@ class Tasks:
         behind = False
         if changelogs := self._changelogs(task):
             bounds = await self.bounds.of(changelogs.values())
+            role = now if role.follows and (now := self.holdings.of(task).role).follows else role
             behind = self.restorer.ends(task, role, changelogs, self._rows[task], bounds)
         known = life.Event.BEHIND if behind else life.Event.AT_END
         stands = life.Event.FELL_BEHIND if behind else life.Event.REACHED_END

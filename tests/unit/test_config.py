@@ -65,6 +65,10 @@ def test_tags_are_keys_and_values() -> None:
     for written in ("zone", "=a", "zone=", {"": "a"}):
         with pytest.raises(ValueError, match="write KEY=VALUE"):
             labels(written)
+    with pytest.raises(ValueError, match="zone has two values"):
+        labels("zone=a, zone=b")
+    with pytest.raises(ValueError, match="write a dict, or KEY=VALUE"):
+        labels([("zone", "a")])
 
 
 @pytest.mark.parametrize(

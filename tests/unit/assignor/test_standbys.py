@@ -92,11 +92,32 @@ CASES: list[tuple[str, Rules, str, dict[str, str], dict[str, str]]] = [
         {"b": "!0_0", "c": "0_0"},
     ),
     (
+        "also if that one has come nearer meanwhile",
+        ONE,
+        "0_0",
+        {"a": "standby 0_0=98", "b": "standby 0_0=99 wanted 0_0", "c": "owns 0_0 leaving"},
+        {"b": "!0_0", "c": "0_0"},
+    ),
+    (
+        "a leaver is no copy that will do",
+        TWO,
+        "0_0",
+        {"a": "owns 0_0 leaving", "b": "learner 0_0=99", "c": "", "d": ""},
+        {"a": "0_0", "b": "+0_0", "c": "~0_0", "d": "~0_0"},
+    ),
+    (
         "nobody follows what it will be the one to give up: it has the copy then",
         ONE,
         "0_0 0_1",
         {"a": "owns 0_0 0_1 standby", "b": "learner 0_0=99"},
         {"a": "0_0 0_1", "b": "+0_0 ~0_1"},
+    ),
+    (
+        "of what waits for its turn to be learned somebody does: that may take a while",
+        replace(ONE, max_learners=1),
+        "0_0 0_1 0_2",
+        {"a": "owns 0_0 0_1 0_2 standby", "b": "", "c": ""},
+        {"a": "0_0 0_1 0_2", "b": "+0_0 ~0_1", "c": "~0_2"},
     ),
     (
         "another zone, though the same one has the copy",
@@ -153,6 +174,19 @@ CASES: list[tuple[str, Rules, str, dict[str, str], dict[str, str]]] = [
         "0_0",
         {"a": A, "b": "standby 0_0=0", "c": "standby 0_0=99", "d": "standby 0_0=98"},
         {"a": "0_0", "b": "~0_0"},
+    ),
+    (
+        "both of two that are too near are replaced, and one of them stays until then",
+        replace(ZONES, standby=2),
+        "0_0",
+        {
+            "a": "zone=x owns 0_0",
+            "b": "zone=x standby 0_0=0",
+            "c": "zone=x standby 0_0=0",
+            "d": "zone=y",
+            "e": "zone=z",
+        },
+        {"a": "0_0", "b": "~0_0", "d": "~0_0", "e": "~0_0"},
     ),
     (
         "who has too many gives one to who has room",

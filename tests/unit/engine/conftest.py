@@ -379,12 +379,22 @@ class Hand:
     # -- the group, as a test wants it
 
     def plan(
-        self, *active: TaskId, learners: Iterable[TaskId] = (), promises: Iterable[TaskId] = ()
+        self,
+        *active: TaskId,
+        learners: Iterable[TaskId] = (),
+        promises: Iterable[TaskId] = (),
+        standbys: Iterable[TaskId] = (),
+        wanted: Iterable[TaskId] = (),
     ) -> None:
         """An assignment; what is not named any more must have been revoked."""
         self._generation += 1
         new, self._active = frozenset(active) - self._active, frozenset(active)
-        view = AssignmentView(learners=frozenset(learners), promises=frozenset(promises))
+        view = AssignmentView(
+            learners=frozenset(learners),
+            promises=frozenset(promises),
+            standbys=frozenset(standbys),
+            wanted=frozenset(wanted),
+        )
         assigned = tuple(sorted(self._tps(active)))
         self._station.deliver(e.OnAssignment(self._generation, assigned, view))
         self._station.deliver(e.Assigned(tuple(sorted(self._tps(new)))))

@@ -9,6 +9,7 @@ import pytest
 
 from streamsx.app.app import App
 from streamsx.assignor.model import MemberAtJoin
+from streamsx.assignor.wire import read_join
 from streamsx.config import Config
 from streamsx.engine.assemble import (
     Machinery,
@@ -23,16 +24,15 @@ from streamsx.state.directory import StateDirectory
 from tests.support.given import NOWHERE, given_of
 
 
+async def read_all(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
 @pytest.fixture
 def link(tmp_path: Path) -> Iterator[GroupLink]:
     app = App("app", broker=f"kafka://{NOWHERE}")
-    orders = app.topic("orders")
-
-    @app.agent(orders)
-    async def read(stream: Any) -> None:
-        async for _ in stream:
-            pass
-
+    app.agent(app.topic("orders"))(read_all)
     directory = StateDirectory(tmp_path, "app")
 
     async def made() -> Machinery:
@@ -88,6 +88,18 @@ def test_state_has_the_tasks_that_it_was_made_for_and_all_else_follows_its_topic
     outcome = assignor.assign(said, {"orders": 3}, leader="m", generation=1, now_ms=0)
     assigned = Assignment.read(outcome.assignments["m"]).partitions
     assert [tp.partition for tp in assigned] == list(range(tasks))
+
+
+def test_a_worker_says_how_much_it_can_carry_and_where_it_is(tmp_path: Path) -> None:
+    app = App("app", broker=f"kafka://{NOWHERE}", capacity=3, tags="zone=x,rack=7")
+    app.agent(app.topic("orders"))(read_all)
+    directory = StateDirectory(tmp_path, "app")
+    assignor = assignor_of(given_of(app, directory), {"orders": 1})
+    directory.release()
+
+    said = read_join(assignor.user_data(MemberAtJoin("", nonce=1)))
+
+    assert (said.capacity, said.tags) == (3, {"zone": "x", "rack": "7"})
 
 
 def test_both_lanes_together_hold_their_share_of_the_memory() -> None:
