@@ -5,6 +5,12 @@ counts a session from 10.4, so we count from 10.0, the time of *sending*. Only w
 session there is a contact: a Heartbeat answered 0 or 27, an OffsetCommit or a JoinGroup answered
 0. The last has usually waited for others, so a heartbeat follows it at once.
 
+No session tells of a round that was closed without us: "m1's connection is cut when it has heard
+of a round; its heartbeats go on; at the rebalance timeout the round goes on without it": whoever
+has its tasks then runs beside it. Such a round begins behind the last heartbeat that was answered 0
+in our generation, and cannot be closed without us for a rebalance timeout, so the lease is no
+longer than that either. It bites only in rounds that last so long.
+
 While tasks are being handed over heartbeats hurry: a round begins when the last member has heard
 of it.
 
@@ -20,14 +26,26 @@ HURRY_INTERVAL_S, HURRY_S = 0.1, 10.0
 class Lease:
     """`until`: nothing of ours runs at or after it. A plain number: any thread may read it."""
 
-    def __init__(self, box: Effects, session_timeout_s: float, interval_s: float) -> None:
+    def __init__(
+        self, box: Effects, session_timeout_s: float, rebalance_timeout_s: float, interval_s: float
+    ) -> None:
         self.until = self._hurry_until = 0.0
-        self._box, self._session_s, self._interval_s = box, session_timeout_s, interval_s
+        self._session_until = self._round_until = 0.0
+        self._session_s, self._round_s = session_timeout_s, rebalance_timeout_s
+        self._box, self._interval_s = box, interval_s
 
-    def contact(self, at: float) -> None:
-        """`at`: when the request was sent whose answer shows that we are in the group."""
-        self.until = max(self.until, at + self._session_s)
+    def contact(self, at: float, *, steady: bool) -> None:
+        """`at`: when the request was sent whose answer shows that we are in the group; `steady`:
+        and that no round had begun which we are not in.
+        """
+        self._session_until = max(self._session_until, at + self._session_s)
+        if steady:
+            self._round_until = max(self._round_until, at + self._round_s)
+        self.until = min(self._session_until, self._round_until)
         self._box.arm(e.Timer.FENCE, self.until)
+
+    def lost(self) -> None:
+        self.until = self._session_until = self._round_until = 0.0
 
     def ended(self) -> None:
         if self._box.now >= self.until:

@@ -173,7 +173,12 @@ class Member:
         self._calls = Calls(self._box, config.jitter)
         self.holding = Holding(self._box, config.revoke_timeout_s, eager=config.eager)
         self._commits = self.holding.commits
-        self.lease = Lease(self._box, config.session_timeout_s, config.heartbeat_interval_s)
+        self.lease = Lease(
+            self._box,
+            config.session_timeout_s,
+            config.rebalance_timeout_s,
+            config.heartbeat_interval_s,
+        )
         self.leaving = Leaving(self._box)
         self._asked: int | None = None
         self._evictions: dict[str, float] = {}
@@ -317,7 +322,7 @@ class Member:
         self.generation = joined.generation
         self.leader = joined.leader == joined.member_id
         self._calls.well()
-        self.lease.contact(flight.at)
+        self.lease.contact(flight.at, steady=True)
         self._asked, self._evictions = None, {}
         self._beat()
         if self.leader:
@@ -366,7 +371,8 @@ class Member:
         stable = current and self.state is STABLE
         what = verdict(flight.body, event.error, stayed=stable and flight.stable)
         if what is Verdict.GOOD:
-            self.lease.contact(flight.at)
+            calm = isinstance(flight.body, e.Heartbeat) and not event.error
+            self.lease.contact(flight.at, steady=current and calm)
             if not self._calls.flying(e.OffsetCommit):  # which may be refused all the while
                 self._calls.well()
         if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -459,4 +465,4 @@ class Member:
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
         self._asked, self._evictions, self._box.wish = None, {}, None
         self.generation, self.owned_generation, self.leader = -1, -1, False
-        self.lease.until = 0.0
+        self.lease.lost()

@@ -90,11 +90,10 @@ class OneRunner(Check):
 
 
 class NobodyOutlivesItsSession(Check):
-    """S1. Who runs on after its session has ended writes rows behind the new owner's back.
+    """S1. Who runs on when the group has gone on without it writes rows behind the new owner's back.
 
-    Excused, `removed`: the coordinator has put it out with a session that goes on, as one that has
-    missed a round, or that somebody else has sent away. It runs until it hears of that, at most
-    until its session ends.
+    Excused, `sent away`: a leader or a tool has ended its membership before its session. It runs
+    until it hears of that, at most until its session ends.
     """
 
     def __init__(self, world: "World") -> None:
@@ -102,6 +101,12 @@ class NobodyOutlivesItsSession(Check):
         self.sessions: dict[str, float] = {}
         self.removed: dict[str, float] = {}
         """Who is no longer in the group, with the end of its session."""
+        self.sent_away: set[str] = set()
+
+    def asked(self, host: str, call: Call) -> None:
+        if call.api is Api.LEAVE_GROUP:
+            members = getattr(call.body, "members", None) or (call.body,)
+            self.sent_away |= {member.member_id for member in members}
 
     def told(self, host: str, call: Call, body: ReplyBody) -> None:
         """What extends a lease. Seed 51852: extended, and removed before the next sample."""
@@ -119,13 +124,14 @@ class NobodyOutlivesItsSession(Check):
     def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
         if home.member is None or not home.works:
             return
-        until = self.removed.get(home.member.member_id)
+        name = home.member.member_id
+        until = self.removed.get(name)
         if until is None:
             return
-        if until <= self.world.now:
-            self.wrong(f"{home.name} processes {tp}, its session has ended")
+        if name in self.sent_away and until > self.world.now:
+            self.world.excuse("sent away")
         else:
-            self.world.excuse("removed")
+            self.wrong(f"{home.name} processes {tp}, and the group has gone on without it")
 
 
 class OnlyItsRunnerCommits(Check):

@@ -29,11 +29,6 @@ def test_what_a_seed_has_found_is_mended(seed: int) -> None:
     assert failures(range(seed, seed + 1)) == []
 
 
-@pytest.mark.timeout(120)
-def test_who_was_put_out_and_has_not_heard_of_it_is_excused() -> None:
-    assert play(51852, story=0).excused["removed"] > 0
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(SEEDS, SLOW, SLOW_CHUNK))
