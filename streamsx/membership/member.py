@@ -173,12 +173,8 @@ class Member:
         self._calls = Calls(self._box, config.jitter)
         self.holding = Holding(self._box, config.revoke_timeout_s, eager=config.eager)
         self._commits = self.holding.commits
-        self.lease = Lease(
-            self._box,
-            config.session_timeout_s,
-            config.rebalance_timeout_s,
-            config.heartbeat_interval_s,
-        )
+        limits = config.session_timeout_s, config.rebalance_timeout_s
+        self.lease = Lease(self._box, *limits, config.heartbeat_interval_s)
         self.leaving = Leaving(self._box)
         self._asked: int | None = None
         self._evictions: dict[str, float] = {}

@@ -90,7 +90,7 @@ class OneRunner(Check):
 
 
 class NobodyOutlivesItsSession(Check):
-    """S1. Who runs on when the group has gone on without it writes rows behind the new owner's back.
+    """S1. Who runs on when the group goes on without it writes rows behind the new owner's back.
 
     Excused, `sent away`: a leader or a tool has ended its membership before its session. It runs
     until it hears of that, at most until its session ends.

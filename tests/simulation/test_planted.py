@@ -31,7 +31,7 @@ from streamsx.simulation.checks import Check
 from streamsx.simulation.nodes import HOSTS
 from streamsx.simulation.scene import Scene
 from streamsx.simulation.scheduler import Violation
-from streamsx.simulation.world import World, world
+from streamsx.simulation.world import World, play, world
 from streamsx.tools import leave
 
 
@@ -80,8 +80,15 @@ class JoinCountsWhenItIsAnswered(Member):
 class LeasesAreLongerThanSessions(Lease):
     """Who is cut off goes on for as long again, and again."""
 
-    def contact(self, at: float) -> None:
-        super().contact(at + 3 * self._session_s)
+    def contact(self, at: float, *, steady: bool) -> None:
+        super().contact(at + 3 * self._session_s, steady=True)
+
+
+class LeasesKnowOfNoRound(Lease):
+    """A heartbeat extends them in a round that its member is not in."""
+
+    def contact(self, at: float, *, steady: bool) -> None:
+        super().contact(at, steady=True)
 
 
 class FencedMembersKeepTheirClaims(Member):
@@ -224,6 +231,14 @@ def test_a_planted_bug_is_found(planted: Planted, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, name, bug)
     with pytest.raises(Violation, match=f" s: {check}"):
         run(story, check)
+
+
+@pytest.mark.timeout(300)
+def test_a_lease_that_outlives_a_round_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a seed in which a coordinator stands still for nearly all of a rebalance timeout."""
+    assert play(51852, story=0).violation is None
+    monkeypatch.setattr(member, "Lease", LeasesKnowOfNoRound)
+    assert "the group has gone on without it" in str(play(51852, story=0).violation)
 
 
 @pytest.mark.timeout(300)
