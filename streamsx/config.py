@@ -224,6 +224,9 @@ class Config:
     (records in a row that fail and so stop their task; their worker goes on), the first free slot
     of `{id}-data/` for `state_dir`, a name that is made at the first start for `instance_id`.
 
+    A worker with `static_membership` is known to the group by its `instance_id`; `on_stop` says
+    whether SIGTERM lets it `stay` a member, for as long as its session.
+
     Of what concerns all of a group its leader's are in force, so give all workers the same:
     `acceptable_recovery_lag`, `imbalance_percentage`, `max_learners`, `max_learners_per_member`,
     `num_standby_replicas`, and which keys of `tags` count.
@@ -256,6 +259,8 @@ class Config:
     session_timeout_s: float = setting(45.0, broker_seconds, faust="broker_session_timeout")
     heartbeat_interval_s: float = setting(1.0, broker_seconds, faust="broker_heartbeat_interval")
     rebalance_timeout_s: float = setting(60.0, broker_seconds, faust="broker_rebalance_timeout")
+    static_membership: bool = setting(False, flag)
+    on_stop: str = setting("leave", one_of("leave", "stay"))  # static: stay unless it is set
     upgrade_from: str | None = setting(None, or_none(release))
     rebalancing_mode: str = setting(
         "incremental", one_of("incremental", "default", "upgrading"), "stream_rebalancing_mode"
@@ -353,6 +358,8 @@ def contradictions(config: Config) -> Iterator[str]:
             f"rebalancing_mode upgrading is of protocol_type consumer, which is "
             f"{config.protocol_type}"
         )
+    if config.on_stop == "stay" and not config.static_membership:
+        yield "on_stop stay is of static_membership, which is false"
     if config.fetch_max_bytes < config.consumer_max_fetch_size_bytes:
         yield (
             f"fetch_max_bytes {config.fetch_max_bytes} is below consumer_max_fetch_size "

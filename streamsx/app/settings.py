@@ -54,6 +54,7 @@ def settled(
     ):
         values |= _parsed(source, notes)
     values.setdefault("revoke_timeout_s", values.get("rebalance_timeout_s", 60.0))
+    values.setdefault("on_stop", "stay" if values.get("static_membership") else "leave")
     config = Config(**values)  # type: ignore[arg-type]  # each was parsed by its own field
     if config.version > 1:
         config = replace(config, id=_of_version(config))

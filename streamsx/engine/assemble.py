@@ -144,6 +144,7 @@ def session_of(given: Given, assignor: StreamsPartitionAssignor) -> Session:
         revoke_timeout_s=config.revoke_timeout_s,
         eager=eager(config),
         protocol_type=config.protocol_type,
+        group_instance_id=given.journal.instance if config.static_membership else None,
         jitter=directory.process_id.int % JITTER_STEPS / JITTER_STEPS,
     )
     topics = sorted(topic for plan in given.topology.subtopologies for topic in plan.topics)

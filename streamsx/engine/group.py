@@ -65,6 +65,11 @@ class GroupLink:
         """The first tasks of this worker run."""
         self._assigned = self._warned = False
 
+    @property
+    def leaving(self) -> bool:
+        """It was told to."""
+        return self._door.leaving
+
     # -- to the member
 
     def publish(self) -> None:

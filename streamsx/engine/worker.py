@@ -153,7 +153,9 @@ class Worker:
             await cluster.stop()
 
     def stop(self) -> None:
-        """Leave as soon as others have taken over, within `shutdown_timeout`; again: now."""
+        """Leave as soon as others have taken over, within `shutdown_timeout`; again: now. A static
+        member that comes back commits and goes, but not one that was told to leave.
+        """
         now = self._clock.now()
         if not self._begun:
             assert self._starting is not None
@@ -162,6 +164,8 @@ class Worker:
             self.ended(None)
         elif self._stopping:
             self._made.session.post(e.Stop(now + STOP_NOW_S))
+        elif self._config.on_stop == "stay" and not self._made.link.leaving:
+            self._made.session.post(e.Stop(now + STOP_NOW_S, comes_back=True))
         else:
             limit_s = min(self._config.shutdown_timeout_s, self._config.scale_down_timeout_s)
             self._made.session.post(e.Leave(now + limit_s if limit_s < math.inf else None))
@@ -285,7 +289,9 @@ class Worker:
     async def _in_group(self) -> None:
         """On the control thread."""
         directory, cluster = self._directory, self.connect()
-        predecessor = directory.predecessor(self._topology.app_id, socket.gethostname())
+        predecessor = None  # of a static member the coordinator knows it
+        if not self._config.static_membership:
+            predecessor = directory.predecessor(self._topology.app_id, socket.gethostname())
         try:
             await guarded(self._made.session.run(cluster, predecessor))
         finally:

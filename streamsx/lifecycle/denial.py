@@ -25,6 +25,10 @@ ADVICE: dict[int, str] = {
     ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "let the user of this worker read the group",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let the user of this worker read its topics",
+    ErrorCode.FENCED_INSTANCE_ID: (
+        "another worker with static_membership has the same instance id: give each an "
+        "--instance-id of its own"
+    ),
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
         "a group of this id is of another program, or of workers with another protocol_type: "
         "choose another id, or stop that group first"

@@ -8,7 +8,9 @@ lost since it was asked for, and is sent in the new generation. That is KIP-1251
 the client: what we hold without interruption cannot have been given away.
 
 WAITING  to be sent, for the first time or because a connection broke.
-REFUSED  the group moved; first of all, and sent when the member is STABLE again.
+REFUSED  the group moved; first of all, and sent when the member is STABLE again, or when the group
+         still waits for members to join: it takes commits then. "An eager member lets go for a
+         round; its last commit is refused": it joins when that is taken, and not before.
 FLYING   one request at a time, so that a partition's offsets arrive in the order of asking.
 
 | state    | event                               | next    | effect                    |
@@ -17,6 +19,7 @@ FLYING   one request at a time, so that a partition's offsets arrive in the orde
 | -        | asked, nothing of it is owned       | -       | CommitDone(.. NOT_OWNED)  |
 | WAITING  | next                                | FLYING  |                           |
 | REFUSED  | next, stable                        | FLYING  |                           |
+| REFUSED  | a heartbeat says: join              | WAITING |                           |
 | W, R     | next, nothing of it is owned        | -       | CommitDone(.. NOT_OWNED)  |
 | FLYING   | GOOD                                | -       | CommitDone                |
 | FLYING   | MOVED                               | REFUSED | Count                     |
@@ -95,6 +98,11 @@ class Commits:
                 return dict(asked.offsets)
             self._waiting.popleft()
         return {}
+
+    def taken_again(self) -> None:
+        """The group waits for joins."""
+        if self._waiting:
+            self._waiting[0].refused = False
 
     def answered(self, verdict: Verdict, reply: e.Reply) -> None:
         """The verdict, and the error, are of what is not denied for good."""

@@ -218,9 +218,11 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Release everything now, then go; at the deadline without."""
+    """Release everything now, then go; at the deadline without. `comes_back`: a static member
+    stays one, for as long as its session."""
 
     deadline: float
+    comes_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

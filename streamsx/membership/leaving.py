@@ -1,10 +1,15 @@
-"""Whether and how a member is on its way out.
+"""Whether and how a member is on its way out; and whom it removes as the leader.
 
 A *drain* lets others take everything first, until its deadline; a *halt* releases everything now.
 Either's deadline only ever moves closer: a signal that gives 25 s is not undone by a mark that
 gives 60. Marks come with every assignment, so only one newer than the last counts. A mark takes
 back what a mark has asked for: "a pod is ending; a tool says that its worker stays": it would be
 given tasks, and be killed with them.
+
+A deadline of somebody else who was told to leave counts as long as the memory that has it is the
+newest. "a is to leave by 60 s, and the leader's plan says so; at 10 s a tool takes it back; the
+next plan, whoever makes it, says nothing of a": what the older plan has armed is void, or a is
+removed at 65 s although it stays.
 
 Not here: what a leaving member releases, and when it is gone.
 """
@@ -72,3 +77,21 @@ class Leaving:
         """For an answer, before it goes; no longer than it may stay."""
         at = until if self.deadline is None else min(until, self.deadline)
         self._box.arm(e.Timer.STOP, at)
+
+
+class Evictions:
+    """Who is to be out by when, by the newest plan."""
+
+    def __init__(self, box: Effects) -> None:
+        self.ends: dict[str, float] = {}
+        self._box = box
+
+    def late(self) -> tuple[str, ...]:
+        """Whoever may still be there behind its deadline; each is told once."""
+        late = tuple(sorted(member for member, at in self.ends.items() if at <= self._box.now))
+        for member in late:
+            del self.ends[member]
+        return late
+
+    def watch(self) -> None:
+        self._box.first(e.Timer.EVICT, (at for at in self.ends.values() if at > self._box.now))

@@ -1,4 +1,4 @@
-"""One member of a consumer group (KIP-429, dynamic), as it faces the group.
+"""One member of a consumer group (KIP-429, KIP-345), as it faces the group.
 
 Three rules carry it. A partition is ours until *we* release it: processing never waits for a
 rebalance. Silence suspends, only the coordinator's word loses: whoever runs tasks compares the time
@@ -32,14 +32,16 @@ Who wins. An answer counts for the request that is in flight; any other is old. 
 nothing left goes at once, whatever the group is doing. A halting member joins no more, since
 commits count in PreparingRebalance too, unless one of its commits needs the next generation.
 
-Removals. A deadline of somebody who was told to leave counts as long as the memory that has it is
-the newest. "a is to leave by 60 s, and the leader's plan says so; at 10 s a tool takes it back; the
-next plan, whoever makes it, says nothing of a": what the older plan has armed is void, or a is
-removed at 65 s although it stays.
+Static members (KIP-345) are known to the coordinator by an instance id that outlives them. One
+that comes back is given its old assignment, and the leader sees nothing of what it says: it joins
+once more, with the member id that it has been given. The coordinator does not drop one that has
+missed a round; it shows the leader what that said in an earlier one. "p is assigned to m in 5; m's
+JoinGroup comes too late for 6, in which the leader sees no claim of p and gives it away; it is
+answered in 7": m has lost everything, as a dynamic member would have been told.
 
 Not here: what is held, and what the worker is told of it (holding.py), what is under way
 (calls.py), the lease (lease.py), ways out (leaving.py), error codes (answers.py), bytes, sockets,
-the plan, static members.
+the plan.
 """
 
 from collections import deque
@@ -56,7 +58,7 @@ from streamsx.membership.calls import Calls
 from streamsx.membership.effects import Effects
 from streamsx.membership.holding import COLLECT_S, Holding
 from streamsx.membership.lease import Lease
-from streamsx.membership.leaving import Leaving
+from streamsx.membership.leaving import Evictions, Leaving
 
 
 class MemberState(Enum):
@@ -151,7 +153,9 @@ STORY_LENGTH = 200
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """Seconds, but for `jitter`: 0 to 1, other for each process, so that pauses differ."""
+    """Seconds, but for `jitter`: 0 to 1, other for each process, so that pauses differ.
+    `group_instance_id`: of a static member.
+    """
 
     session_timeout_s: float = 45.0
     rebalance_timeout_s: float = 60.0
@@ -159,7 +163,20 @@ class MemberConfig:
     revoke_timeout_s: float = 60.0
     eager: bool = False
     protocol_type: str = PROTOCOL_TYPE
+    group_instance_id: str | None = None
     jitter: float = 0.0
+
+    @property
+    def lease_s(self) -> tuple[float, float, float]:
+        return self.session_timeout_s, self.rebalance_timeout_s, self.heartbeat_interval_s
+
+    @property
+    def round_s(self) -> float:
+        return self.rebalance_timeout_s + ROUND_SLACK_S
+
+    @property
+    def try_s(self) -> float:
+        return self.session_timeout_s / TRIES_PER_SESSION
 
 
 class Member:
@@ -173,19 +190,17 @@ class Member:
         self._calls = Calls(self._box, config.jitter)
         self.holding = Holding(self._box, config.revoke_timeout_s, eager=config.eager)
         self._commits = self.holding.commits
-        limits = config.session_timeout_s, config.rebalance_timeout_s
-        self.lease = Lease(self._box, *limits, config.heartbeat_interval_s)
+        self.lease = Lease(self._box, *config.lease_s)
         self.leaving = Leaving(self._box)
-        self._asked: int | None = None
-        self._evictions: dict[str, float] = {}
-        """The plan that is being made, as leader; who is to be out by when, by the newest."""
+        self._evictions = Evictions(self._box)
+        self._asked: int | None = None  # the plan that is being made
         self.story: deque[tuple[float, e.Event, tuple[e.Effect, ...]]] = deque(maxlen=STORY_LENGTH)
         self._predecessor: str | None = None
+        self._static, self._comes_back = config.group_instance_id is not None, False
         self._last: e.Left | e.Fatal = e.Left()
         self._round: e.JoinGroup | None = None
         """What was said in this round, to be said again; None: a new one is to be opened."""
-        self._round_s = config.rebalance_timeout_s + ROUND_SLACK_S
-        self._try_s = config.session_timeout_s / TRIES_PER_SESSION
+        self._round_s, self._try_s = config.round_s, config.try_s
 
     def step(self, now: float, event: e.Event) -> list[e.Effect]:
         """Raises InvalidTransition, with the story, for an event that the state does not know."""
@@ -217,8 +232,7 @@ class Member:
         if self.leaving and not (self.holding.owned or self.holding.ran or commits):
             self._part()
             return
-        joins = not self.leaving.halting or self._commits.refused
-        if self._box.wish is not None and joins:
+        if self._box.wish is not None and (not self.leaving.halting or self._commits.refused):
             self._fire(Cue.WISH)
         self._enter()
         may = self._calls.known and self.generation >= 0 and self.state is not SYNCING
@@ -264,10 +278,9 @@ class Member:
     # Join, sync.
 
     def _enter(self) -> None:
-        """The one door: JoinGroup, of a new round or, with the same claims and the same nonce, of
-        the one that was broken off. What is claimed, and told of us, is as of a round's first try.
-
-        Every round would wait for a dead predecessor until its session ends: one try to end it.
+        """The one door: JoinGroup, of a new round or, with what was claimed and told at its first
+        try, of the one that was broken off. Every round would wait for a dead predecessor until its
+        session ends: one try to end it.
         """
         waits = not self._calls.known or self._calls.flying(e.LaneName.JOIN)
         if self.state is not JOINING or waits:
@@ -291,7 +304,6 @@ class Member:
         return e.JoinGroup(claims, self.owned_generation, self.nonce, *way_out, reason, ran)
 
     def _anew(self, code: int = 0) -> None:
-        """Of several reasons the first is told."""
         self._round = None
         self._box.want(f"the last round ended with {name_of(code)}" if code else "retry")
 
@@ -315,11 +327,16 @@ class Member:
 
     def _joined(self, flight: e.SendRequest, joined: e.Joined) -> None:
         self._named(flight, joined)
+        if self._static and -1 < self.generation < joined.generation - 1:
+            self._fire(Verdict.FENCE)  # a round was closed without us
+            return
+        if self._static and not flight.member_id:
+            self._box.want("static return")
         self.generation = joined.generation
         self.leader = joined.leader == joined.member_id
         self._calls.well()
         self.lease.contact(flight.at, steady=True)
-        self._asked, self._evictions = None, {}
+        self._asked, self._evictions.ends = None, {}
         self._beat()
         if self.leader:
             self._asked = self._box.number()
@@ -330,7 +347,7 @@ class Member:
     def _planned(self, event: e.Planned) -> None:
         """One that failed is tried again; one of a round that is over says nothing."""
         if event.request == self._asked:
-            self._asked, self._evictions = None, dict(event.evictions)
+            self._asked, self._evictions.ends = None, dict(event.evictions)
             if event.failed:
                 self._box.emit(e.Count("failed-rebalance-total"))
                 self._box.want("the assignment failed", REPLAN_S)
@@ -366,13 +383,15 @@ class Member:
         current = flight.generation == self.generation
         stable = current and self.state is STABLE
         what = verdict(flight.body, event.error, stayed=stable and flight.stable)
+        beat, code = isinstance(flight.body, e.Heartbeat), event.error
         if what is Verdict.GOOD:
-            calm = isinstance(flight.body, e.Heartbeat) and not event.error
-            self.lease.contact(flight.at, steady=current and calm)
+            self.lease.contact(flight.at, steady=current and beat and not code)
             if not self._calls.flying(e.OffsetCommit):  # which may be refused all the while
                 self._calls.well()
-        if stable and event.error == ErrorCode.REBALANCE_IN_PROGRESS:
+        if stable and code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._box.want(e.FOLLOWS)
+        if current and beat and code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self._commits.taken_again()
         if isinstance(flight.body, e.OffsetCommit):
             self._commits.answered(what, event)
         if what is Verdict.FIND:
@@ -392,21 +411,18 @@ class Member:
             self._box.want("topics changed")
 
     def _evict(self) -> None:
-        """Whoever may still be there behind its deadline; one try, while the group counts us in,
-        and for no longer than leaves time for a heartbeat."""
-        now, ends = self._box.now, self._evictions
-        late = tuple(sorted(member for member, at in ends.items() if at <= now))
-        may = self._calls.known and now < self.lease.until
-        if late and may and not self._calls.flying(e.LeaveGroup):
-            self._evictions = {member: at for member, at in ends.items() if at > now}
+        """One try, while the group counts us in; it leaves time for a heartbeat."""
+        may = self._calls.known and self._box.now < self.lease.until
+        if may and not self._calls.flying(e.LeaveGroup) and (late := self._evictions.late()):
             gone = e.LeaveGroup(late, "it did not leave by its deadline")
             self._ask(e.LaneName.BEAT, min(LEAVE_S, self._try_s), gone)
-        self._box.first(e.Timer.EVICT, (at for at in ends.values() if at > now))
+        self._evictions.watch()
 
     # Out.
 
     def _stop(self, event: e.Stop | None = None) -> None:
         """By itself: with time for a last commit."""
+        self._comes_back = self._comes_back or (event is not None and event.comes_back)
         self.leaving.halt(event.deadline if event else self._box.now + LAST_COMMIT_S)
         self.holding.release_all()
 
@@ -429,9 +445,8 @@ class Member:
         self._end(e.Refusal.FENCED, e.Fatal(why, code))
 
     def _end(self, why: e.Refusal, last: e.Left | e.Fatal) -> None:
-        """Let go of what is left, then tell the group; one try, if it is known to listen. `last` is
-        told behind that."""
-        listens = self._calls.waited_s(e.LaneName.BEAT) < DEAF_S
+        """Let go of what is left, tell the group once, if it listens, and behind that `last`."""
+        listens = self._calls.waited_s(e.LaneName.BEAT) < DEAF_S and not self._comes_back
         self._lose(why)
         self._last = last
         if listens and self.member_id and self._calls.known:
@@ -445,7 +460,7 @@ class Member:
         fatal = isinstance(self._last, e.Fatal)
         self._box.emit(self._last if fatal else e.Left(name_of(code) if code else ""))
 
-    def _fence(self, code: int) -> None:
+    def _fence(self, code: int = 0) -> None:
         self._lose(e.Refusal.FENCED)
         self._pause(code)
 
@@ -459,6 +474,6 @@ class Member:
         self._box.emit(*(e.Close(lane) for lane in e.LaneName if self._calls.flying(lane)))
         self._calls.forget()
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
-        self._asked, self._evictions, self._box.wish = None, {}, None
+        self._asked, self._evictions.ends, self._box.wish = None, {}, None
         self.generation, self.owned_generation, self.leader = -1, -1, False
         self.lease.lost()

@@ -15,13 +15,13 @@ from streamsx.model import TopicPartition
 NO_EPOCH = -1
 
 
-def identity(group: str, member_id: str) -> dict[str, Any]:
-    """Of a dynamic member, in every request."""
-    return {"group_id": group, "member_id": member_id, "group_instance_id": None}
+def identity(group: str, member_id: str, instance_id: str | None) -> dict[str, Any]:
+    """In every request of a member. `instance_id`: of a static one."""
+    return {"group_id": group, "member_id": member_id, "group_instance_id": instance_id}
 
 
 def leave(group: str, *member_ids: str) -> dict[str, Any]:
-    """`member_ids`: of dynamic members."""
+    """A coordinator knows static members by their member ids too."""
     members = [{"member_id": member_id, "group_instance_id": None} for member_id in member_ids]
     return {"group_id": group, "members": members}
 
@@ -30,7 +30,8 @@ def request(
     group: str, config: MemberConfig, protocol: str, send: e.SendRequest, word: bytes = b""
 ) -> tuple[Api, dict[str, Any]]:
     """`word`: the Subscription of a JoinGroup."""
-    who, generation = identity(group, send.member_id), send.generation
+    who = identity(group, send.member_id, config.group_instance_id)
+    generation = send.generation
     match send.body:
         case e.LeaveGroup(member_ids):
             return Api.LEAVE_GROUP, leave(group, *member_ids)

@@ -47,6 +47,7 @@ class Scene:
     imbalance: float = drawn(0.0, (0.0, 0.2))
     partial: bool = drawn(True, (True, True, False))
     eager: str = drawn("none", ("none", "none", "none", "all", "some", "bounced"))
+    static: str = drawn("none", ("none", "none", "none", "all", "some"), "standing")
     slow_revoke_s: float = drawn(0.0, (0.0, 0.0, 0.0, 0.5, 5.0))
     """Of a callback of the app's."""
     standbys: int = drawn(0, (0, 0, 1, 2))
@@ -68,6 +69,9 @@ class Scene:
         numbers = {"none": 0, "all": 1, "some": worker, "bounced": worker + life}
         return bool(numbers[self.eager] % 2)
 
+    def is_static(self, worker: int) -> bool:
+        return self.static == "all" or (self.static == "some" and worker % 2 == 0)
+
     def settings(self, worker: int, life: int) -> dict[str, object]:
         """Of this worker's app; a group may have workers with several versions of them."""
         zone = self.zones[worker % len(self.zones)]
@@ -84,6 +88,7 @@ class Scene:
             "learner_partial_rebalance": self.partial,
             "num_standby_replicas": self.standbys,
             "upgrade_from": "2.3" if self.is_eager(worker, life) else None,
+            "static_membership": self.is_static(worker),
             "tags": {"zone": zone} if zone else {},
             "fetch_max_wait": self.waits[worker % len(self.waits)],
             "memory_budget": self.memory,

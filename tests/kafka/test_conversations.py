@@ -654,7 +654,9 @@ def test_static_members_come_back(talk: Talk, group: Group) -> None:
     check("since version 9 it skips", answer, (skips.member_id, True, 1))
     check("leave by instance", group.leave("", "one"), (E.NONE, [E.NONE]))
     check("leave by unknown instance", group.leave("", "two"), (E.NONE, [E.UNKNOWN_MEMBER_ID]))
-    check("a new instance", group.join(group_instance_id="two").error_code, E.NONE)
+    third = group.join(group_instance_id="two")
+    check("a new instance", third.error_code, E.NONE)
+    check("leave by member id alone", group.leave(third.member_id), (E.NONE, [E.NONE]))
 
 
 def test_sessions_end(talk: Talk, group: Group) -> None:

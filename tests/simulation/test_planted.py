@@ -94,7 +94,7 @@ class LeasesKnowOfNoRound(Lease):
 class FencedMembersKeepTheirClaims(Member):
     """KIP-792: a zombie's claim, with an old generation, wins over nobody's."""
 
-    def _fence(self, code: int) -> None:
+    def _fence(self, code: int = 0) -> None:
         self.generation, self.member_id = -1, ""
         self._calls.forget()
         self._commits.fail(e.Refusal.FENCED)
@@ -176,7 +176,7 @@ def one_is_put_out(made: World, cut_s: float = 25.0) -> None:
     assert other.member is not None
     made.network.cut(other.process.name, HOSTS[0], cut_s)
     session = leader.parts.session
-    session.member._evictions[other.member.member_id] = 0.0
+    session.member._evictions.ends[other.member.member_id] = 0.0
     session.post(e.Tick(e.Timer.EVICT))
 
 

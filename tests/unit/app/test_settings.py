@@ -28,6 +28,18 @@ def test_the_command_line_counts_more_than_ours_faust_and_the_code() -> None:
     assert settle(code, {"topic_partitions": 4}, **sources).config.topic_partitions == 4
 
 
+def test_who_is_static_stays_when_it_stops_unless_told_otherwise() -> None:
+    stops = [
+        settle(given).config.on_stop
+        for given in (
+            {},
+            {"static_membership": True},
+            {"static_membership": True, "on_stop": "leave"},
+        )
+    ]
+    assert stops == ["leave", "stay", "leave"]
+
+
 def test_names_of_faust_and_of_kafka_mean_the_same_setting() -> None:
     config = settle(
         {
@@ -92,6 +104,7 @@ def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
             {"rebalancing_mode": "upgrading", "protocol_type": "stream"},
             "rebalancing_mode upgrading is of protocol_type consumer, which is stream",
         ),
+        ({"on_stop": "stay"}, "on_stop stay is of static_membership, which is false"),
         ({"session_timeout": "infinite"}, "session_timeout .*'infinite': a broker takes 1ms to"),
         ({"rebalance_timeout": "25d"}, "a broker takes 1ms to 24d"),
         ({"heartbeat_interval": 0}, "a broker takes 1ms to 24d"),

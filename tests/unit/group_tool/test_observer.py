@@ -69,7 +69,7 @@ class Worker:
             "protocols": [{"name": self.protocol, "metadata": said}],
         }  # fmt: skip
         while True:
-            who = requests.identity(GROUP, self.id)
+            who = requests.identity(GROUP, self.id, None)
             joined = await connection.ask(Api.JOIN_GROUP, who | body)
             self.id = joined.member_id
             if not joined.error_code:
@@ -81,7 +81,7 @@ class Worker:
                 metadata, {"in": 2}, leader=self.id, generation=joined.generation_id, now_ms=10
             )
             given = outcome.assignments
-        body = requests.identity(GROUP, self.id) | {
+        body = requests.identity(GROUP, self.id, None) | {
             "generation_id": joined.generation_id,
             "assignments": [{"member_id": m, "assignment": a} for m, a in given.items()],
         }

@@ -128,3 +128,21 @@ def test_a_halting_member_goes_though_it_ran_something(play: Plays) -> None:
     begins(group)
     group.feed(e.Stop(group.now + 5))
     assert group.member.state is MemberState.GONE
+
+
+def test_a_last_commit_that_is_refused_is_sent_again_while_the_group_waits_for_joins(
+    play: Plays,
+) -> None:
+    """It joins behind its release, that waits for the commit, and that waited for the next
+    generation: all of it was lost when the revoke was overdue (seed 99097)."""
+    group = eager(play)
+    group.feed(e.Want("a new round"))
+    group.feed(e.Commit(1, {P: (3, "")}, 1))
+    group.answer(e.OffsetCommit, 27)
+    assert not group.flying(e.LaneName.BEAT, e.OffsetCommit)
+
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 27)
+
+    assert group.last(e.OffsetCommit).body == e.OffsetCommit({P: (3, "")})
+    assert e.CommitDone(1) in group.answer(e.OffsetCommit, 0, {})

@@ -328,7 +328,7 @@ def test_who_comes_back_to_a_group_that_went_on_removes_nobody_before_it_is_coun
     group.feed(e.Found(2))
     assert [type(send.body) for send in group.sent] == [e.Heartbeat]
     group.answer(e.Heartbeat, 25)
-    assert not group.member._evictions
+    assert not group.member._evictions.ends
 
 
 def test_who_overstays_is_removed_once_an_answer_has_renewed_the_session(play: Plays) -> None:

@@ -162,7 +162,7 @@ def test_who_is_removed_is_told_as_the_coordinator_says_it(
         await group.next(e.Assigned)
         group.codes = codes
         member = group.session.member
-        member._evictions = {"m9": 0.0}
+        member._evictions.ends = {"m9": 0.0}
         group.session.post(e.Tick(e.Timer.EVICT))
         while "m9" not in "".join(caplog.messages):  # noqa: ASYNC110  # it is told in the log alone
             await asyncio.sleep(0)

@@ -1,0 +1,94 @@
+"""Static members: a worker that is bounced keeps its tasks, and the others hear nothing of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.wordcount import WordCount
+from tests.support.workers import Workers
+
+LINES_PER_S = 400
+SETTINGS = {"static_membership": "true", "commit_interval": "400ms", "session_timeout": "20s"}
+
+
+def at_rest(workers: Workers, wordcount: WordCount) -> bool:
+    runs = workers.active()
+    return sum(map(len, runs.values())) == 2 * wordcount.partitions and all(runs.values())
+
+
+def begun(workers: Workers, wordcount: WordCount, *names: str) -> None:
+    workers.start(*names, **SETTINGS)
+    wordcount.feed(LINES_PER_S)
+    workers.until(lambda: at_rest(workers, wordcount), "all tasks run, on all")
+    for name in names:
+        workers.until_event("commit", of=name, count=3)
+
+
+def runs_again(workers: Workers, name: str, tasks: set[str]) -> bool:
+    return workers.held(name) >= tasks
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_who_comes_back_has_what_it_had_and_the_others_hear_nothing_until_then(
+    workers: Workers, wordcount: WordCount, killed: bool
+) -> None:
+    begun(workers, wordcount, "a", "b", "c")
+    held, committed = workers.held("b"), wordcount.committed()
+    gone = workers.now()
+    if killed:
+        workers.kill("b")
+    else:
+        assert workers.stop("b") == [0], workers.log("b")
+    allowed = wordcount.uncommitted(committed, held) if killed else 0
+    workers.until_event("commit", of="a", since=workers.now(), count=3)
+    assert not [e for e in workers.events("rebalance_started") if e["mono"] > gone]
+    back = workers.now()
+
+    workers.start("b", **SETTINGS)
+
+    workers.until(lambda: runs_again(workers, "b", held), "b runs what it ran")
+    workers.until_event("rebalance_started", of="b", reason="static return", since=back)
+    workers.until_event("commit", of="b", since=back, count=3)
+    later = [e for e in workers.events("revoked", "lost") if e["mono"] > back]
+    assert not later
+    assert not [e for e in workers.events("leaving", "left", of="b") if e["mono"] > back]
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    assert wordcount.surplus() <= allowed
+
+
+def test_a_tool_makes_one_leave_for_good(
+    workers: Workers, wordcount: WordCount, broker: EmbeddedBroker | ApacheKafka
+) -> None:
+    begun(workers, wordcount, "a", "b")
+    workers.all["b"].expected = True
+    where = ["--app", wordcount.app, "--bootstrap", broker.bootstrap, "--instances", "b"]
+
+    subprocess.run([sys.executable, "-m", "streamsx", "leave", *where], check=True)
+
+    assert workers.code("b") == 0
+    workers.until(lambda: len(workers.held("a")) == 2 * wordcount.partitions, "a runs everything")
+    wordcount.enough()
+    workers.until(lambda: wordcount.drained, "drained")
+    assert wordcount.counts() == wordcount.words
+    assert workers.stop("a") == [0]
+
+
+def test_of_two_with_one_instance_id_the_first_ends_and_says_why(
+    workers: Workers, wordcount: WordCount, broker: EmbeddedBroker | ApacheKafka, tmp_path: Path
+) -> None:
+    begun(workers, wordcount, "a", "b")
+    env = {"STREAMSX_HEARTBEAT_INTERVAL": "500ms", **wordcount.env}
+    with Workers(broker.bootstrap, tmp_path / "elsewhere", env=env) as others:
+        others.start("b", **SETTINGS)
+
+        assert workers.code("b") == 1
+
+        assert "FENCED_INSTANCE_ID" in workers.log("b")
+        assert "give each an --instance-id of its own" in workers.error("b")
+        others.until_event("commit", of="b", count=3)
+        assert others.stop("b") == [0]
