@@ -71,6 +71,7 @@ def add_scale(command: Command) -> None:
         help="max_learners_per_member: tasks that one worker rebuilds at once; 0: all, and each "
         "stands still meanwhile (2)",
     )
+    add("--standby", type=number, default=0, metavar="N", help="num_standby_replicas (0)")
     add("--serial", action="store_true", help="a worker rebuilds one task after another")
     add(
         "--together",
@@ -159,7 +160,8 @@ def scale(options: argparse.Namespace) -> None:
         raise UsageError("nothing changes: give --add or --remove")
     sizes = options.tasks, options.workers, options.add, options.remove
     how = options.restore_seconds, options.serial, options.together
-    play = Scaling(Resize(*sizes, *how), Rules(max_learners_per_member=options.max_learners))
+    rules = Rules(max_learners_per_member=options.max_learners, standby=options.standby)
+    play = Scaling(Resize(*sizes, *how), rules)
     with blocking_progress(sys.stderr, "simulating") as say:
         while play.step():
             say(f"simulated: {play.cost.rebalances} rebalances, {play.cost.balanced_s:.0f} s")

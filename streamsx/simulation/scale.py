@@ -3,7 +3,8 @@
 The assignor that ships decides, round after round, in virtual time; its members are only what it
 sees of them: what they claim, and how far their copies are. Every task has state, a copy is made in
 `restore_s`, beside others of its worker or one after another, and a rebalance takes `REBALANCE_S`
-(ASSIGNOR.md 10).
+(ASSIGNOR.md 10). Standbys, where the rules have some, are there at the beginning, and at no end
+need all be made: no rebalance waits for them.
 
 Not here: workers, brokers and faults (`simulation/world`), and clocks: it only decides.
 """
@@ -65,10 +66,12 @@ class Cost:
 
 @dataclass(slots=True)
 class SimulatedMember:
-    """As the assignor sees it. `due`: when a copy will be made; `learns`: since when."""
+    """As the assignor sees it. `due`: when a copy will be made; `learns`: since when; `wanted`:
+    standbys of which the group waits."""
 
     copies: dict[TaskId, Copy] = field(default_factory=dict)
     promises: frozenset[TaskId] = frozenset()
+    wanted: frozenset[TaskId] = frozenset()
     due: dict[TaskId, float] = field(default_factory=dict)
     learns: dict[TaskId, float] = field(default_factory=dict)
     busy_until: float = 0.0
@@ -96,8 +99,11 @@ class Scaling:
         self._runner: dict[TaskId, str] = {}
         self._stopped: dict[TaskId, float] = {}
         self._made: list[tuple[float, str, TaskId]] = []
-        for name, tasks in self._plan().active.items():
-            self._seats[name].copies = dict.fromkeys(tasks, RUNNING)
+        plan = self._plan()
+        for name, seat in self._seats.items():
+            tasks, followed = plan.active[name], plan.standby.get(name, ())
+            seat.copies = dict.fromkeys(tasks, RUNNING)
+            seat.copies |= dict.fromkeys(followed, Copy(CopyRole.STANDBY, 0))
             self._runner.update(dict.fromkeys(tasks, name))
         here = list(self._seats)
         for name in here[len(here) - resize.remove :]:
@@ -126,7 +132,7 @@ class Scaling:
         members = [
             MemberAtJoin(
                 id=name, leaving=seat.leaving, claims=frozenset(map(source, seat.active)),
-                copies=seat.copies, heirs=seat.promises,
+                copies=seat.copies, heirs=seat.promises, wanted=seat.wanted,
             )
             for name, seat in self._seats.items()
         ]  # fmt: skip
@@ -144,10 +150,14 @@ class Scaling:
             copies[task] = self._run(name, task, old.get(task))
             self._moves += self._runner[task] != name
             self._runner[task] = name
+        for task in plan.standby.get(name, ()):
+            copy = old.get(task) or self._begun(name, task, CopyRole.STANDBY)
+            copies[task] = Copy(CopyRole.STANDBY, copy.lag or 0)
         for task in seat.learns.keys() - plan.learner[name]:
             self._learning_s += self._now - seat.learns.pop(task)
         seat.copies = copies
         seat.promises = frozenset(task for task, heir in plan.heirs.items() if heir == name)
+        seat.wanted = frozenset(task for task, who in plan.wanted.items() if who == name)
 
     def _run(self, name: str, task: TaskId, copy: Copy | None) -> Copy:
         if copy and copy.lag == 0:
@@ -183,8 +193,9 @@ class Scaling:
                 self._processed(task)
             else:
                 copies[task] = replace(copies[task], lag=0)
-                learned = (c.lag == 0 for c in copies.values() if c.role is CopyRole.LEARNER)
-                ready = ready or not self._resize.together or all(learned)
+                learns = {t for t, c in copies.items() if c.role is CopyRole.LEARNER} | seat.wanted
+                asks = not self._resize.together or all(copies[t].lag == 0 for t in learns)
+                ready = ready or (task in learns and asks)
         return ready
 
 

@@ -119,3 +119,22 @@ def test_a_group_that_cannot_be_is_refused(words: list[str], said: str) -> None:
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("resize", "standby", "rebalances", "learned_s"),
+    [
+        (Resize(96, 10, add=1), 1, 5, 120),
+        (Resize(96, 10, add=1), 2, 5, 90),
+        (Resize(32, 3, remove=1), 2, 2, 0),
+    ],
+)
+def test_who_has_a_standby_learns_nothing(
+    resize: Resize, standby: int, rebalances: int, learned_s: float
+) -> None:
+    """A newcomer follows what it does not run, and a part of it is what it will run."""
+    found, bare = cost(resize, Rules(standby=standby)), cost(resize)
+    assert found.rebalances == rebalances < bare.rebalances
+    assert found.moves == bare.moves
+    assert found.learning_task_s == pytest.approx(learned_s, abs=1) != bare.learning_task_s
+    assert found.balanced_s <= bare.balanced_s
