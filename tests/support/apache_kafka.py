@@ -10,7 +10,7 @@ import socket
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -230,16 +230,24 @@ class Node:
 
 
 class ApacheKafka(Node):
-    """One node that is broker and controller, with one replica of everything."""
+    """One node that is broker and controller, with one replica of everything. `settings`: of the
+    broker, in its own words.
+    """
 
-    def __init__(self, jars: Path, home: Path, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        jars: Path,
+        home: Path,
+        clock: Clock | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
         # Both ports stay: the controller's is written into the formatted directory.
         port, self._sasl, controller = _free_ports(3)
         filled = _filled(
             ALONE, port=port, sasl=self._sasl, controller=controller, user=USER, password=PASSWORD
         )
         super().__init__(
-            jars, home, port, filled,
+            jars, home, port, filled + lines_of(settings or {}),
             ("--standalone", _cluster_id()), _coordinates, clock,
         )  # fmt: skip
 
@@ -368,6 +376,10 @@ class ApacheCluster:
 def _filled(properties: str, **values: object) -> str:
     """`home` and `host` are not known yet."""
     return properties.format(home="{home}", host="{host}", **values)
+
+
+def lines_of(settings: Mapping[str, object]) -> str:
+    return "".join(f"\n{name}={value}" for name, value in settings.items())
 
 
 def _cluster_id() -> str:

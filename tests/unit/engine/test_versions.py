@@ -21,8 +21,10 @@ IN_TIME_S = 6.0
 """Some rounds; the limit of a leave is 25 s."""
 
 
-def app_of(*, groups: bool) -> App:
-    """Counts words, with one sub-topology or, behind a `group_by`, with two."""
+def app_of(version: str = "plain") -> App:
+    """Counts words, in one sub-topology. Otherwise: behind a `group_by` (two); with another agent,
+    whose sub-topology comes first; with a store more, which its agent writes too, or another one.
+    """
     app = App(
         "t", broker="127.0.0.1:9092", topic_partitions=3, session_timeout=10, memory_budget="32MiB"
     )
@@ -30,9 +32,22 @@ def app_of(*, groups: bool) -> App:
 
     @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
     async def count(stream: Stream[str]) -> None:
-        words: Any = stream.group_by(lambda word: word, name="word") if groups else stream
+        words: Any = stream
+        if version == "groups":
+            words = stream.group_by(lambda word: word, name="word")
         async for word in words:
             counts[word] += 1
+            if version == "store":
+                sizes[word] = len(word)
+
+    if version == "store":
+        sizes = app.Table("sizes", default=int, key_type=str, value_type=int)
+    if version == "agent":
+
+        @app.agent(app.topic("ahead", value_type=str, value_serializer="raw"))
+        async def look(stream: Stream[str]) -> None:
+            async for _ in stream:
+                pass
 
     return app
 
@@ -41,15 +56,22 @@ def runs(station: Station, tasks: int) -> bool:
     return station.begun and len(station.made.tasks.actives) == tasks
 
 
-@pytest.mark.parametrize("groups", [False, True])
+TASKS = {"plain": 3, "groups": 6, "agent": 6, "store": 3}
+PAIRS = [(old, new) for old in TASKS for new in TASKS if "plain" in (old, new) and old != new]
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
 def test_the_last_of_a_version_does_not_wait_for_learners_that_never_come(
-    bench: Bench, *, groups: bool
+    bench: Bench, before: str, after: str
 ) -> None:
     """It took its full 25 s where the other version has no state in the sub-topology of the number,
-    and ended the other one with a KeyError where it has none of that number."""
-    old = bench.station(app_of(groups=groups), "w1", by_hand=False)
-    bench.until(lambda: runs(old, 6 if groups else 3))
-    new = bench.station(app_of(groups=not groups), "w2", by_hand=False)
+    and ended the other one with a KeyError where it has none of that number. Nothing is lost, and
+    nothing counted twice, whichever of the two leads."""
+    old = bench.station(app_of(before), "w1", by_hand=False)
+    bench.until(lambda: runs(old, TASKS[before]))
+    for partition in range(3):
+        bench.feed(partition, "a", "b")
+    new = bench.station(app_of(after), "w2", by_hand=False)
     bench.until(lambda: new.told("assigned"))
     bench.run(2)
 
@@ -57,10 +79,14 @@ def test_the_last_of_a_version_does_not_wait_for_learners_that_never_come(
     bench.until(lambda: not old.process.alive, IN_TIME_S)
 
     assert old.main.result == 0
-    bench.until(lambda: runs(new, 3 if groups else 6))
+    bench.until(lambda: runs(new, TASKS[after]))
+    for partition in range(3):
+        bench.feed(partition, "a", "c")
+    bench.run(3)
     new.process.signal(signal.SIGTERM)
     bench.until(lambda: not new.process.alive, IN_TIME_S)
     assert new.main.result == 0
+    assert bench.counted() == {"a": 6, "b": 3, "c": 3}
 
 
 # As a leader with other code has it.
@@ -79,7 +105,7 @@ def planned(
 
 
 def begun(bench: Bench) -> Station:
-    station = bench.station(app_of(groups=False))
+    station = bench.station(app_of())
     bench.until(lambda: station.hand.alive)
     return station
 
