@@ -277,9 +277,8 @@ class NoTaskStands(Check):
         now, seen = self.world.now, dict[tuple[str, TaskId], tuple[float, dict[str, int]]]()
         for home in self.world.homes:
             parts = home.parts if home.works and self.world.serves else None
-            for task in home.running if parts else ():
-                assert parts is not None
-                made, key = parts.tasks.actives[task].task, (home.process.name, task)
+            for task, active in sorted(home.actives.items()) if parts else ():
+                made, key = active.task, (home.process.name, task)
                 since, before = self.since.get(key, (now, {}))
                 if before != made.positions or not self._input(task, made.positions):
                     since = now

@@ -222,6 +222,8 @@ class Faults:
         world.network.heal()
         for home in world.homes:
             home.disk.full = False
+            if home.older:  # what is left of a deploy
+                home.kill()
             world.after(0.5 + self._when.random() * 3, home.start)
 
     def over(self, home: Home) -> None:

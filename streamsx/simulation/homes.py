@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamsx.clock import Clock
+from streamsx.engine.active import Active
 from streamsx.engine.assemble import Machinery
 from streamsx.engine.journal import Journal
 from streamsx.engine.listening import Listeners
@@ -51,6 +52,8 @@ class Home:
         self.scene, self.number = world.scene, number
         self.name, self.folder = f"w{number + 1}", folder / f"w{number + 1}"
         self.disk, self.lives, self.terminated = Disk(), 0, False
+        self.older = False
+        """It runs the app of the version before."""
         self._ids = self.scheduler.stream(f"ids/{self.name}")
         self._directory: StateDirectory | None = None
         self._worker: Worker | None = None
@@ -91,8 +94,9 @@ class Home:
     def _made(self) -> Worker:
         """As `streamsx worker` makes it."""
         clock, stream, name = self.process.clock, self.scheduler.stream, self.process.name
+        self.older = self.scene.is_older(self.lives) and not self.world.healed
         app = app_of(
-            self.scene,
+            self.scene.before() if self.older else self.scene,
             partial(self.world.hear, "done", self),
             stream(f"app/{name}"),
             broker=BOOTSTRAP,
@@ -177,12 +181,20 @@ class Home:
         return parts.session.losses == parts.link.losses and now < parts.session.member.lease.until
 
     @property
-    def running(self) -> frozenset[TaskId]:
-        """Tasks that records are given to."""
+    def actives(self) -> dict[TaskId, Active]:
+        """Of tasks that records are given to; as the world numbers them."""
         if (parts := self.parts) is None:
-            return frozenset()
+            return {}
         actives = parts.tasks.actives.items()
-        return frozenset(task for task, active in actives if not active.suspended)
+        return {self.named(task): active for task, active in actives if not active.suspended}
+
+    @property
+    def running(self) -> frozenset[TaskId]:
+        return frozenset(self.actives)
+
+    def named(self, task: TaskId) -> TaskId:
+        """Versions number their sub-topologies each for itself."""
+        return self.world.renumbered(task) if self.older else task
 
     def rows(self, name: str, partition: int) -> MemoryRows:
         """A store on its disk; empty if there is none."""

@@ -5,7 +5,7 @@ numbers: the shapes that matter need few members and few tasks.
 """
 
 import random
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 APP = "wc"
@@ -48,6 +48,8 @@ class Scene:
     partial: bool = drawn(True, (True, True, False))
     eager: str = drawn("none", ("none", "none", "none", "all", "some", "bounced"))
     static: str = drawn("none", ("none", "none", "none", "all", "some"), "standing")
+    older: str = drawn("none", ("none", "none", "none", "none", "first", "odd"), "versions")
+    """Lives of a worker that run the app of before `pair`, while things go wrong."""
     slow_revoke_s: float = drawn(0.0, (0.0, 0.0, 0.0, 0.5, 5.0))
     """Of a callback of the app's."""
     standbys: int = drawn(0, (0, 0, 1, 2))
@@ -71,6 +73,13 @@ class Scene:
 
     def is_static(self, worker: int) -> bool:
         return self.static == "all" or (self.static == "some" and worker % 2 == 0)
+
+    def is_older(self, life: int) -> bool:
+        return {"none": False, "first": life == 1, "odd": life % 2 == 1}[self.older]
+
+    def before(self) -> "Scene":
+        """With the app of the version before."""
+        return replace(self, pair=None)
 
     def settings(self, worker: int, life: int) -> dict[str, object]:
         """Of this worker's app; a group may have workers with several versions of them."""

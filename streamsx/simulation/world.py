@@ -82,6 +82,7 @@ class World:
         self.client = Client(self)
         self.homes = [Home(self, n, folder) for n in range(self.scene.workers)]
         self.numbers, self._topics = subtopologies(self.scene)
+        _, self._topics_before = subtopologies(self.scene.before())
         self.checks: list[Check] = [check(self) for check in CHECKS]
         self.faults = None if scene else Faults(self, without)
         self.after(SAMPLE_S, self._sample)
@@ -131,7 +132,7 @@ class World:
     def journaled(self, home: Home, event: str, fields: dict[str, object]) -> None:
         if event == "task" and fields["to"] == "running" and self.belongs(home):
             number, _, partition = str(fields["task"]).partition("_")
-            task = TaskId(int(number), int(partition))
+            task = home.named(TaskId(int(number), int(partition)))
             self.runner[task] = home.process.name
             self.hear("begins", home, task)
         self.hear("said", home, event, fields)
@@ -170,6 +171,11 @@ class World:
         """The coordinator has it in the group; while none is there, as the last one had."""
         group, member = self.group or self._counted_in, home.member
         return group is not None and member is not None and member.member_id in group.round.members
+
+    def renumbered(self, task: TaskId) -> TaskId:
+        """Of the version before; it has no sub-topology that this one has not."""
+        topic = self._topics_before[task.subtopology][0]
+        return TaskId(self.numbers[topic], task.partition)
 
     def tasks(self) -> list[TaskId]:
         return [

@@ -5,6 +5,7 @@ Each bug is a child of one machine that does one thing wrong, as somebody once d
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -19,14 +20,14 @@ from streamsx.broker import shell
 from streamsx.broker.coordinator import Coordinator
 from streamsx.engine import assemble
 from streamsx.group_tool.departures import Departure, DepartureState
-from streamsx.kafka.consumer_protocol import Subscription
+from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.membership import member, session
 from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
 from streamsx.membership.member import Member
-from streamsx.model import TaskId
+from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.checks import Check
 from streamsx.simulation.nodes import HOSTS
 from streamsx.simulation.scene import Scene
@@ -56,6 +57,26 @@ class OldClaimsAreCut(NothingIsWithheld):
 
     def counts(self, said: Subscription, newest: int) -> bool:
         return said.generation == newest
+
+
+class OldLeadersPassOverClaims(NothingIsWithheld):
+    """One bounce: a member from before claims there were leads members that make some (R429-43)."""
+
+    def counts(self, _: Subscription, __: int) -> bool:
+        return not self._self.eager
+
+
+class MemoryIsTrusted(StreamsPartitionAssignor):
+    """What the last plan has given, not what a member says that it has."""
+
+    given: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({})
+
+    def assign(self, metadata: Metadata, partitions: Mapping[str, int], **more: Any) -> Outcome:
+        said = [(member, Subscription.read(data)) for member, data in metadata]
+        old = [(m, replace(one, owned=self.given.get(m, one.owned)).write()) for m, one in said]
+        outcome = super().assign(old, partitions, **more)
+        self.given = {m: Assignment.read(a).partitions for m, a in outcome.assignments.items()}
+        return outcome
 
 
 class NoCommitIsFenced(Coordinator):
@@ -145,6 +166,10 @@ def a_newcomer(made: World) -> None:
     made.homes[2].start()
 
 
+def an_upgrade(made: World) -> None:
+    a_newcomer(made)
+
+
 def a_sync_is_lost(made: World) -> None:
     """w1 stays in the generation before, joins the next round with what it has, and is busy."""
     w1 = made.homes[0].process
@@ -213,6 +238,8 @@ Planted = tuple[tuple[Any, str], Any, Story, str]
 
 PLANTED: list[Planted] = [
     (ASSIGNOR, NothingIsWithheld, a_newcomer, "OnlyItsRunnerCommits"),
+    (ASSIGNOR, OldLeadersPassOverClaims, an_upgrade, "OnlyItsRunnerCommits"),
+    (ASSIGNOR, MemoryIsTrusted, a_newcomer, "OneRunner"),
     (ASSIGNOR, OldClaimsAreCut, a_sync_is_lost, "OneRunner"),
     (COORDINATOR, NoCommitIsFenced, a_commit_is_late, "OnlyItsRunnerCommits"),
     (MEMBER, JoinCountsWhenItIsAnswered, a_join_is_answered_late, "NobodyOutlivesItsSession"),
@@ -222,6 +249,12 @@ PLANTED: list[Planted] = [
     ((assigning, "withhold"), nothing_waits_to_be_let_go, a_newcomer, "LegalPlans"),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
 ]
+
+
+SCENES: dict[Story, dict[str, Any]] = {
+    a_commit_is_late: {"sessions": (30.0,)},  # TCP tries for a third of it
+    an_upgrade: {"eager": "some"},
+}
 
 
 @pytest.mark.timeout(300)
@@ -249,8 +282,8 @@ def test_without_it_the_same_story_breaks_nothing(story: Story) -> None:
 
 def run(story: Story, check: str = "") -> None:
     """Of two checks that see the same, whichever is first, only the one that is named looks."""
-    session_s = 30.0 if story is a_commit_is_late else 10.0  # TCP tries for a third of it
-    with world(1, Scene(rate=60.0, workers=3, sessions=(session_s,))) as made:
+    scene = Scene(rate=60.0, workers=3, **SCENES.get(story, {}))
+    with world(1, scene) as made:
         if check in TWO_RUN:
             others = TWO_RUN - {check}
             made.checks = [one for one in made.checks if type(one).__name__ not in others]
