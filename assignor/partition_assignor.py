@@ -314,6 +314,7 @@ def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentV
             more=more,
             no_takers=plan.no_takers,
             shared_name=member.instance in twice,
+            heard=member.nonce,
             learners=frozenset(plan.learner.get(member.id, ())),
             standbys=frozenset(plan.standby.get(member.id, ())),
             wanted=frozenset(wanted[member.id]),
@@ -343,6 +344,7 @@ def claims_stay(
             standbys=roles[CopyRole.STANDBY],
             wanted=member.wanted & roles[CopyRole.STANDBY],
             promises=member.heirs,
+            heard=member.nonce,
             error=error,
         )
         answers[member.id] = Assignment(keeps, write_assignment(word)).write()

@@ -53,7 +53,7 @@ class AssignmentView:
     the next rebalance, ready or not, so it need not announce that they are. `more`: another
     rebalance may follow soon. `no_takers`: a leaver need not wait. `shared_name`: another state
     directory has a worker of the reader's instance name. With an `error` the member keeps what it
-    has.
+    has. `heard`: the nonce of the reader's newest join that the leader knows.
     The leader alone is told its `generation`, the tasks `withheld`, the source `topics` of each
     sub-topology and its own `decisions`, for tools to read.
 
@@ -71,6 +71,7 @@ class AssignmentView:
     wanted: frozenset[TaskId] = frozenset()
     promises: frozenset[TaskId] = frozenset()
     error: ErrorWord = ErrorWord.NONE
+    heard: int = 0
     generation: int = 0
     withheld: frozenset[TaskId] = frozenset()
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -252,6 +253,7 @@ ASSIGNMENT = (
     codec.listing(14, "withheld"),
     TagField(15, "topics", {}, _topics, _read_topics),
     TagField(16, "decisions", (), _decisions, _read_decisions),
+    codec.numeric(18, "heard"),
 )
 
 

@@ -145,6 +145,7 @@ def session_of(given: Given, assignor: StreamsPartitionAssignor) -> Session:
         eager=eager(config),
         protocol_type=config.protocol_type,
         group_instance_id=given.journal.instance if config.static_membership else None,
+        nonce=int(given.clock.wall() * 1000) if config.static_membership else 0,
         jitter=directory.process_id.int % JITTER_STEPS / JITTER_STEPS,
     )
     topics = sorted(topic for plan in given.topology.subtopologies for topic in plan.topics)

@@ -159,11 +159,14 @@ def after(departure: Departure, report: GroupReport, now_ms: int) -> Departure:
     noted = replace(departure, members=members, gone=gone, seen_ms=seen_ms)
     if seen_ms >= departure.deadline_ms:
         return replace(noted, state=DepartureState.TIMEOUT)
+    patient = not gone or now_ms <= seen_ms + SETTLE_MS
     if not report.settled:
-        patient = not gone or now_ms <= seen_ms + SETTLE_MS
         return noted if patient else replace(noted, state=DepartureState.LEFT)
-    others = (here for here in report.instances if here.member.instance != departure.instance)
+    others = [here for here in report.instances if here.member.instance != departure.instance]
     left = departure.tasks.difference(*(here.active for here in others))
+    lie = left.difference(*(here.active for here in report.instances))
+    if gone and lie and others and patient:  # a round is to come that gives them to somebody
+        return replace(noted, left=left)
     return replace(noted, left=left, state=_state(noted, report))
 
 

@@ -8,9 +8,9 @@ lost since it was asked for, and is sent in the new generation. That is KIP-1251
 the client: what we hold without interruption cannot have been given away.
 
 WAITING  to be sent, for the first time or because a connection broke.
-REFUSED  the group moved; first of all, and sent when the member is STABLE again, or when the group
-         still waits for members to join: it takes commits then. "An eager member lets go for a
-         round; its last commit is refused": it joins when that is taken, and not before.
+REFUSED  the group moved; first of all, and sent when the member is STABLE again, or a heartbeat
+         shows that its generation still counts: commits are taken then. "An eager member lets go
+         for a round; its last commit is refused": it joins when that is taken, and not before.
 FLYING   one request at a time, so that a partition's offsets arrive in the order of asking.
 
 | state    | event                               | next    | effect                    |
@@ -19,7 +19,7 @@ FLYING   one request at a time, so that a partition's offsets arrive in the orde
 | -        | asked, nothing of it is owned       | -       | CommitDone(.. NOT_OWNED)  |
 | WAITING  | next                                | FLYING  |                           |
 | REFUSED  | next, stable                        | FLYING  |                           |
-| REFUSED  | a heartbeat says: join              | WAITING |                           |
+| REFUSED  | a heartbeat is good                 | WAITING |                           |
 | W, R     | next, nothing of it is owned        | -       | CommitDone(.. NOT_OWNED)  |
 | FLYING   | GOOD                                | -       | CommitDone                |
 | FLYING   | MOVED                               | REFUSED | Count                     |
@@ -100,7 +100,7 @@ class Commits:
         return {}
 
     def taken_again(self) -> None:
-        """The group waits for joins."""
+        """Its generation still counts."""
         if self._waiting:
             self._waiting[0].refused = False
 

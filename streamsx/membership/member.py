@@ -33,11 +33,11 @@ nothing left goes at once, whatever the group is doing. A halting member joins n
 commits count in PreparingRebalance too, unless one of its commits needs the next generation.
 
 Static members (KIP-345) are known to the coordinator by an instance id that outlives them. One
-that comes back is given its old assignment, and the leader sees nothing of what it says: it joins
-once more, with the member id that it has been given. The coordinator does not drop one that has
-missed a round; it shows the leader what that said in an earlier one. "p is assigned to m in 5; m's
-JoinGroup comes too late for 6, in which the leader sees no claim of p and gives it away; it is
-answered in 7": m has lost everything, as a dynamic member would have been told.
+that comes back is given its old assignment, and the leader sees nothing of what it says, as that
+shows (`heard`): it joins once more, with the member id that it has been given. The coordinator does
+not drop one that has missed a round; it shows the leader what that said in an earlier one. "p is
+assigned to m in 5; m's JoinGroup comes too late for 6, in which the leader sees no claim of p and
+gives it away; it is answered in 7": m has lost everything, as a dynamic one would have been told.
 
 Not here: what is held, and what the worker is told of it (holding.py), what is under way
 (calls.py), the lease (lease.py), ways out (leaving.py), error codes (answers.py), bytes, sockets,
@@ -153,8 +153,8 @@ STORY_LENGTH = 200
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """Seconds, but for `jitter`: 0 to 1, other for each process, so that pauses differ.
-    `group_instance_id`: of a static member.
+    """Seconds, but for `jitter`: 0 to 1, other for each process, so that pauses differ, and
+    `nonce`, from which joins are counted, other for each process of one `group_instance_id`.
     """
 
     session_timeout_s: float = 45.0
@@ -165,6 +165,7 @@ class MemberConfig:
     protocol_type: str = PROTOCOL_TYPE
     group_instance_id: str | None = None
     jitter: float = 0.0
+    nonce: int = 0
 
     @property
     def lease_s(self) -> tuple[float, float, float]:
@@ -185,7 +186,7 @@ class Member:
     def __init__(self, config: MemberConfig) -> None:
         self.state = OUT
         self.member_id, self.generation, self.owned_generation = "", -1, -1
-        self.leader, self.nonce = False, 0
+        self.leader, self.nonce, self._comes_back, self._returns = False, config.nonce, False, False
         self._box = Effects()
         self._calls = Calls(self._box, config.jitter)
         self.holding = Holding(self._box, config.revoke_timeout_s, eager=config.eager)
@@ -196,7 +197,7 @@ class Member:
         self._asked: int | None = None  # the plan that is being made
         self.story: deque[tuple[float, e.Event, tuple[e.Effect, ...]]] = deque(maxlen=STORY_LENGTH)
         self._predecessor: str | None = None
-        self._static, self._comes_back = config.group_instance_id is not None, False
+        self._static = config.group_instance_id is not None
         self._last: e.Left | e.Fatal = e.Left()
         self._round: e.JoinGroup | None = None
         """What was said in this round, to be said again; None: a new one is to be opened."""
@@ -330,8 +331,7 @@ class Member:
         if self._static and -1 < self.generation < joined.generation - 1:
             self._fire(Verdict.FENCE)  # a round was closed without us
             return
-        if self._static and not flight.member_id:
-            self._box.want("static return")
+        self._returns = self._static and not flight.member_id
         self.generation = joined.generation
         self.leader = joined.leader == joined.member_id
         self._calls.well()
@@ -360,6 +360,8 @@ class Member:
     def _synced(self, _: e.SendRequest, synced: e.Synced) -> None:
         self.owned_generation, halting = self.generation, self.leaving.halting
         self.holding.apply(self.generation, synced, leader=self.leader, halting=halting)
+        if self._returns and synced.view.heard != self.nonce:
+            self._box.want("static return")
         if synced.view.more:
             self.lease.hurry()
         self.leaving.heed(synced.view.mark, synced.deadline)
@@ -383,15 +385,15 @@ class Member:
         current = flight.generation == self.generation
         stable = current and self.state is STABLE
         what = verdict(flight.body, event.error, stayed=stable and flight.stable)
-        beat, code = isinstance(flight.body, e.Heartbeat), event.error
+        beats, code = current and isinstance(flight.body, e.Heartbeat), event.error
         if what is Verdict.GOOD:
-            self.lease.contact(flight.at, steady=current and beat and not code)
+            self.lease.contact(flight.at, steady=beats and not code)
             if not self._calls.flying(e.OffsetCommit):  # which may be refused all the while
                 self._calls.well()
+            if beats:
+                self._commits.taken_again()
         if stable and code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._box.want(e.FOLLOWS)
-        if current and beat and code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._commits.taken_again()
         if isinstance(flight.body, e.OffsetCommit):
             self._commits.answered(what, event)
         if what is Verdict.FIND:

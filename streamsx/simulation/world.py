@@ -47,7 +47,7 @@ from streamsx.simulation.scene import APP, Scene, draw
 from streamsx.simulation.scheduler import Killed, Scheduler, Violation
 from streamsx.simulation.shrink import Without
 
-FAULTS_S, CALM_S, SETTLE_S = 45.0, 10.0, 38.0
+FAULTS_S, CALM_S, SETTLE_S, ROUNDS = 45.0, 10.0, 38.0, 4
 SAMPLE_S = 0.25
 MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
 READ_BYTES = 1 << 20
@@ -246,7 +246,8 @@ class World:
         """
         self.at(FAULTS_S, self.heal)
         self.at(FAULTS_S + CALM_S, setattr, self.client, "feeding", False)
-        self.run_until(FAULTS_S + CALM_S + SETTLE_S)
+        rounds_s = ROUNDS * self.scene.slow_revoke_s  # each may wait for callbacks
+        self.run_until(FAULTS_S + CALM_S + SETTLE_S + rounds_s)
         self.settle()
 
     def heal(self) -> None:

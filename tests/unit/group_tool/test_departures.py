@@ -77,6 +77,16 @@ def test_who_is_not_in_the_group_is_unknown() -> None:
     assert wish(departure, BOTH, ASKED) is None
 
 
+def test_what_nobody_runs_yet_is_waited_for_a_while() -> None:
+    """A swap ended well with one task left: a round was to come that gave it to the successor."""
+    departure = after(asked(), group(here("m1", "a", T1)), 1_500)
+    assert told(departure) == (DepartureState.LEAVING, 1, 1, 500)
+    whole = after(departure, group(here("m1", "a", T1, T2)), 1_700)
+    assert told(whole) == (DepartureState.LEFT, 2, 0, 500)
+    never = after(departure, group(here("m1", "a", T1)), 1_501 + SETTLE_MS)
+    assert told(never) == (DepartureState.LEFT, 1, 1, 500)
+
+
 def test_who_leaves_has_left_when_it_is_not_there_any_more() -> None:
     departure = through(asked(), (1_200, B_LEAVES), (1_400, B_GAVE_ONE))
     assert told(departure) == (DepartureState.LEAVING, 1, 1, 400)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from streamsx.membership import events as e
 from streamsx.membership.member import MemberState
 from streamsx.model import TopicPartition
@@ -130,8 +132,9 @@ def test_a_halting_member_goes_though_it_ran_something(play: Plays) -> None:
     assert group.member.state is MemberState.GONE
 
 
-def test_a_last_commit_that_is_refused_is_sent_again_while_the_group_waits_for_joins(
-    play: Plays,
+@pytest.mark.parametrize("says", [0, 27])
+def test_a_last_commit_that_is_refused_is_sent_again_while_its_generation_counts(
+    play: Plays, says: int
 ) -> None:
     """It joins behind its release, that waits for the commit, and that waited for the next
     generation: all of it was lost when the revoke was overdue (seed 99097)."""
@@ -142,7 +145,7 @@ def test_a_last_commit_that_is_refused_is_sent_again_while_the_group_waits_for_j
     assert not group.flying(e.LaneName.BEAT, e.OffsetCommit)
 
     group.tick(e.Timer.HEARTBEAT)
-    group.answer(e.Heartbeat, 27)
+    group.answer(e.Heartbeat, says)
 
     assert group.last(e.OffsetCommit).body == e.OffsetCommit({P: (3, "")})
     assert e.CommitDone(1) in group.answer(e.OffsetCommit, 0, {})

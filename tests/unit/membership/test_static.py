@@ -66,6 +66,15 @@ def test_who_comes_back_runs_what_it_had_and_joins_once_more_to_be_heard(play: P
     assert group.member.state is MemberState.STABLE, "once is enough"
 
 
+def test_one_that_is_new_and_was_heard_joins_once(play: Plays) -> None:
+    """Each start made two rounds; an eager member let go of everything in both (seed 53)."""
+    group = play(group_instance_id="a", nonce=1_700_000_000_000)
+    group.begin()
+    group.joined(7)
+    group.synced(P, heard=1_700_000_000_001)
+    assert group.member.state is MemberState.STABLE
+
+
 def test_a_dynamic_member_does_not(play: Plays) -> None:
     group = play()
     group.begin()
