@@ -162,6 +162,6 @@ def session_of(given: Given, assignor: StreamsPartitionAssignor) -> Session:
         group,
         Seat(assignor, tuple(topics), config.scale_down_timeout_s),
         given.owner.deliver,
-        Outage(config.session_timeout_s, LOG.warning),
+        Outage(LOG.warning),
         keep,
     )

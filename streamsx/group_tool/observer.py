@@ -78,7 +78,7 @@ class Visit:
         self._clock, self._marks, self._session_s = clock, marks, session_s
         seat = Seat(observing(marks, nonce=int(clock.wall() * 1000)), ())
         config = MemberConfig(session_timeout_s=session_s, protocol_type=protocol_type)
-        outage = Outage(session_s, LOG.debug, UNREACHABLE_S)
+        outage = Outage(LOG.debug, UNREACHABLE_S)
         self.session = Session(clock, config, group, seat, self._hear, outage)
         self.refused, self.shown, self.taken = 0, False, False
 

@@ -44,6 +44,13 @@ class Lease:
         self.until = min(self._session_until, self._round_until)
         self._box.arm(e.Timer.FENCE, self.until)
 
+    @property
+    def limit(self) -> str:
+        """What bounds it, for people."""
+        if self._session_until <= self._round_until:
+            return f"the group has not answered for {self._session_s:g} s (session_timeout)"
+        return f"a rebalance has lasted for {self._round_s:g} s (rebalance_timeout)"
+
     def lost(self) -> None:
         self.until = self._session_until = self._round_until = 0.0
 

@@ -13,10 +13,8 @@ TELL_EVERY_S = 30.0
 class Outage:
     """Of one member. `warn` is given what is to be said; what lasts for `limit_s` is raised."""
 
-    def __init__(
-        self, session_timeout_s: float, warn: Callable[[str], None], limit_s: float = math.inf
-    ) -> None:
-        self._session_s, self._warn, self._limit_s = session_timeout_s, warn, limit_s
+    def __init__(self, warn: Callable[[str], None], limit_s: float = math.inf) -> None:
+        self._warn, self._limit_s = warn, limit_s
         self._away_since = self._suspended_since = math.inf
         self._tell_at = -math.inf
 
@@ -36,15 +34,14 @@ class Outage:
             self._warn(f"broker_back after {now - self._away_since:.0f} s")
         self._away_since, self._tell_at = math.inf, -math.inf
 
-    def leased(self, now: float, until: float) -> None:
-        """Tasks may run until then; 0: this member is in no group."""
+    def leased(self, now: float, until: float, limit: str) -> None:
+        """Tasks may run until then; 0: this member is in no group. `limit`: what has lasted for too
+        long if they may not."""
         suspended = self._suspended_since < math.inf
         if suspended and until > now:
             self._warn(f"resumed: the group answers after {now - self._suspended_since:.0f} s more")
             self._suspended_since = math.inf
         elif not suspended and 0 < until <= now:
             self._suspended_since = now
-            self._warn(
-                f"suspended: the group has not answered for {self._session_s:g} s "
-                "(session_timeout): nothing is processed until it does; nothing to do"
-            )
+            told = "nothing is processed until the group answers; nothing to do"
+            self._warn(f"suspended: {limit}: {told}")

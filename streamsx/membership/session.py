@@ -117,7 +117,8 @@ class Session:
         self.metrics.observe(now, event, effects)
         for effect in effects:
             self._perform(effect)
-        self._outage.leased(now, self.member.lease.until)
+        lease = self.member.lease
+        self._outage.leased(now, lease.until, lease.limit)
 
     # -- effects
 

@@ -47,7 +47,7 @@ class Peer:
             (TOPIC,),
         )
         config = MemberConfig(heartbeat_interval_s=0.1)
-        outage = Outage(45, LOG.warning)
+        outage = Outage(LOG.warning)
         self.session = Session(CLOCK, config, APP, seat, self.hear, outage)
         self.bootstrap = bootstrap
         self.thread = threading.Thread(target=lambda: asyncio.run(self.run()))

@@ -31,10 +31,12 @@ def test_it_ends_when_a_round_may_have_been_closed_without_us() -> None:
     for second in range(2, 59):
         lease.contact(float(second), steady=False)
     assert lease.until == 61.0
+    assert lease.limit == "a rebalance has lasted for 60 s (rebalance_timeout)"
 
     lease.contact(59.0, steady=True)
 
     assert lease.until == 104.0
+    assert lease.limit == "the group has not answered for 45 s (session_timeout)"
 
 
 def test_what_was_lost_is_no_lease_of_a_later_membership() -> None:

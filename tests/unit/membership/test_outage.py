@@ -14,7 +14,7 @@ class Told:
     def __init__(self) -> None:
         self.at = 100.0
         self.lines: list[tuple[float, str]] = []
-        self.outage = Outage(10.0, lambda text: self.lines.append((self.at, text)))
+        self.outage = Outage(lambda text: self.lines.append((self.at, text)))
 
 
 @pytest.fixture
@@ -41,15 +41,16 @@ def test_a_broker_that_is_away_is_told_of_once_in_30_s_and_when_it_is_back(told:
 def test_who_is_suspended_says_so_and_when_it_goes_on(told: Told) -> None:
     for at, until in ((100, 0), (100, 110), (110, 110), (112, 110), (115, 0), (118, 127)):
         told.at = at
-        told.outage.leased(at, until)
+        told.outage.leased(at, until, "silence")
     assert [(at, text.partition(":")[0]) for at, text in told.lines] == [
         (110, "suspended"), (118, "resumed"),
     ]  # fmt: skip
+    assert told.lines[0][1].startswith("suspended: silence: nothing is processed until")
     assert told.lines[1][1].endswith("after 8 s more")
 
 
 def test_what_lasts_for_as_long_as_somebody_bears_it_is_raised(told: Told) -> None:
-    outage = Outage(10.0, lambda _: None, limit_s=10.0)
+    outage = Outage(lambda _: None, limit_s=10.0)
     outage.failed(told.at, AWAY)
     told.at += 9.9
     outage.failed(told.at, AWAY)

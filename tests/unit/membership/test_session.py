@@ -45,7 +45,7 @@ class Group:
             "app",
             Seat(assignor, ("in",)),
             self.heard.put_nowait,
-            Outage(45, lambda _: None),
+            Outage(lambda _: None),
             self.kept.append,
         )
         self.broker = ScriptedBroker(
