@@ -51,7 +51,7 @@ class Machinery:
         told = self.failures.report
         policy = Policy(on_error, on_decode_error, told, config.consecutive_failures_max)
         owner = given.owner
-        listening = Listening(
+        self.listening = listening = Listening(
             given.listeners, lambda job, name: owner.spawn(job, name=name), owner.fail,
             given.journal, clock.now,
         )  # fmt: skip

@@ -4,11 +4,14 @@ Callbacks are notifications: one that fails is told, all others run all the same
 for has happened, and the first error ends the worker as it would come out of a consumer's poll.
 Nobody is called for nothing, but for `assigned`, which ends each rebalance. What is given back is
 given back when its callbacks have returned; no other partition waits for that, and the group no
-longer than `revoke_timeout`: then it is lost (KIP-983).
+longer than `revoke_timeout`: then it is lost (KIP-983). Of one partition the next callback waits
+for the one before: "a connection is opened, which takes a while; the partition is given back":
+closed first, it would stay open. A worker that ends waits for them, as for its stores.
 
 Not here: when there is something to hear of (`group`, `door`).
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from inspect import isawaitable
@@ -44,6 +47,13 @@ class Listening:
     ) -> None:  # fmt: skip
         self._listeners, self._spawn, self._fail = listeners, spawn, fail
         self._journal, self._now = journal, now
+        self._newest: dict[TopicPartition, asyncio.Event] = {}
+        """Of each partition that somebody is being called about: set when that is over."""
+        self._under_way = 0
+
+    def __len__(self) -> int:
+        """How many are under way."""
+        return self._under_way
 
     def assigned(self, tps: Iterable[TopicPartition], then: Took) -> None:
         """They are the worker's, and begin; maybe none."""
@@ -60,15 +70,33 @@ class Listening:
         self._call(name, told if gone else [], gone, then)
 
     def _call(self, name: str, listeners: list[Listener], tps: PartitionSet, then: Took) -> None:
-        began = self._now()
-        if listeners:
-            self._spawn(self._all(name, listeners, tps, began, then), name)
-        else:
+        if not listeners:
             then(0.0)
+            return
+        over, newest = asyncio.Event(), self._newest
+        before = [newest[tp] for tp in sorted(tps & newest.keys())]
+        newest.update(dict.fromkeys(tps, over))
+        self._under_way += 1
+        self._spawn(self._next(name, listeners, tps, before, over, then), name)
+
+    async def _next(
+        self, name: str, listeners: list[Listener], tps: PartitionSet,
+        before: Iterable[asyncio.Event], over: asyncio.Event, then: Took,
+    ) -> None:  # fmt: skip
+        try:
+            for earlier in before:
+                await earlier.wait()
+            await self._all(name, listeners, tps, then)
+        finally:
+            self._under_way -= 1
+            over.set()
+            for tp in [tp for tp in tps if self._newest[tp] is over]:
+                del self._newest[tp]
 
     async def _all(
-        self, name: str, listeners: list[Listener], tps: PartitionSet, began: float, then: Took
+        self, name: str, listeners: list[Listener], tps: PartitionSet, then: Took
     ) -> None:
+        began = self._now()
         first: Exception | None = None
         for listener in listeners:
             try:

@@ -302,11 +302,11 @@ class Worker:
             self._made.link.crashed(error)
 
     def _over(self) -> bool:
-        """Out of the group, and everything closed, or given up."""
+        """Out of the group, everything closed and everybody told, or given up."""
         if self._out_at is None:
             return False
         overdue = self._clock.now() - self._out_at >= CLOSING_MAX_S
-        return overdue or not len(self._made.tasks.holdings)
+        return overdue or not (len(self._made.tasks.holdings) or len(self._made.listening))
 
     async def _last_flush(self, producer: Producer) -> None:
         """What timers have sent. Tasks have nothing left that is theirs to send."""

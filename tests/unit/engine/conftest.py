@@ -308,6 +308,7 @@ class Station:
             hosted=lambda host: setattr(self._app, "host", host),
             threads=self._threads,
             rows=lambda _: self._rows,
+            listeners=self._app.listeners,
             rng=self.bench.scheduler.stream(self.name),
         )
         try:

@@ -9,7 +9,9 @@ import pytest
 from streamsx.engine.listening import Listeners, Listening
 from streamsx.errors import TaskFailed
 from streamsx.lifecycle.owned import PartitionSet
-from streamsx.model import TopicPartition
+from streamsx.membership import events as e
+from streamsx.model import TaskId, TopicPartition
+from tests.unit.engine.conftest import Bench, counting
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({P, Q})
@@ -130,3 +132,53 @@ def test_all_are_called_and_the_first_error_is_kept() -> None:
     assert "callback failed: on_revoked" in str(station.ended[0])
     assert [event for event, _ in station.told] == ["error", "error"]
     assert station.told[0][1]["where"] == "t-0, t-1"
+
+
+def test_of_one_partition_the_next_callback_waits_for_the_one_before() -> None:
+    """A connection was closed before it had been opened, and stayed open."""
+    station, told = Station(), list[str]()
+    opened = asyncio.Event()
+
+    async def opens(_: PartitionSet) -> None:
+        told.append("opening")
+        await opened.wait()
+        told.append("open")
+
+    station.listeners.assigned.append(opens)
+    station.listeners.revoked.append(lambda tps: told.append(f"closed {min(tps)}"))
+
+    async def story() -> None:
+        station.listening.assigned([P], lambda _: None)
+        station.listening.revoked(frozenset({P}), lambda _: None)
+        station.listening.revoked(frozenset({Q}), lambda _: None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (told, len(station.listening)) == (["opening", "closed t-1"], 2)
+        opened.set()
+        await asyncio.gather(*station.jobs)
+
+    asyncio.run(story())
+
+    assert told[2:] == ["open", "closed t-0"]
+    assert len(station.listening) == 0
+
+
+def test_a_worker_that_ends_waits_for_who_is_told_of_what_it_has_lost(bench: Bench) -> None:
+    """It was cut off in the middle, or before it had begun."""
+    app, told = counting(), list[str]()
+
+    @app.on_lost
+    async def lost(tps: PartitionSet) -> None:
+        told.append("begins")
+        await asyncio.sleep(3)
+        told.append("is over")
+
+    station = bench.begun(app)
+    station.hand.plan(TaskId(0, 0))
+    bench.until(lambda: station.states(TaskId(0, 0))[-1:] == ["running"])
+
+    station.hand.lose(TaskId(0, 0))
+    station.deliver(e.Left())
+    bench.until(lambda: not station.process.alive)
+
+    assert told == ["begins", "is over"]
