@@ -1,5 +1,6 @@
 """Where standbys are, and that they neither wander nor stand in anybody's way."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -231,3 +232,17 @@ def test_at_a_thousand_tasks_everybody_has_as_many(group: Build) -> None:
     zone = {m: "xyz"[int(m[-2:]) % 3] for m in plan.active}
     runs = {task: m for m, tasks in plan.active.items() for task in tasks}
     assert all(zone[runs[t]] != zone[m] for m, tasks in plan.standby.items() for t in tasks)
+
+
+def test_as_many_places_as_members_take_hardly_longer(group: Build) -> None:
+    """15 times as long, while each place was asked for each task."""
+    tasks = " ".join(f"0_{p}" for p in range(3000))
+
+    def cpu_s(word: str) -> float:
+        shape = group(tasks, **{f"m{n:03}": word.format(n) for n in range(150)})
+        began = time.process_time()
+        assign(shape, ZONES)
+        return time.process_time() - began
+
+    apart, together = (min(cpu_s(word) for _ in range(3)) for word in ("zone={}", ""))
+    assert apart < 3 * together
