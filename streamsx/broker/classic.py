@@ -484,8 +484,8 @@ class ClassicGroup:
         before, who = self._sizes(), request.body.members if many else (request.body,)
         answers = each(who, self._let_go, "member_id", "group_instance_id")
         code = ErrorCode.NONE if many else answers[0]["error_code"]
+        self._settle(before)  # whoever is told that it has left must not be found there later
         self.turn.reply(request.waiter, {"error_code": code, "members": answers})
-        self._settle(before)
 
     def _let_go(self, who: Any) -> ReplyBody:
         members, member_id = self.round.members, who.member_id

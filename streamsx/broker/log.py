@@ -3,6 +3,11 @@
 A folder of segments with the same bytes that Kafka writes. Everything else (index, producers) is
 rebuilt from the headers of the batches at the start: there are no files that could disagree.
 Retention by time or size and compaction are not here yet.
+
+A flush that fails takes the log out of service: the system gives up what it could not write and
+calls it written, so that the next flush would succeed without it. The log is to be opened anew,
+which begins at a note of how far it had been flushed: with `sync` nobody was told of more, and it
+goes; else all of it is written once more.
 """
 
 import logging
@@ -20,6 +25,7 @@ from streamsx.broker.segment import Descriptors, Segment
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, MAGIC, Header, columns, place, scan
 from streamsx.kafka.errors import ErrorCode
+from streamsx.state.disk import sync_folder
 
 MAGIC_AT = 16
 LEADER_EPOCH = 0
@@ -29,6 +35,8 @@ Appended = Callable[[int], None]
 """Is told of so many bytes that readers see more."""
 DurableEnd = tuple[int, int]
 """The end of a log at some time, and the bytes appended until then."""
+START, UNFLUSHED = "start", "unflushed"
+"""Notes beside the segments: the first offset there is; behind which offset a flush failed."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +78,11 @@ class Log:
     ) -> None:
         """Opens or creates. After a crash (not `clean`) the last segment is verified and cut.
 
-        With `sync` readers see only what was flushed.
+        With `sync` readers see only what was flushed. Raises OSError.
         """
         self.folder, self.segment_bytes, self.sync = folder, segment_bytes, sync
+        self.failed = False
+        """A flush did: nobody is served from it any more."""
         self.waiters: dict[Appended, None] = {}
         self.producers = ProducerState()
         self._appended_bytes = self._flushed_bytes = 0  # since it was opened
@@ -80,10 +90,18 @@ class Log:
         folder.mkdir(parents=True, exist_ok=True)
         bases = sorted(int(path.stem) for path in folder.glob("*.log"))
         self.segments = [Segment(folder, base, descriptors) for base in bases]
+        unflushed = self._noted(UNFLUSHED)
+        trusted = clean and unflushed is None
+        limit = sys.maxsize if unflushed is None or not sync else unflushed
+        while len(self.segments) > 1 and self.segments[-1].base >= limit:
+            self.segments.pop().delete()
         for segment in self.segments:
-            self._recover(segment, last=segment is self.segments[-1], verify=not clean)
-        if self.segments and not clean:
+            last = segment is self.segments[-1]
+            self._recover(segment, last=last, verify=not trusted, limit=limit)
+        if self.segments and not trusted:
             self.segments[-1].flush()  # a killed broker left it to the system
+        if unflushed is not None:
+            self._write_again(unflushed)
         self.start = self._read_start()
         if not self.segments or self.end < self.start:  # deleted, and what follows was not flushed
             for segment in self.segments:
@@ -103,18 +121,26 @@ class Log:
         return self.flushed if self.sync else self.end
 
     def append(self, records: memoryview | None, bytes_max: int) -> int:
-        """Appends one batch, in place: `records` is changed. Gives the offset of its first record;
-        if it is here already, where that is. Raises Refused, CorruptRecord, or OSError, and then
-        nothing changed.
+        """Appends one batch of a client, in place: `records` is changed. Gives the offset of its
+        first record; if it is here already, where that is. Raises Refused, CorruptRecord, or
+        OSError, and then nothing changed.
         """
         if records is None:
             raise Refused(ErrorCode.INVALID_RECORD)
         header = check_batch(records, bytes_max)
         if (known := self.producers.duplicate_of(header)) is not None:
             return known
+        return self._add(records, header)
+
+    def _add(self, records: memoryview, header: Header) -> int:
+        """Whoever it is of. Raises OSError, and then nothing changed."""
         segment = self.segments[-1]
         if segment.size and segment.size + len(records) > self.segment_bytes:
-            segment.flush()  # so that only the last one can be torn
+            try:
+                segment.flush()  # so that only the last one can be torn
+            except OSError:
+                self.fail()
+                raise
             segment = Segment(self.folder, self.end, self._descriptors)
         place(records, segment.next, LEADER_EPOCH)
         header = header._replace(base_offset=segment.next)
@@ -164,12 +190,7 @@ class Log:
         """Makes `start` this offset, if it is not behind it already. Raises OSError."""
         if offset <= self.start:
             return
-        note = self.folder / "start.tmp"
-        with note.open("w") as file:
-            file.write(str(offset))
-            file.flush()
-            os.fsync(file.fileno())
-        note.rename(self.folder / "start")
+        self._note(START, offset)
         self.start = offset
         self._drop_below_start()
 
@@ -180,6 +201,18 @@ class Log:
     def flush(self) -> None:
         """To the disk, from any thread. Raises OSError."""
         self.segments[-1].flush()
+
+    def fail(self) -> None:
+        """A flush did not succeed: out of service, until it is opened anew. Who waits for more
+        need not."""
+        self.failed = True
+        with suppress(OSError):  # the disk is not well; `note_failure` is asked again
+            self.note_failure()
+        self._wake(sys.maxsize)
+
+    def note_failure(self) -> None:
+        """For whoever opens it: what is to be trusted. Raises OSError."""
+        self._note(UNFLUSHED, self.flushed)
 
     def flushed_to(self, mark: DurableEnd) -> None:
         """A flush that began at this mark has ended."""
@@ -198,8 +231,17 @@ class Log:
         for wake in tuple(self.waiters):
             wake(size)
 
-    def _recover(self, segment: Segment, *, last: bool, verify: bool) -> None:
-        """Reads the headers; the last segment ends before the first batch that is not whole.
+    def _write_again(self, offset: int) -> None:
+        for segment in self.segments:
+            if segment.next > offset:
+                segment.rewrite()
+        (self.folder / UNFLUSHED).unlink()
+        sync_folder(self.folder)
+        logger.warning("log_opened_anew folder=%s flushed=%d end=%d", self.folder, offset, self.end)
+
+    def _recover(self, segment: Segment, *, last: bool, verify: bool, limit: int) -> None:
+        """Reads the headers; the last segment ends before the first batch that is not whole, or
+        that begins at the limit.
 
         The checksum does not cover the first 16 bytes of a batch: what the broker wrote there
         itself has to be as expected, or a flipped bit would move all that follows.
@@ -218,6 +260,8 @@ class Log:
                 gap = header.base_offset - segment.next
                 if header.leader_epoch != LEADER_EPOCH or gap < 0 or (last and gap):
                     break
+                if header.base_offset >= limit:
+                    break
                 segment.note(length, header)
                 self.producers.note(header)
         lost = size - segment.size
@@ -228,9 +272,21 @@ class Log:
             logger.error("log_damaged file=%s at=%d bytes=%d", segment.path, segment.size, lost)
 
     def _read_start(self) -> int:
-        note = self.folder / "start"
-        noted = int(note.read_text()) if note.exists() else 0
-        return max(noted, self.segments[0].base if self.segments else 0)
+        return max(self._noted(START) or 0, self.segments[0].base if self.segments else 0)
+
+    def _noted(self, name: str) -> int | None:
+        note = self.folder / name
+        return int(note.read_text()) if note.exists() else None
+
+    def _note(self, name: str, offset: int) -> None:
+        """All of it or nothing, also after a power cut. Raises OSError."""
+        note = self.folder / f"{name}.tmp"
+        with note.open("w") as file:
+            file.write(str(offset))
+            file.flush()
+            os.fsync(file.fileno())
+        note.rename(self.folder / name)
+        sync_folder(self.folder)
 
     def _drop_below_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base <= self.start:

@@ -1,10 +1,13 @@
 """The broker's RocksDB: topics, groups, offsets and the next producer id, in rows of bytes.
 
-RocksDB's log makes each write whole or nothing, and drops a torn tail by itself. What the rows
-mean is `records`'s.
+RocksDB's log makes each write whole or nothing, and drops a torn tail by itself. After a write that
+failed it is opened anew, so that what is there is what a restart would find. What the rows mean is
+`records`'s.
 """
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +23,20 @@ PRODUCER_IDS_AT_ONCE = 1000
 """Handed out between two writes; what is left of them at the end is never used."""
 WRITE_BUFFER_BYTES = 4 << 20
 
+logger = logging.getLogger(__name__)
+
 
 class Meta:
-    """One database. With `sync` each write reaches the disk before it returns."""
+    """One database. With `sync` each write reaches the disk before it returns; `written` is called
+    behind each that need not have.
+    """
 
     def __init__(self, path: Path, *, sync: bool) -> None:
         """Raises StoreCorrupt, or IncompatibleStore for a newer format."""
-        options = Options(raw_mode=True)
-        options.create_if_missing(True)
-        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
-        try:
-            self._db = Rdict(str(path), options)
-        except Exception as error:  # rocksdict raises nothing narrower
-            raise StoreCorrupt(f"{path}: {error}: restore a copy of the directory") from error
-        self._sync = sync
+        self._path, self._sync = path, sync
+        self._broken = self._unflushed = False
+        self.written: Callable[[], None] = lambda: None
+        self._db = self._open()
         self._producer_id = self._producer_ids_end = 0
         found = int(self._db.get(FORMAT_KEY) or FORMAT)
         if found > FORMAT:
@@ -41,18 +44,32 @@ class Meta:
             raise IncompatibleStore(
                 f"{path} has format {found}, this broker knows {FORMAT}: use a newer streamsx"
             )
-        self._write([(FORMAT_KEY, b"%d" % FORMAT)], ())
+        if not self._db.get(FORMAT_KEY):
+            self._write([(FORMAT_KEY, b"%d" % FORMAT)], [], sync=True)
 
     def write(
         self,
         puts: Iterable[tuple[Key | TopicKey, Value | TopicValue]] = (),
         deletes: Iterable[Key | TopicKey] = (),
+        *,
+        sync: bool = False,
     ) -> None:
-        """All of it or nothing. Raises OSError."""
-        self._write([row_bytes(*row) for row in puts], [key_bytes(key) for key in deletes])
+        """All of it or nothing; with `sync` it is on the disk then. Raises OSError."""
+        keys = [key_bytes(key) for key in deletes]
+        self._write([row_bytes(*row) for row in puts], keys, sync=sync)
+
+    def flush(self) -> None:
+        """All that was written reaches the disk; from any thread. Raises OSError."""
+        if self._unflushed:
+            self._unflushed = False
+            try:
+                self._db.flush_wal(True)
+            except Exception as error:  # rocksdict raises nothing narrower
+                raise self._failed(error) from error
 
     def rows(self, kinds: str) -> Iterator[tuple[Any, Any]]:
-        """All rows of these kinds ("G", "O", "T"), in the order of their keys."""
+        """All rows of these kinds ("G", "O", "T"), in the order of their keys. Raises OSError."""
+        self._revive()
         for kind in kinds:
             prefix = kind.encode() + b"\0"
             cursor = self._db.iter()
@@ -64,9 +81,10 @@ class Meta:
     def next_producer_id(self) -> int:
         """One that was never given out and never will be again. Raises OSError."""
         if self._producer_id == self._producer_ids_end:
+            self._revive()
             first = int(self._db.get(PRODUCER_KEY) or 0)
             end = first + PRODUCER_IDS_AT_ONCE
-            self._write([(PRODUCER_KEY, b"%d" % end)], (), sync=True)
+            self._write([(PRODUCER_KEY, b"%d" % end)], [], sync=True)
             self._producer_id, self._producer_ids_end = first, end
         self._producer_id += 1
         return self._producer_id - 1
@@ -75,16 +93,57 @@ class Meta:
         """At the end."""
         self._db.close()
 
-    def _write(
-        self, puts: list[tuple[bytes, bytes]], deletes: Iterable[bytes], *, sync: bool = False
-    ) -> None:
-        batch, options = WriteBatch(raw_mode=True), WriteOptions()
-        options.sync = sync or self._sync
-        for key, value in puts:
-            batch.put(key, value)
-        for key in deletes:
-            batch.delete(key)
+    def _open(self) -> Rdict:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
         try:
+            return Rdict(str(self._path), options)
+        except Exception as error:  # rocksdict raises nothing narrower
+            raise StoreCorrupt(f"{self._path}: {error}: restore a copy of the directory") from error
+
+    def _revive(self) -> None:
+        """It refuses everything since a write failed, and may have kept that write."""
+        if not self._broken:
+            return
+        with suppress(Exception):  # it cannot flush, or is closed already
+            self._db.close()
+        try:
+            self._db = self._open()
+        except StoreCorrupt as error:
+            raise OSError(str(error)) from error
+        self._broken = False
+        logger.warning("metadata_opened_anew path=%s", self._path)
+
+    def _stands(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> bool:
+        """Whether a restart would find what could not be written, and has now."""
+        with suppress(OSError):
+            self._revive()
+            gone = all(self._db.get(key) is None for key in deletes)
+            return gone and all(self._db.get(key) == value for key, value in puts)
+        return False
+
+    def _failed(self, error: Exception) -> OSError:
+        self._broken = True
+        return OSError(f"the broker's metadata cannot be written: {error}")
+
+    def _write(
+        self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], *, sync: bool = False
+    ) -> None:
+        self._revive()
+        options = WriteOptions()
+        try:
+            batch = WriteBatch(raw_mode=True)
+            options.sync = sync or self._sync
+            for key, value in puts:
+                batch.put(key, value)
+            for key in deletes:
+                batch.delete(key)
             self._db.write(batch, options)
         except Exception as error:  # rocksdict raises nothing narrower
-            raise OSError(f"the broker's metadata cannot be written: {error}") from error
+            failed = self._failed(error)
+            if not self._stands(puts, deletes):
+                raise failed from error
+        if not options.sync:
+            self._unflushed = True
+            self.written()

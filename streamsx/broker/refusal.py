@@ -1,14 +1,17 @@
-"""Why an item of a request is not done, and the answers to all of them, each by itself. Pure.
+"""Why an item of a request is not done, and the answers to all of them, each by itself.
 
-What refuses raises; here alone it becomes a part of an answer.
+What refuses raises, and so does a disk; here alone it becomes a part of an answer.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from streamsx.broker.events import ReplyBody
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
 
 
 class Refused(Exception):
@@ -18,6 +21,19 @@ class Refused(Exception):
         super().__init__(code.name)
         self.code = code
         self.answer: ReplyBody = {"error_code": code, **said}
+
+
+WHY = (Refused, CorruptRecord, OSError)
+
+
+def why_not(error: Exception) -> ReplyBody:
+    """What a reply says instead, when one of `WHY` was raised."""
+    if isinstance(error, Refused):
+        return error.answer
+    if isinstance(error, CorruptRecord):
+        return {"error_code": ErrorCode.CORRUPT_MESSAGE}
+    logger.error("storage_failed error=%r", str(error))
+    return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
 
 
 def each(
@@ -35,9 +51,7 @@ def each(
             reply[name] = getattr(item, name, None)
         try:
             reply |= answer(item)
-        except Refused as why:
-            reply |= why.answer
-        except CorruptRecord:
-            reply["error_code"] = ErrorCode.CORRUPT_MESSAGE
+        except WHY as error:
+            reply |= why_not(error)
         replies.append(reply)
     return replies

@@ -14,10 +14,13 @@ from pathlib import Path
 from struct import Struct
 
 from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, Header
+from streamsx.state.disk import sync_folder
 
 DESCRIPTORS_MAX = 256
 """With as many connections as there may be, below the 1,024 that a process usually has."""
 INDEX_INTERVAL_BYTES = 4096
+REWRITTEN_BYTES = 1 << 20
+"""At once, of what is written again."""
 
 _head = Struct(">qi11xi8xq")
 """Of a batch: base offset, length, last offset delta, largest timestamp."""
@@ -55,6 +58,7 @@ class Segment:
         self.size = 0
         self.newest = -1  # the largest timestamp, ms
         self._descriptors = descriptors
+        self._entered = False  # its folder is known to name it after a power cut
         # One entry per INDEX_INTERVAL_BYTES: first offset of a batch, where it stands, and the
         # largest timestamp up to and with it.
         self._offsets, self._positions, self._newest = array("q"), array("q"), array("q")
@@ -114,6 +118,19 @@ class Segment:
             os.fdatasync(fd)
         finally:
             os.close(fd)
+        if not self._entered:
+            sync_folder(self.path.parent)
+            self._entered = True
+
+    def rewrite(self) -> None:
+        """The same bytes once more: a flush that failed has left pages that the system takes for
+        written, and no later flush would write those. Raises OSError.
+        """
+        for at in range(0, self.size, REWRITTEN_BYTES):
+            found = os.pread(self.fd, min(REWRITTEN_BYTES, self.size - at), at)
+            if os.pwrite(self.fd, found, at) != len(found):
+                raise OSError(f"{self.path}: not all was written again")
+        self.flush()
 
     def delete(self) -> None:
         """Closes it and removes the file."""

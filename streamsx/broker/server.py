@@ -108,6 +108,7 @@ class BrokerServer:
                 connection.abort()
             await self.service.flusher.close()
             self.service.topics.flush()
+            self.service.meta.flush()
         mark_clean(self.folder)
 
     def abandon(self) -> None:
@@ -161,8 +162,9 @@ class BrokerServer:
         for name, partitions in self.topics.items():  # now that the groups miss what is gone
             if name not in topics.by_name:
                 topics.create(name, self.fresh_id().bytes, partitions, {})
+        flusher = Flusher(meta, topics.reopen)
         self.service = Service(
-            self.options, self.limits, meta, topics, groups, Flusher(), self.fresh_id
+            self.options, self.limits, meta, topics, groups, flusher, self.fresh_id
         )
 
     def _connection(self) -> ClientConnection:

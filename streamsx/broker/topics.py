@@ -1,7 +1,7 @@
 """All topics of a broker: by name and by id, with their configurations and their logs.
 
-A topic's row is written before its folders are made, and deleted before they are: whatever a crash
-leaves behind belongs to no topic, and is removed when one of that name is created.
+A topic's row reaches the disk behind its folders, and is deleted before they are: whatever a crash
+or a refusal leaves behind belongs to no topic, and is removed when one of that name is created.
 """
 
 import logging
@@ -17,6 +17,7 @@ from streamsx.broker.records import ConfigValue, TopicKey, TopicValue
 from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import Descriptors
 from streamsx.kafka.errors import ErrorCode
+from streamsx.state.disk import sync_folder
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +38,11 @@ class StoredTopic:
         return self.configs.get(name, CONFIGS[name].default)
 
     def log(self, partition: int) -> Log:
-        """Of this partition. Raises Refused if it is not there."""
+        """Of this partition. Raises Refused if it is not there, or out of service."""
         if not 0 <= partition < len(self.logs):
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if self.logs[partition].failed:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR)
         return self.logs[partition]
 
 
@@ -56,7 +59,10 @@ class TopicStore:
         for key, value in meta.rows("T"):
             configs = {config.name: config.value for config in value.configs}
             topic = StoredTopic(key.topic, value.topic_id, configs)
-            self._open(topic, value.partitions, clean=clean)
+            topic.logs = [
+                self._open(topic, number, clean=clean) for number in range(value.partitions)
+            ]
+            self.by_name[topic.name] = self.by_id[topic.id] = topic
 
     @property
     def partitions(self) -> int:
@@ -85,12 +91,21 @@ class TopicStore:
         return topic
 
     def grow(self, topic: StoredTopic, partitions: int) -> None:
-        """To so many partitions. Raises OSError."""
-        self._save(topic, partitions, topic.configs)
-        for partition in range(len(topic.logs), partitions):
-            shutil.rmtree(self._folder / f"{topic.name}-{partition}", ignore_errors=True)
+        """To so many partitions. Raises OSError, and then it is as it was."""
+        added: list[Log] = []
+        try:
+            for number in range(len(topic.logs), partitions):
+                shutil.rmtree(self._place(topic, number), ignore_errors=True)
+                added.append(self._open(topic, number, clean=True))
+            sync_folder(self._folder)
+            self._save(topic, partitions, topic.configs)
+        except OSError:
+            for log in added:
+                self._remove(log)
+            raise
         event = "partitions_added" if topic.logs else "topic_created"
-        self._open(topic, partitions, clean=True)
+        topic.logs += added
+        self.by_name[topic.name] = self.by_id[topic.id] = topic
         logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
         self.changed()
 
@@ -103,18 +118,33 @@ class TopicStore:
 
     def delete(self, topic: StoredTopic) -> None:
         """With its records. Raises OSError."""
-        self._meta.write(deletes=[TopicKey(topic.name)])
+        self._meta.write(deletes=[TopicKey(topic.name)], sync=True)
         del self.by_name[topic.name], self.by_id[topic.id]
         self.changed()
         for log in topic.logs:
-            log.close()
-            shutil.rmtree(log.folder)
+            self._remove(log)
         logger.info("topic_deleted topic=%s", topic.name)
+
+    def reopen(self) -> bool:
+        """Opens logs anew of which a flush failed; whether some are still out of service."""
+        for topic in self.by_name.values():
+            for number, log in enumerate(topic.logs):
+                if log.failed:
+                    try:
+                        log.note_failure()
+                        log.close()
+                        topic.logs[number] = self._open(topic, number, clean=False)
+                    except OSError as error:
+                        logger.error("reopen_failed folder=%s error=%r", log.folder, str(error))
+                        return True
+        return False
 
     def flush(self) -> None:
         """Everything to the disk. Raises OSError."""
         for topic in self.by_name.values():
             for log in topic.logs:
+                if log.failed:
+                    raise OSError(f"{log.folder}: a flush failed: it is opened anew at the start")
                 if log.flushed < log.end:
                     log.flush()
 
@@ -126,17 +156,25 @@ class TopicStore:
 
     def _save(self, topic: StoredTopic, partitions: int, configs: Mapping[str, str]) -> None:
         given = tuple(ConfigValue(name, value) for name, value in sorted(configs.items()))
-        self._meta.write([(TopicKey(topic.name), TopicValue(topic.id, partitions, given))])
+        row = TopicKey(topic.name), TopicValue(topic.id, partitions, given)
+        self._meta.write([row], sync=True)
 
-    def _open(self, topic: StoredTopic, partitions: int, *, clean: bool) -> None:
-        topic.logs += [
-            Log(
-                self._folder / f"{topic.name}-{partition}",
-                self._descriptors,
-                segment_bytes=int(topic.config("segment.bytes")),
-                clean=clean,
-                sync=self._sync,
-            )
-            for partition in range(len(topic.logs), partitions)
-        ]
-        self.by_name[topic.name] = self.by_id[topic.id] = topic
+    def _place(self, topic: StoredTopic, number: int) -> Path:
+        return self._folder / f"{topic.name}-{number}"
+
+    def _open(self, topic: StoredTopic, number: int, *, clean: bool) -> Log:
+        return Log(
+            self._place(topic, number),
+            self._descriptors,
+            segment_bytes=int(topic.config("segment.bytes")),
+            clean=clean,
+            sync=self._sync,
+        )
+
+    def _remove(self, log: Log) -> None:
+        """It belongs to no topic any more: what cannot be removed is in nobody's way."""
+        log.close()
+        try:
+            shutil.rmtree(log.folder)
+        except OSError as error:
+            logger.warning("folder_left path=%s error=%r", log.folder, str(error))

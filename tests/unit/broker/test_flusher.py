@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
-from typing import cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +22,7 @@ class FakeLog:
         self.gate = threading.Event()
         self.gate.set()
         self.begun = self.flushes = self.marked = 0
+        self.folder, self.failed = Path("t-0"), False
 
     def mark(self) -> DurableEnd:
         return cast("DurableEnd", None)
@@ -34,16 +37,29 @@ class FakeLog:
     def flushed_to(self, _: DurableEnd) -> None:
         self.marked += 1
 
+    def fail(self) -> None:
+        self.failed = True
+
+
+class FakeMeta(FakeLog):
+    """As a log, but that it says itself when it is dirty."""
+
+    def written(self) -> None: ...
+
+
+def made(*, meta: FakeMeta | None = None, reopen: Callable[[], bool] = bool) -> Flusher:
+    return Flusher(cast("Any", meta or FakeMeta()), reopen)
+
 
 def appended(flushes: Flusher, *logs: FakeLog) -> None:
     for log in logs:
         flushes.appended(cast("Log", log))
 
 
-async def until_flushed(flushes: Flusher) -> bool:
-    done = asyncio.get_running_loop().create_future()
-    flushes.when_flushed(done.set_result)
-    return bool(await asyncio.wait_for(done, 10))
+async def until_flushed(flushes: Flusher) -> None:
+    done = asyncio.Event()
+    flushes.when_flushed(done.set)
+    await asyncio.wait_for(done.wait(), 10)
 
 
 def test_what_was_appended_is_flushed_once_within_the_interval(
@@ -52,7 +68,7 @@ def test_what_was_appended_is_flushed_once_within_the_interval(
     monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
 
     async def story() -> None:
-        flushes, log, other = Flusher(), FakeLog(), FakeLog()
+        flushes, log, other = made(), FakeLog(), FakeLog()
         appended(flushes, log, other, log)
         await until(lambda: log.marked and other.marked)
         await asyncio.sleep(0.05)
@@ -68,12 +84,12 @@ def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
     """The one under way may have begun before its records were there."""
 
     async def story() -> None:
-        flushes, log, told = Flusher(), FakeLog(), list[str]()
+        flushes, log, told = made(), FakeLog(), list[str]()
         log.gate.clear()
         appended(flushes, log)
-        flushes.when_flushed(lambda _: told.append(f"first {log.flushes}"))
+        flushes.when_flushed(lambda: told.append(f"first {log.flushes}"))
         appended(flushes, log)
-        flushes.when_flushed(lambda _: told.append(f"second {log.flushes}"))
+        flushes.when_flushed(lambda: told.append(f"second {log.flushes}"))
         await asyncio.sleep(0.02)
         assert log.begun == 1
         log.gate.set()
@@ -84,27 +100,62 @@ def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
     asyncio.run(story())
 
 
-def test_a_flush_that_failed_is_told_and_done_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_of_which_a_flush_failed_is_flushed_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The next one would succeed: the system has given up what it could not write."""
+
     async def story() -> None:
-        flushes, log = Flusher(), FakeLog(OSError("planted"))
-        appended(flushes, log)
-        assert not await until_flushed(flushes)
-        assert log.marked == 0
-        assert await until_flushed(flushes)
-        assert (log.flushes, log.marked) == (2, 1)
+        flushes, log, other = made(), FakeLog(OSError("planted")), FakeLog()
+        appended(flushes, log, other)
+        await until_flushed(flushes)
+        assert (log.failed, other.failed) == (True, False)
+        appended(flushes, log, other)
+        await until_flushed(flushes)
+        assert (log.flushes, log.marked, other.marked) == (1, 0, 2)
         await flushes.close()
 
     asyncio.run(story())
-    assert "flush_failed error='planted'" in caplog.text
+    assert "flush_failed folder=t-0 error='planted'" in caplog.text
+
+
+def test_a_failed_log_is_opened_anew_as_soon_as_the_disk_lets_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
+    left = [True, True, False]
+
+    async def story() -> None:
+        flushes, log = made(reopen=lambda: left.pop(0)), FakeLog(OSError("planted"))
+        appended(flushes, log)
+        await until_flushed(flushes)
+        await until(lambda: not left)
+        await asyncio.sleep(0.05)  # nobody asks again
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_rows_reach_the_disk_within_the_interval_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
+
+    async def story() -> None:
+        meta = FakeMeta()
+        flushes = made(meta=meta)
+        meta.written()
+        await until(lambda: meta.flushes)
+        await flushes.close()
+
+    asyncio.run(story())
 
 
 def test_a_log_that_was_deleted_meanwhile_keeps_no_other_from_the_disk() -> None:
     async def story() -> None:
-        flushes, gone, log = Flusher(), FakeLog(FileNotFoundError()), FakeLog()
+        flushes, gone, log = made(), FakeLog(FileNotFoundError()), FakeLog()
         appended(flushes, gone, log)
         for _ in range(2):  # the second time there is nothing to do
-            assert await until_flushed(flushes)
-            assert log.flushes == 1
+            await until_flushed(flushes)
+            assert (log.flushes, gone.failed) == (1, False)
         await flushes.close()
 
     asyncio.run(story())
@@ -116,10 +167,10 @@ def test_the_end_waits_for_the_flush_under_way_and_begins_no_other(
     monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
 
     async def story() -> None:
-        flushes, log = Flusher(), FakeLog()
+        flushes, log = made(), FakeLog()
         log.gate.clear()
         appended(flushes, log)
-        flushes.when_flushed(lambda _: None)
+        flushes.when_flushed(lambda: None)
         appended(flushes, log)
         end = asyncio.ensure_future(flushes.close())
         await asyncio.sleep(0)

@@ -533,3 +533,82 @@ def test_a_stored_batch_is_of_epoch_0_as_in_logs_of_all_brokers_before(opens: Op
     log = opens()
     append(log, b"a")
     assert log.segments[0].path.read_bytes()[12:16] == bytes(4)
+
+
+def failing(*_: object) -> None:
+    raise OSError("planted")
+
+
+def failed(log: Log) -> None:
+    """Its next flush fails."""
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr("os.fdatasync", failing)
+        with pytest.raises(OSError, match="planted"):
+            log.flush()
+    log.fail()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_behind_a_flush_that_failed_only_what_was_flushed_is_there_if_that_was_asked_for(
+    opens: Opens, clean: bool
+) -> None:
+    log = opens(segment_bytes=1, sync=True)
+    append(log, b"a")
+    log.flush()
+    log.flushed_to(log.mark())
+    append(log, b"b")
+    append(log, b"c", pid=7, epoch=0, seq=0)
+    assert len(log.segments) == 3
+    failed(log)
+    log.close()
+    again = opens(segment_bytes=1, sync=True, clean=clean)
+    assert (again.end, values(again)) == (1, [b"a"])
+    assert append(again, b"c", pid=7, epoch=0, seq=0) == 1, "it is new"
+    again.close()
+    assert opens(sync=True).end == 2, "it was forgiven"
+
+
+def test_behind_a_flush_that_failed_all_is_written_again(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To Linux those pages are clean: a flush would not write them."""
+    log = opens()
+    append(log, b"a")
+    log.flush()
+    log.flushed_to(log.mark())
+    append(log, b"b")
+    failed(log)
+    log.close()
+    size = log.segments[0].size
+    done: list[object] = []
+
+    def pwrite(fd: int, data: bytes, at: int, *, real: Any = os.pwrite) -> int:
+        done.append(at)
+        return int(real(fd, data, at))
+
+    def fdatasync(fd: int, *, real: Any = os.fdatasync) -> None:
+        done.append("flush")
+        real(fd)
+
+    monkeypatch.setattr("os.pwrite", pwrite)
+    monkeypatch.setattr("os.fdatasync", fdatasync)
+    monkeypatch.setattr("streamsx.broker.segment.REWRITTEN_BYTES", size - 1)
+    assert values(opens()) == [b"a", b"b"]
+    assert done == ["flush", 0, size - 1, "flush"]
+    del done[:]
+    opens()
+    assert done == ["flush"]
+
+
+def test_a_flush_that_fails_ahead_of_the_next_file_fails_the_log(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opens(segment_bytes=1)
+    append(log, b"a")
+    told: list[int] = []
+    log.waiters[told.append] = None
+    monkeypatch.setattr("os.fdatasync", failing)
+    with pytest.raises(OSError, match="planted"):
+        append(log, b"b")
+    assert log.failed
+    assert told, "who waits for more need not"

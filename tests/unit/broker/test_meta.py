@@ -1,7 +1,7 @@
 """The broker's database: rows in their order, ids that are never given twice, a format."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rocksdict import WriteOptions
@@ -104,3 +104,50 @@ def test_what_is_no_database_is_corrupt(tmp_path: Path) -> None:
     (tmp_path / "meta").write_text("no database")
     with pytest.raises(StoreCorrupt, match="restore a copy"):
         Meta(tmp_path / "meta", sync=False)
+
+
+class Refusing:
+    """A database that does, or does not, what it says that it cannot do."""
+
+    def __init__(self, meta: Meta, *, all_the_same: bool) -> None:
+        self._db, self._all_the_same = meta._db, all_the_same
+
+    def write(self, *batch: Any) -> None:
+        if self._all_the_same:
+            self._db.write(*batch)
+        raise OSError("planted")
+
+    def flush_wal(self, _: bool) -> None:
+        raise OSError("planted")
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def test_behind_a_write_that_failed_there_is_what_a_restart_would_find(tmp_path: Path) -> None:
+    """RocksDB refuses everything then; its log may hold what it has refused."""
+    meta = Meta(tmp_path / "meta", sync=True)
+    meta._db = cast("Any", Refusing(meta, all_the_same=False))
+    with pytest.raises(OSError, match="planted"):
+        meta.write([GROUP])
+    meta.write([TOPIC])
+    assert list(meta.rows("GT")) == [TOPIC]
+    meta._db = cast("Any", Refusing(meta, all_the_same=True))
+    meta.write([GROUP], [TOPIC[0]])
+    assert list(meta.rows("GT")) == [GROUP]
+    meta.close()
+
+
+def test_what_was_not_written_to_the_disk_at_once_is_with_the_next_flush(tmp_path: Path) -> None:
+    meta, told = Meta(tmp_path / "meta", sync=False), []
+    meta.written = lambda: told.append(1)
+    meta.write([TOPIC], sync=True)
+    assert not told
+    meta.write([GROUP])
+    assert told
+    meta._db = cast("Any", Refusing(meta, all_the_same=False))
+    with pytest.raises(OSError, match="planted"):
+        meta.flush()
+    meta.flush()  # there is nothing to flush, as far as it knows
+    assert list(meta.rows("GT")) == [GROUP, TOPIC]
+    meta.close()

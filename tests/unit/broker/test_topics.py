@@ -10,6 +10,7 @@ from streamsx.broker.meta import Meta
 from streamsx.broker.refusal import Refused
 from streamsx.broker.topics import NAME, TopicStore
 from streamsx.kafka.batch import Builder
+from streamsx.kafka.errors import ErrorCode
 
 
 class Places:
@@ -105,3 +106,55 @@ def test_wrong_configurations_are_told_from_right_ones() -> None:
     }  # fmt: skip
     assert [name for name, value in bad.items() if wrong(name, value)] == list(bad)
     assert {config.kind for config in CONFIGS.values()} == set(ConfigType)
+
+
+def failing(*_: object, **__: object) -> None:
+    raise OSError("planted")
+
+
+def test_a_topic_that_was_refused_is_not_there_later(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = places.open()
+    topic = store.create("t", b"1" * 16, 1, {})
+    for what in ("streamsx.broker.topics.sync_folder", "streamsx.broker.meta.Meta.write"):
+        with monkeypatch.context() as broken:
+            broken.setattr(what, failing)
+            with pytest.raises(OSError, match="planted"):
+                store.create("u", b"2" * 16, 1, {})
+            with pytest.raises(OSError, match="planted"):
+                store.grow(topic, 2)
+    assert sorted(path.name for path in (places.folder / "logs").iterdir()) == ["t-0"]
+    assert places.open().catalog() == store.catalog() == {"t": (b"1" * 16, 1)}
+
+
+def test_a_log_out_of_service_refuses_all_until_it_is_opened_anew(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = places.open()
+    topic = store.create("t", b"1" * 16, 2, {})
+    topic.logs[1].append(batch(), 1000)
+    topic.logs[1].fail()
+    with pytest.raises(Refused) as refused:
+        topic.log(1)
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(OSError, match="a flush failed"):
+        store.flush()
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fdatasync", failing)
+        assert store.reopen(), "the disk is no better"
+    assert not store.reopen()
+    assert (topic.log(0).end, topic.log(1).end) == (0, 1)
+    store.flush()
+
+
+def test_a_folder_that_cannot_be_removed_is_in_nobodys_way(
+    places: Places, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = places.open()
+    topic = store.create("t", b"1" * 16, 1, {})
+    with monkeypatch.context() as broken:
+        broken.setattr("shutil.rmtree", failing)
+        store.delete(topic)
+    assert "folder_left" in caplog.text
+    assert store.create("t", b"2" * 16, 1, {}).log(0).end == 0
