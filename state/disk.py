@@ -17,6 +17,14 @@ from streamsx.errors import DiskFailed, SettingError, StreamsxError
 FULL_OR_BROKEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
+def make_folder(folder: Path) -> None:
+    """With those above it; all of them are there after a power loss. Raises OSError."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """What was named in it is there after a power loss."""
     handle = os.open(folder, os.O_RDONLY)

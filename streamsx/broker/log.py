@@ -87,7 +87,7 @@ class Log:
         self.producers = ProducerState()
         self._appended_bytes = self._flushed_bytes = 0  # since it was opened
         self._descriptors = descriptors
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         bases = sorted(int(path.stem) for path in folder.glob("*.log"))
         self.segments = [Segment(folder, base, descriptors) for base in bases]
         unflushed = self._noted(UNFLUSHED)

@@ -31,7 +31,7 @@ from streamsx.clock import Clock, SystemClock
 from streamsx.errors import StoreLocked, UsageError, WorldError
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.wire import Api, request_decoder, request_head, response_encoder
-from streamsx.state.disk import sync_folder
+from streamsx.state.disk import make_folder, sync_folder
 
 BACKLOG = 512
 """Connections that the kernel holds until we accept them."""
@@ -156,6 +156,7 @@ class BrokerServer:
         undo.callback(meta.close)
         topics = TopicStore(folder / "logs", meta, clean=was_clean(folder), sync=sync)
         undo.callback(topics.close)
+        sync_folder(folder)  # which names both
         groups = Groups(self.groups, meta, self.clock, topics.catalog, self.fresh_id)
         undo.callback(groups.close)
         topics.changed = groups.topics_changed
@@ -237,7 +238,7 @@ def lock(folder: Path) -> int:
     Raises StoreLocked, or WorldError if there can be no such directory.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise WorldError(

@@ -56,6 +56,7 @@ class TopicStore:
         self.changed: Callable[[], None] = lambda: None
         self._folder, self._meta, self._sync = folder, meta, sync
         self._descriptors = Descriptors()
+        folder.mkdir(exist_ok=True)
         for key, value in meta.rows("T"):
             configs = {config.name: config.value for config in value.configs}
             topic = StoredTopic(key.topic, value.topic_id, configs)

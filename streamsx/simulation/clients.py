@@ -56,11 +56,14 @@ class Client:
         topic = self._rng.choice(sorted(self.scene.sources))
         partition = self._rng.randrange(self.world.nodes.partitions(topic))
         log = self.world.log(TopicPartition(topic, partition))
-        if log is not None and self.world.nodes.leads(topic) != NOBODY:
+        if log is not None and not log.failed and self.world.nodes.leads(topic) != NOBODY:
             batch, now_ms = Builder(BATCH_BYTES), int(self.world.nodes.process.clock.wall() * 1000)
             for _ in range(size):
                 batch.append(now_ms, None, self._value(topic))
             log.append(memoryview(batch.close()), BATCH_BYTES)
+            with self.world.nodes.disk.well():
+                log.flush()
+            log.flushed_to(log.mark())
 
     def _value(self, topic: str) -> bytes:
         numbers = (self._rng.randrange(self.scene.vocabulary) for _ in range(WORDS_PER_LINE))

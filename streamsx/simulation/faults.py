@@ -136,6 +136,13 @@ class Elsewhere(Kinds):
     def crash(self, rng: random.Random) -> None:
         self.world.nodes.crash(rng.choice((0.2, 3.0, 9.0)), power=rng.random() < 0.3)
 
+    def flush(self, rng: random.Random) -> None:
+        """Some fail for a while, where there is somebody to wait for them."""
+        disk, seconds = self.world.nodes.disk, rng.choice(SHORT_S)
+        self.world.say(BROKER, f"flushes fail for {seconds} s")
+        disk.failures = 0.5
+        self.world.after(seconds, setattr, disk, "failures", 0.0)
+
     def coordinator(self, _: random.Random) -> None:
         self.world.nodes.move_coordinator()
 
@@ -218,7 +225,7 @@ class Faults:
     def heal(self) -> None:
         world = self.world
         world.scheduler.disk_takes(DISK_S)
-        world.dies_at = ""
+        world.dies_at, world.nodes.disk.failures = "", 0.0
         world.network.heal()
         for home in world.homes:
             home.disk.full = False

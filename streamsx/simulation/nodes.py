@@ -24,6 +24,7 @@ from streamsx.broker.service import Options, Service
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
+from streamsx.simulation.power import PowerLoss
 from streamsx.simulation.process import Process
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Nodes:
         self.stingy: dict[str, float] = {}
         self.refused: dict[Api, tuple[int, ErrorCode]] = {}
         self._damaged: list[str | None] = []
+        self.disk = PowerLoss(folder, self.scheduler.stream("broker disk"))
         self.network.alias((HOSTS[1], PORT), (HOSTS[0], PORT))
         self.start()
 
@@ -95,7 +97,9 @@ class Nodes:
                 port=PORT,
                 topics=self.scene.sources,
                 clock=process.clock,
-                options=Options(sync=False, auto_create=True, partitions=self.scene.words),
+                options=Options(
+                    sync=self.scene.sync, auto_create=True, partitions=self.scene.words
+                ),
                 limits=ConnectionLimits(connections_max_idle_s=self.scene.idle_s),
                 fresh_id=self._fresh_id,
                 answer=self.answer,
@@ -117,6 +121,8 @@ class Nodes:
             self.scheduler.say(BROKER, f"crashes, back in {back_s} s, power={power}")
             self.service = None
             self.process.kill(power=power)
+            if power and self.scene.sync:
+                self.disk.lose()
             self.scheduler.after(back_s, self.start)
 
     def freeze(self, seconds: float) -> None:

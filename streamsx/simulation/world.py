@@ -16,10 +16,12 @@ tool1), and what it said or met.
 """
 
 import contextlib
+import errno
 import gc
 import io
 import json
 import logging
+import os
 import random
 import sys
 import tempfile
@@ -50,6 +52,8 @@ from streamsx.simulation.shrink import Without
 FAULTS_S, CALM_S, SETTLE_S, ROUNDS = 45.0, 10.0, 38.0, 8
 SAMPLE_S = 0.25
 MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
+PLANTED = os.strerror(errno.EIO)
+"""Of `power`: a disk that fails is no fault of the broker's."""
 READ_BYTES = 1 << 20
 STREAK_MAX = 10
 """So many records in a row that fail stop a task: the setting's default."""
@@ -190,7 +194,7 @@ class World:
     def log(self, tp: TopicPartition) -> Log | None:
         service = self.nodes.service
         topic = None if service is None else service.topics.by_name.get(tp.topic)
-        return None if topic is None else topic.log(tp.partition)
+        return None if topic is None else topic.logs[tp.partition]
 
     def end(self, tp: TopicPartition) -> int:
         log = self.log(tp)
@@ -290,7 +294,8 @@ class _Told(logging.Handler):
         who = "" if current is None else current.name
         told = f"log {record.levelname} {record.getMessage()}"
         self._scheduler.trace.append((self._scheduler.now, who, told))
-        if record.name.startswith(BROKER_LOG) and record.levelno >= logging.ERROR:
+        ours = record.name.startswith(BROKER_LOG) and PLANTED not in told
+        if ours and record.levelno >= logging.ERROR:
             self._scheduler.violate("BrokerFails", told)
 
 
@@ -311,6 +316,8 @@ def world(
         made = World(seed, Path(stack.enter_context(folder)), scene, without)
         stack.callback(setattr, points, "point", points.point)
         points.point = made.point
+        if made.scene.sync:
+            stack.enter_context(made.nodes.disk.watching())
         logger, handler = logging.getLogger("streamsx"), _Told(made.scheduler)
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.INFO if logs else logging.ERROR)

@@ -1,0 +1,175 @@
+"""What a broker's directory holds after the power failed: files as they were last brought to the
+disk, by the names that their folders had on the disk.
+
+The files are real ones. While `watching`, every fsync under the directory is noted with what it
+brings to the disk: of a file what was written since the last one, of a folder its names. One that
+fails brings nothing, and like Linux it has forgotten then that there was something. RocksDB calls
+the kernel by itself: behind each of its writes that reaches the disk its whole folder is noted.
+`lose` makes the directory anew out of that; of bytes that were appended since, some may have got
+there.
+
+Not here: disks that lie, sectors written in halves; the disks of workers (`disk`).
+"""
+
+import errno
+import os
+import random
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from streamsx.broker.meta import Meta
+
+Inode = tuple[int, int]
+
+
+class PowerLoss:
+    """Of one directory, which may be made later."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        self._folder, self._rng = folder, rng
+        self.failures = 0.0
+        """Of the flushes of files."""
+        self._files: dict[Inode, bytes] = {}
+        self._dirty: dict[Inode, list[tuple[int, int]]] = {}
+        self._names: dict[Inode, dict[str, Inode]] = {}
+        self._kept: dict[Inode, int] = {}  # open, or another file would get its number
+        self._meta: dict[str, bytes] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """What this process brings to the disk from here on."""
+        with ExitStack() as stack:
+            for of, name, noting in (
+                (os, "fsync", self._synced), (os, "fdatasync", self._flushed),
+                (os, "pwrite", self._written),
+                (Meta, "_write", self._noted), (Meta, "flush", self._noted),
+            ):  # fmt: skip
+                real = getattr(of, name)
+                setattr(of, name, noting(real))
+                stack.callback(setattr, of, name, real)
+            stack.callback(self._let_go)
+            yield
+
+    @contextmanager
+    def well(self) -> Iterator[None]:
+        """No flush fails."""
+        failures, self.failures = self.failures, 0.0
+        yield
+        self.failures = failures
+
+    def lose(self) -> None:
+        """Everything that need not be there is not there. Nobody may have it open."""
+        if not self._folder.exists():
+            return
+        root = number(os.stat(self._folder))
+        left = self._folder.with_name(f"{self._folder.name}.left")
+        self._folder.rename(left)
+        kept = {number(path.stat()): path for path in left.rglob("*")}
+        self._make(self._folder, root, kept)
+        if "meta" in self._names.get(root, {}):
+            (self._folder / "meta").mkdir()
+            for name, data in self._meta.items():
+                (self._folder / "meta" / name).write_bytes(data)
+        shutil.rmtree(left)
+        self._let_go()
+        self._note_all()
+
+    def _make(self, folder: Path, inode: Inode, kept: dict[Inode, Path]) -> None:
+        folder.mkdir()
+        for name, each in sorted(self._names.get(inode, {}).items()):
+            was = kept.get(each)
+            if name == "meta" or (was is None and each not in self._files):
+                continue
+            if was is not None and was.is_dir():
+                self._make(folder / name, each, kept)
+            else:
+                (folder / name).write_bytes(self._torn(each, was))
+
+    def _torn(self, inode: Inode, was: Path | None) -> bytes:
+        """What was flushed, and perhaps a part of what was appended behind it."""
+        flushed = self._files.get(inode, b"")
+        now = was.read_bytes() if was is not None else b""
+        more = len(now) - len(flushed)
+        if more <= 0 or not now.startswith(flushed):
+            return flushed
+        return now[: len(flushed) + self._rng.choice((0, 0, self._rng.randint(0, more), more))]
+
+    def _note_all(self) -> None:
+        """After a start there is nothing in memory that is not on the disk."""
+        for noted in (self._files, self._names, self._dirty):
+            noted.clear()
+        for path in (self._folder, *self._folder.rglob("*")):
+            fd = os.open(path, os.O_RDONLY)
+            self._note(fd)
+            os.close(fd)
+
+    def _synced(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def synced(fd: int) -> None:
+            real(fd)
+            if self._ours(fd):
+                self._note(fd)
+
+        return synced
+
+    def _flushed(self, real: Callable[[int], None]) -> Callable[[int], None]:
+        def flushed(fd: int) -> None:
+            real(fd)
+            if self._ours(fd):
+                written = self._dirty.pop(number(os.fstat(fd)), [])
+                if self._rng.random() < self.failures:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                self._note(fd, written)
+
+        return flushed
+
+    def _written(self, real: Callable[..., int]) -> Callable[..., int]:
+        def written(fd: int, data: bytes, at: int) -> int:
+            count = real(fd, data, at)
+            if self._ours(fd):
+                self._dirty.setdefault(number(os.fstat(fd)), []).append((at, count))
+            return count
+
+        return written
+
+    def _ours(self, fd: int) -> bool:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        return path == self._folder or self._folder in path.parents
+
+    def _note(self, fd: int, written: list[tuple[int, int]] | None = None) -> None:
+        """`written`: places and lengths; None is all of it."""
+        about = os.fstat(fd)
+        inode = number(about)
+        if inode not in self._kept:
+            self._kept[inode] = os.dup(fd)
+        if stat.S_ISDIR(about.st_mode):
+            with os.scandir(fd) as found:
+                self._names[inode] = {each.name: number(each.stat()) for each in found}
+            return
+        now = Path(f"/proc/self/fd/{fd}").read_bytes()  # it may be open for writing alone
+        data = bytearray(self._files.get(inode, b"")[: about.st_size].ljust(about.st_size, b"\0"))
+        for at, count in [(0, about.st_size)] if written is None else written:
+            data[at : at + count] = now[at : at + count]
+        self._files[inode] = bytes(data)
+
+    def _noted(self, real: Callable[..., None]) -> Callable[..., None]:
+        def noted(meta: Meta, *args: Any, **options: Any) -> None:
+            real(meta, *args, **options)
+            folder = self._folder / "meta"
+            if options.get("sync") or meta._sync or not args:
+                self._meta = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+        return noted
+
+    def _let_go(self) -> None:
+        for fd in self._kept.values():
+            os.close(fd)
+        self._kept.clear()
+
+
+def number(about: os.stat_result) -> Inode:
+    """A file, whatever it is called."""
+    return about.st_dev, about.st_ino
