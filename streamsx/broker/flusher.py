@@ -22,8 +22,8 @@ SyncEnded = Callable[[], None]
 
 
 class Flusher:
-    """One per broker. Needs a running loop. `reopen`: tries to open failed logs anew, and says
-    whether some are still left.
+    """One per broker. Needs a running loop. `reopen`: tries to open anew what has failed, and says
+    whether something is still left.
     """
 
     def __init__(self, meta: Meta, reopen: Callable[[], bool]) -> None:
@@ -47,7 +47,7 @@ class Flusher:
         self._flush()
 
     def heal(self) -> None:
-        """Some log has failed."""
+        """Some log has failed, or the metadata."""
         if self._reopening is None:
             self._reopening = self._loop.call_later(REOPEN_S, self._open_anew)
 
@@ -91,6 +91,7 @@ class Flusher:
         failures = flushing.result()
         if error := failures.get(self._meta):
             logger.error("flush_failed error=%r", str(error))
+            self.heal()
         for log, mark in marks:
             if (error := failures.get(log)) is None:
                 log.flushed_to(mark)

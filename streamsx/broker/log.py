@@ -100,14 +100,14 @@ class Log:
             self._recover(segment, last=last, verify=not trusted, limit=limit)
         if self.segments and not trusted:
             self.segments[-1].flush()  # a killed broker left it to the system
-        if unflushed is not None:
-            self._write_again(unflushed)
         self.start = self._read_start()
         if not self.segments or self.end < self.start:  # deleted, and what follows was not flushed
             for segment in self.segments:
                 segment.delete()
             self.segments = [Segment(folder, self.start, descriptors)]
         self._drop_below_start()
+        if unflushed is not None:
+            self._write_again(unflushed)
         self.flushed = self.end
 
     @property
@@ -215,7 +215,9 @@ class Log:
         self._note(UNFLUSHED, self.flushed)
 
     def flushed_to(self, mark: DurableEnd) -> None:
-        """A flush that began at this mark has ended."""
+        """A flush that began at this mark has ended; if the log has failed meanwhile, too late."""
+        if self.failed:
+            return
         seen = mark[1] - self._flushed_bytes
         self.flushed, self._flushed_bytes = mark
         if self.sync:
@@ -233,7 +235,7 @@ class Log:
 
     def _write_again(self, offset: int) -> None:
         for segment in self.segments:
-            if segment.next > offset:
+            if segment.size and segment.next > offset:
                 segment.rewrite()
         (self.folder / UNFLUSHED).unlink()
         sync_folder(self.folder)

@@ -69,7 +69,7 @@ class Meta:
 
     def rows(self, kinds: str) -> Iterator[tuple[Any, Any]]:
         """All rows of these kinds ("G", "O", "T"), in the order of their keys. Raises OSError."""
-        self._revive()
+        self.revive()
         for kind in kinds:
             prefix = kind.encode() + b"\0"
             cursor = self._db.iter()
@@ -81,7 +81,7 @@ class Meta:
     def next_producer_id(self) -> int:
         """One that was never given out and never will be again. Raises OSError."""
         if self._producer_id == self._producer_ids_end:
-            self._revive()
+            self.revive()
             first = int(self._db.get(PRODUCER_KEY) or 0)
             end = first + PRODUCER_IDS_AT_ONCE
             self._write([(PRODUCER_KEY, b"%d" % end)], [], sync=True)
@@ -102,8 +102,10 @@ class Meta:
         except Exception as error:  # rocksdict raises nothing narrower
             raise StoreCorrupt(f"{self._path}: {error}: restore a copy of the directory") from error
 
-    def _revive(self) -> None:
-        """It refuses everything since a write failed, and may have kept that write."""
+    def revive(self) -> None:
+        """It refuses everything since a write or flush failed, and may have kept that write: opened
+        anew, all that it has kept is on the disk. Raises OSError.
+        """
         if not self._broken:
             return
         with suppress(Exception):  # it cannot flush, or is closed already
@@ -118,7 +120,7 @@ class Meta:
     def _stands(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> bool:
         """Whether a restart would find what could not be written, and has now."""
         with suppress(OSError):
-            self._revive()
+            self.revive()
             gone = all(self._db.get(key) is None for key in deletes)
             return gone and all(self._db.get(key) == value for key, value in puts)
         return False
@@ -130,7 +132,7 @@ class Meta:
     def _write(
         self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], *, sync: bool = False
     ) -> None:
-        self._revive()
+        self.revive()
         options = WriteOptions()
         try:
             batch = WriteBatch(raw_mode=True)

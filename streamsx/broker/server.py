@@ -11,8 +11,8 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Self
@@ -82,7 +82,8 @@ class BrokerServer:
         """
         with ExitStack() as undo:
             address = await self._resolve()
-            self._load(undo)
+            with on_disk(self.folder):
+                self._load(undo)
             try:
                 self._server = await asyncio.get_running_loop().create_server(
                     self._connection, address, self.port, backlog=BACKLOG
@@ -99,8 +100,8 @@ class BrokerServer:
         logger.info("broker_started at=%s data=%s topics=%d", self.bootstrap, self.folder, topics)
 
     async def close(self) -> None:
-        """Hangs up, brings everything to the disk, lets go of the directory. Raises OSError."""
-        with self._closing:
+        """Hangs up, brings everything to the disk, lets go of the directory. Raises WorldError."""
+        with on_disk(self.folder), self._closing:
             self._server.close()
             self._traffic.open = False
             self._sweep_timer.cancel()
@@ -230,6 +231,18 @@ class BrokerServer:
                 connection.close(f"idle for {idle_s:g} s")
         loop = asyncio.get_running_loop()
         self._sweep_timer = loop.call_later(idle_s / SWEEPS_PER_IDLE_LIMIT, self._sweep)
+
+
+@contextmanager
+def on_disk(folder: Path) -> Iterator[None]:
+    """At the start and the end, where nobody can be answered. Raises WorldError for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise WorldError(
+            f"disk full or broken: {folder}: {error}: make room or mend it, and start the broker"
+            " again: what was flushed is there"
+        ) from error
 
 
 def lock(folder: Path) -> int:

@@ -96,7 +96,8 @@ class TopicStore:
         added: list[Log] = []
         try:
             for number in range(len(topic.logs), partitions):
-                shutil.rmtree(self._place(topic, number), ignore_errors=True)
+                if (left := self._place(topic, number)).exists():
+                    shutil.rmtree(left)
                 added.append(self._open(topic, number, clean=True))
             sync_folder(self._folder)
             self._save(topic, partitions, topic.configs)
@@ -127,7 +128,12 @@ class TopicStore:
         logger.info("topic_deleted topic=%s", topic.name)
 
     def reopen(self) -> bool:
-        """Opens logs anew of which a flush failed; whether some are still out of service."""
+        """Opens anew what a flush failed of, rows and logs; whether some are still left."""
+        try:
+            self._meta.revive()
+        except OSError as error:
+            logger.error("reopen_failed error=%r", str(error))
+            return True
         for topic in self.by_name.values():
             for number, log in enumerate(topic.logs):
                 if log.failed:

@@ -21,6 +21,7 @@ from streamsx.broker.connection import Call, ConnectionLimits
 from streamsx.broker.events import ClientRequest, Peer, ReplyBody
 from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Options, Service
+from streamsx.errors import WorldError
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
@@ -104,7 +105,12 @@ class Nodes:
                 fresh_id=self._fresh_id,
                 answer=self.answer,
             )
-            await broker.start()
+            try:
+                await broker.start()
+            except WorldError as error:  # somebody starts it again, until its disk is well
+                self.scheduler.say(BROKER, f"cannot start: {error}")
+                self.scheduler.after(0.1, self.crash, 1.0)
+                await asyncio.get_running_loop().create_future()
             self.service = broker.service
             process.on_kill.append(broker.abandon)
             await asyncio.get_running_loop().create_future()

@@ -16,6 +16,7 @@ import os
 import random
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,6 +39,7 @@ class PowerLoss:
         self._names: dict[Inode, dict[str, Inode]] = {}
         self._kept: dict[Inode, int] = {}  # open, or another file would get its number
         self._meta: dict[str, bytes] = {}
+        self._looking = threading.Lock()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -160,7 +162,8 @@ class PowerLoss:
             real(meta, *args, **options)
             folder = self._folder / "meta"
             if options.get("sync") or meta._sync or not args:
-                self._meta = {path.name: path.read_bytes() for path in folder.iterdir()}
+                with self._looking:  # a thread that flushes must not put back what it saw before
+                    self._meta = {path.name: path.read_bytes() for path in folder.iterdir()}
 
         return noted
 

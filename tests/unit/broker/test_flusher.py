@@ -136,6 +136,20 @@ def test_a_failed_log_is_opened_anew_as_soon_as_the_disk_lets_us(
     asyncio.run(story())
 
 
+def test_rows_that_could_not_be_flushed_are_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
+    asked: list[bool] = []
+
+    async def story() -> None:
+        meta = FakeMeta(OSError("planted"))
+        flushes = made(meta=meta, reopen=lambda: bool(asked.append(True)))  # type: ignore[func-returns-value]
+        await until_flushed(flushes)
+        await until(lambda: asked)
+        await flushes.close()
+
+    asyncio.run(story())
+
+
 def test_rows_reach_the_disk_within_the_interval_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
 

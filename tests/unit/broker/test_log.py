@@ -612,3 +612,16 @@ def test_a_flush_that_fails_ahead_of_the_next_file_fails_the_log(
         append(log, b"b")
     assert log.failed
     assert told, "who waits for more need not"
+
+
+def test_what_a_flush_has_reached_when_another_has_failed_does_not_count(opens: Opens) -> None:
+    """ "The next file begins while a flush is under way; that fails": who waits is refused."""
+    log = opens(sync=True)
+    append(log, b"a")
+    mark = log.mark()
+    log.flush()
+    log.fail()
+    log.flushed_to(mark)
+    log.note_failure()
+    log.close()
+    assert values(opens(sync=True)) == []

@@ -10,7 +10,7 @@ from streamsx.broker.api.served import SERVED
 from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.segment import Segment
 from streamsx.broker.server import BrokerServer
-from streamsx.errors import UsageError
+from streamsx.errors import UsageError, WorldError
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 
@@ -95,5 +95,20 @@ def test_nothing_of_a_broker_that_ended_is_left_open_or_under_way(
             sweep.cancel()
             broker.abandon()
         assert held_in(tmp_path) == []
+
+    asyncio.run(story())
+
+
+def test_a_broker_whose_disk_has_failed_says_so_at_its_end_and_goes_on_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        broker = BrokerServer(tmp_path, topics={"t": 1})
+        await broker.start()
+        broker.service.topics.by_name["t"].logs[0].fail()
+        with pytest.raises(WorldError, match=r"t-0: a flush failed: .*: make room or mend it"):
+            await broker.close()
+        async with BrokerServer(tmp_path) as again:
+            assert not again.service.topics.by_name["t"].logs[0].failed
 
     asyncio.run(story())
