@@ -69,8 +69,8 @@ def serve(options: argparse.Namespace) -> int:
     import signal
 
     from streamsx.broker.connection import ConnectionLimits
+    from streamsx.broker.options import Options
     from streamsx.broker.server import BrokerServer
-    from streamsx.broker.service import Options
     from streamsx.loops import run
     from streamsx.tools.cli.logs import set_up
 

@@ -1,7 +1,7 @@
 """The configurations of a topic: names, defaults, and what values they take. As Kafka's. Pure.
 
-Honoured so far are max.message.bytes and segment.bytes; cleanup is not here yet. Batches stay as
-they were sent, whatever compression.type says.
+Honoured are max.message.bytes, the sizes and times of segments, of retention and of compaction.
+The rest is taken and told again; batches stay as they were sent, whatever compression.type says.
 """
 
 from collections.abc import Mapping

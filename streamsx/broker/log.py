@@ -1,8 +1,8 @@
 """One partition on disk: append, read, find by time, cut off at either end, recover.
 
 A folder of segments with the same bytes that Kafka writes. Everything else (index, producers) is
-rebuilt from the headers of the batches at the start: there are no files that could disagree.
-Retention by time or size and compaction are not here yet.
+rebuilt from the headers of the batches at the start: there are no files that could disagree. What
+is to go, and when, is `cleaner`'s to say.
 
 A flush that fails takes the log out of service: the system gives up what it could not write and
 calls it written, so that the next flush would succeed without it. The log is to be opened anew,
@@ -15,10 +15,12 @@ import mmap
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
+from itertools import chain
 from pathlib import Path
 
+from streamsx.broker.compaction import MADE, Made
 from streamsx.broker.producer_state import ProducerState
 from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import Descriptors, Segment
@@ -35,8 +37,10 @@ Appended = Callable[[int], None]
 """Is told of so many bytes that readers see more."""
 DurableEnd = tuple[int, int]
 """The end of a log at some time, and the bytes appended until then."""
-START, UNFLUSHED = "start", "unflushed"
-"""Notes beside the segments: the first offset there is; behind which offset a flush failed."""
+START, UNFLUSHED, COMPACTED = "start", "unflushed", "compacted"
+"""Notes beside the segments: the first offset there is; behind which offset a flush failed; up to
+which offset the log was compacted, and when (ms).
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -88,14 +92,19 @@ class Log:
         self._appended_bytes = self._flushed_bytes = 0  # since it was opened
         self._descriptors = descriptors
         folder.mkdir(exist_ok=True)
+        for left in (*folder.glob("*.tmp"), *folder.glob(f"*{MADE}")):
+            left.unlink()
         bases = sorted(int(path.stem) for path in folder.glob("*.log"))
         self.segments = [Segment(folder, base, descriptors) for base in bases]
-        unflushed = self._noted(UNFLUSHED)
+        unflushed = next(iter(self._noted(UNFLUSHED)), None)
+        numbers = iter(self._noted(COMPACTED))
+        self.compacted = list(zip(numbers, numbers, strict=True))
+        """Up to which offset, and when (ms), as far as `cleaning` wants to know."""
         trusted = clean and unflushed is None
         limit = sys.maxsize if unflushed is None or not sync else unflushed
         while len(self.segments) > 1 and self.segments[-1].base >= limit:
             self.segments.pop().delete()
-        for segment in self.segments:
+        for segment in tuple(self.segments):
             last = segment is self.segments[-1]
             self._recover(segment, last=last, verify=not trusted, limit=limit)
         if self.segments and not trusted:
@@ -136,12 +145,7 @@ class Log:
         """Whoever it is of. Raises OSError, and then nothing changed."""
         segment = self.segments[-1]
         if segment.size and segment.size + len(records) > self.segment_bytes:
-            try:
-                segment.flush()  # so that only the last one can be torn
-            except OSError:
-                self.fail()
-                raise
-            segment = Segment(self.folder, self.end, self._descriptors)
+            segment = self._next_segment()
         place(records, segment.next, LEADER_EPOCH)
         header = header._replace(base_offset=segment.next)
         try:
@@ -190,9 +194,51 @@ class Log:
         """Makes `start` this offset, if it is not behind it already. Raises OSError."""
         if offset <= self.start:
             return
-        self._note(START, offset)
+        self._note(START, [offset])
         self.start = offset
         self._drop_below_start()
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(segment.size for segment in self.segments)
+
+    def roll(self) -> None:
+        """Nothing is appended any more to the last file. Raises OSError."""
+        if self.segments[-1].size:
+            segment = self._next_segment()
+            try:
+                segment.create()  # "what is closed is compacted": the last file may have no holes
+            except OSError:
+                segment.delete()
+                raise
+            self.segments.append(segment)
+
+    def put(self, made: Made) -> None:
+        """One file in place of some, if they are all there. Raises OSError.
+
+        It takes the place of the first of them, in one step; the others go behind it, the oldest
+        first: "the process ends between": what is left of them is a tail, in which nothing stands
+        that something later has overwritten.
+        """
+        found = [segment for segment in self.segments[:-1] if segment.base in made.bases]
+        if tuple(segment.base for segment in found) != made.bases:
+            made.path.unlink(missing_ok=True)
+            return
+        first, index = found[0], self.segments.index(found[0])
+        self._descriptors.close(first.path)
+        made.path.rename(first.path)
+        sync_folder(self.folder)
+        segment = Segment(self.folder, first.base, self._descriptors)
+        self.segments[index : index + len(found)] = [segment]
+        for length, header in batches(segment.path, check=False):
+            segment.note(length, header)
+        for old in found[1:]:
+            old.delete()
+
+    def note_compacted(self) -> None:
+        """Remembers `compacted`. Raises OSError."""
+        self._note(COMPACTED, chain.from_iterable(self.compacted))
 
     def mark(self) -> DurableEnd:
         """What a flush that begins now will have reached when it ends."""
@@ -212,7 +258,7 @@ class Log:
 
     def note_failure(self) -> None:
         """For whoever opens it: what is to be trusted. Raises OSError."""
-        self._note(UNFLUSHED, self.flushed)
+        self._note(UNFLUSHED, [self.flushed])
 
     def flushed_to(self, mark: DurableEnd) -> None:
         """A flush that began at this mark has ended; if the log has failed meanwhile, too late."""
@@ -233,6 +279,14 @@ class Log:
         for wake in tuple(self.waiters):
             wake(size)
 
+    def _next_segment(self) -> Segment:
+        try:
+            self.segments[-1].flush()  # so that only the last one can be torn
+        except OSError:
+            self.fail()
+            raise
+        return Segment(self.folder, self.end, self._descriptors)
+
     def _write_again(self, offset: int) -> None:
         for segment in self.segments:
             if segment.size and segment.next > offset:
@@ -248,43 +302,39 @@ class Log:
         The checksum does not cover the first 16 bytes of a batch: what the broker wrote there
         itself has to be as expected, or a flipped bit would move all that follows.
         """
-        size = segment.path.stat().st_size
-        if not size:
+        before = self.segments[: self.segments.index(segment)]
+        if before and segment.base < before[-1].next:  # "the process ends amid `put`"
+            self.segments.remove(segment)
+            segment.delete()
             return
-        with (
-            segment.path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
-            memoryview(mapped) as view,
-            closing(scan(view, check=last and verify)) as batches,
-            suppress(CorruptRecord),
-        ):
-            for _, length, header in batches:
-                gap = header.base_offset - segment.next
-                if header.leader_epoch != LEADER_EPOCH or gap < 0 or (last and gap):
-                    break
-                if header.base_offset >= limit:
-                    break
-                segment.note(length, header)
-                self.producers.note(header)
-        lost = size - segment.size
+        for length, header in batches(segment.path, check=last and verify):
+            gap = header.base_offset - segment.next
+            if header.leader_epoch != LEADER_EPOCH or gap < 0 or (last and gap):
+                break
+            if header.base_offset >= limit:
+                break
+            segment.note(length, header)
+            self.producers.note(header)
+        lost = segment.path.stat().st_size - segment.size
         if lost and last:
             os.truncate(segment.path, segment.size)
             logger.warning("log_cut file=%s at=%d bytes=%d", segment.path, segment.size, lost)
         elif lost:
+            segment.damaged = True
             logger.error("log_damaged file=%s at=%d bytes=%d", segment.path, segment.size, lost)
 
     def _read_start(self) -> int:
-        return max(self._noted(START) or 0, self.segments[0].base if self.segments else 0)
+        return max((*self._noted(START), self.segments[0].base if self.segments else 0))
 
-    def _noted(self, name: str) -> int | None:
+    def _noted(self, name: str) -> list[int]:
         note = self.folder / name
-        return int(note.read_text()) if note.exists() else None
+        return [int(number) for number in note.read_text().split()] if note.exists() else []
 
-    def _note(self, name: str, offset: int) -> None:
+    def _note(self, name: str, numbers: Iterable[int]) -> None:
         """All of it or nothing, also after a power cut. Raises OSError."""
         note = self.folder / f"{name}.tmp"
         with note.open("w") as file:
-            file.write(str(offset))
+            file.write(" ".join(map(str, numbers)))
             file.flush()
             os.fsync(file.fileno())
         note.rename(self.folder / name)
@@ -293,3 +343,18 @@ class Log:
     def _drop_below_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base <= self.start:
             self.segments.pop(0).delete()
+
+
+def batches(path: Path, *, check: bool) -> Iterator[tuple[int, Header]]:
+    """Length and header of each whole batch of a file, to the first that is none."""
+    if not path.stat().st_size:
+        return
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
+        memoryview(mapped) as view,
+        closing(scan(view, check=check)) as found,
+        suppress(CorruptRecord),
+    ):
+        for _, length, header in found:
+            yield length, header

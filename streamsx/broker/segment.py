@@ -56,7 +56,9 @@ class Segment:
         self.base = self.next = base
         self.path = folder / f"{base:020d}.log"
         self.size = 0
-        self.newest = -1  # the largest timestamp, ms
+        self.damaged = False
+        """It has more bytes than that, which are no batches."""
+        self.oldest = self.newest = -1  # the first and the largest timestamp, ms
         self._descriptors = descriptors
         self._entered = False  # its folder is known to name it after a power cut
         # One entry per INDEX_INTERVAL_BYTES: first offset of a batch, where it stands, and the
@@ -68,6 +70,11 @@ class Segment:
     def fd(self) -> int:
         """An open descriptor, good until the next one is asked for."""
         return self._descriptors.of(self.path)
+
+    def create(self) -> None:
+        """The file is there, without a byte. Raises OSError."""
+        self._descriptors.of(self.path)
+        self.flush()
 
     def append(self, batch: memoryview, header: Header) -> None:
         """Writes a batch that bears its place, whole or not at all. Raises OSError."""
@@ -81,6 +88,8 @@ class Segment:
 
     def note(self, size: int, header: Header) -> None:
         """The next batch of the file, of `size` bytes, was written or found."""
+        if not self.size:
+            self.oldest = header.base_timestamp
         self.newest = max(self.newest, header.max_timestamp)
         if self.size >= self._indexed_to:
             self._offsets.append(header.base_offset)

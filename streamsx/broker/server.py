@@ -20,11 +20,13 @@ from uuid import UUID, uuid4
 
 from streamsx.broker.api.served import SERVED, Handler, answered
 from streamsx.broker.classic import GroupConfig
+from streamsx.broker.cleaner import Cleaner
 from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.meta import Meta
-from streamsx.broker.service import Options, Service
+from streamsx.broker.options import Options
+from streamsx.broker.service import Service
 from streamsx.broker.shell import Groups
 from streamsx.broker.topics import NAME, TopicStore
 from streamsx.clock import Clock, SystemClock
@@ -107,6 +109,7 @@ class BrokerServer:
             self._sweep_timer.cancel()
             for connection in tuple(self._traffic.connections):
                 connection.abort()
+            await self.service.cleaner.close()
             await self.service.flusher.close()
             self.service.topics.flush()
             self.service.meta.flush()
@@ -165,8 +168,10 @@ class BrokerServer:
             if name not in topics.by_name:
                 topics.create(name, self.fresh_id().bytes, partitions, {})
         flusher = Flusher(meta, topics.reopen)
+        cleaner = Cleaner(topics, flusher, self.clock, self.options)
+        undo.callback(cleaner.stop)
         self.service = Service(
-            self.options, self.limits, meta, topics, groups, flusher, self.fresh_id
+            self.options, self.limits, meta, topics, groups, flusher, cleaner, self.fresh_id
         )
 
     def _connection(self) -> ClientConnection:

@@ -1,12 +1,14 @@
-"""What the requests in `api/` are answered from: topics, groups, ids, and the broker's options."""
+"""What the requests in `api/` are answered from: all that one broker has."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
+from streamsx.broker.cleaner import Cleaner
 from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.meta import Meta
+from streamsx.broker.options import Options
 from streamsx.broker.shell import Groups
 from streamsx.broker.topics import TopicStore
 
@@ -14,16 +16,6 @@ NODE_ID = 0
 CLUSTER_ID = "streamsx"
 NO_OPERATIONS = -(2**31)
 """Authorized operations, where they were not asked for: there are no rights here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Of the broker. With `sync` nothing is acknowledged before it is on the disk."""
-
-    sync: bool = False
-    auto_create: bool = True
-    partitions: int = 1
-    """Of a topic for which nobody said how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +28,7 @@ class Service:
     topics: TopicStore
     groups: Groups
     flusher: Flusher
+    cleaner: Cleaner
     fresh_id: Callable[[], UUID]
 
     @property

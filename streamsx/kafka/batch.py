@@ -7,12 +7,14 @@ which of them may be read is decided elsewhere, except that aborted transactions
 """
 
 import struct
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from aiokafka.errors import CorruptRecordException  # type: ignore[import-untyped]  # has no types
 from aiokafka.record.default_records import (  # type: ignore[import-untyped]  # has no types
+    DefaultRecord,
     DefaultRecordBatch,
     DefaultRecordBatchBuilder,
 )
@@ -28,6 +30,7 @@ LENGTH_END = 12
 """The length counts what follows it: not itself, nor the base offset before it."""
 CHECKED_FROM = 21
 """The checksum covers everything from the attributes on: a broker may set what stands before."""
+LAST_OFFSET_DELTA_AT = 23
 PRODUCER_AT = 43
 
 CODEC = 0x07
@@ -46,6 +49,7 @@ _leader_epoch = struct.Struct(">i")
 _crc = struct.Struct(">I")
 _producer = struct.Struct(">qhi")
 _attributes = struct.Struct(">h")
+_last_offset_delta = struct.Struct(">i")
 
 
 class Header(NamedTuple):
@@ -288,9 +292,29 @@ def place(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) ->
     _leader_epoch.pack_into(batch, LENGTH_END, leader_epoch)
 
 
+def rebuild(header: Header, kept: Sequence[DefaultRecord]) -> bytearray:
+    """A batch with some of its records alone (`records`), where and as they were, for a log."""
+    builder = DefaultRecordBatchBuilder(
+        MAGIC, header.codec, header.transactional, header.producer_id, header.producer_epoch,
+        header.base_sequence, sys.maxsize,
+    )  # fmt: skip
+    for each in kept:
+        time = NO_TIMESTAMP if each.timestamp is None else each.timestamp
+        builder.append(each.offset - header.base_offset, time, each.key, each.value, each.headers)
+    batch: bytearray = builder.build()
+    place(batch, header.base_offset, header.leader_epoch)
+    _last_offset_delta.pack_into(batch, LAST_OFFSET_DELTA_AT, header.last_offset_delta)
+    _seal(batch)
+    return batch
+
+
 def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Give a closed batch to another producer id, epoch or sequence, in place (KIP-360)."""
     _producer.pack_into(batch, PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    _seal(batch)
+
+
+def _seal(batch: bytearray) -> None:
     _crc.pack_into(batch, CHECKED_FROM - _crc.size, crc32c(memoryview(batch)[CHECKED_FROM:]))
 
 

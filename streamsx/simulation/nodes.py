@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from streamsx.broker.api.served import answered
 from streamsx.broker.connection import Call, ConnectionLimits
 from streamsx.broker.events import ClientRequest, Peer, ReplyBody
+from streamsx.broker.options import Options
 from streamsx.broker.server import BrokerServer
-from streamsx.broker.service import Options, Service
+from streamsx.broker.service import Service
 from streamsx.errors import WorldError
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -60,6 +61,7 @@ LEADER_APIS: dict[Api, tuple[Any, ...]] = {
 DAMAGED_AT = -3
 """Inside of the last record of an answer."""
 NOBODY = -1
+MUCH = 1 << 30
 
 Respond = Callable[[Call, ReplyBody | None], None]
 
@@ -99,7 +101,11 @@ class Nodes:
                 topics=self.scene.sources,
                 clock=process.clock,
                 options=Options(
-                    sync=self.scene.sync, auto_create=True, partitions=self.scene.words
+                    sync=self.scene.sync,
+                    auto_create=True,
+                    partitions=self.scene.words,
+                    cleaner_interval_s=2.0,
+                    compacted_bytes_min=0 if self.scene.compacts else MUCH,
                 ),
                 limits=ConnectionLimits(connections_max_idle_s=self.scene.idle_s),
                 fresh_id=self._fresh_id,

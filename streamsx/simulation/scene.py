@@ -62,6 +62,8 @@ class Scene:
     hop_s: float = drawn(0.001, (0.0001, 0.002, 0.02), "hop")
     preempt: float = drawn(0.0, (0.0, 0.0, 0.01))
     idle_s: float = drawn(600.0, (600.0, 600.0, 4.0), "idle")
+    compacts: bool = drawn(False, (False, False, True), "compaction")
+    """Changelogs, every few seconds, however little there is."""
     sync: bool = drawn(False, (False, False, False, True), "sync")
     """Of the broker: then a power cut takes all that was not flushed, and flushes may fail."""
 

@@ -11,8 +11,8 @@ import pytest
 from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import ClientRequest, Effect, Event
 from streamsx.broker.meta import Meta
+from streamsx.broker.options import Options
 from streamsx.broker.segment import Segment
-from streamsx.broker.service import Options
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.errors import ErrorCode as E

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from streamsx.broker.log import Log
+from streamsx.broker.options import Options
 from streamsx.broker.server import BrokerServer
-from streamsx.broker.service import Options
 from streamsx.kafka.batch import columns
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -39,7 +39,7 @@ class Acknowledged:
 
 async def act(client: Client, rng: random.Random, said: Acknowledged) -> None:
     """Something at random, and what came of it."""
-    acts: list[Act] = [make, *[produce] * 6, wait, commit, grow, delete]
+    acts: list[Act] = [make, *[produce] * 6, wait, clean, commit, grow, delete]
     await (rng.choice(acts) if said.topics else make)(client, rng, said)
 
 
@@ -47,9 +47,16 @@ async def wait(*_: object) -> None:
     await asyncio.sleep(0.006)  # a flush, or another try of one that failed
 
 
+async def clean(client: Client, *_: object) -> None:
+    client.broker.service.cleaner.look()
+
+
 async def make(client: Client, rng: random.Random, said: Acknowledged) -> None:
     name, partitions = f"t{rng.randint(0, 99)}", rng.randint(1, 3)
-    asked = [{"name": name, "num_partitions": partitions, "replication_factor": 1}]
+    small = {"cleanup.policy": "compact", "segment.bytes": str(rng.choice((200, 1000)))}
+    configs = [{"name": key, "value": value} for key, value in small.items()]
+    about = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
+    asked = [{"name": name, **about}]
     told = await client.ask(Api.CREATE_TOPICS, 4, topics=asked, timeout=1000)
     if not told.topics[0].error_code:
         said.topics[name] = partitions
@@ -120,8 +127,11 @@ def forget_unflushed(broker: BrokerServer, said: Acknowledged) -> None:
 
 
 def records(log: Log) -> Iterator[tuple[int, bytes | None]]:
-    found = columns(log.read(log.start, 1 << 30), log.start)
-    return zip(found.offsets, found.values, strict=True)
+    offset = log.start
+    while data := log.read(offset, 1 << 30):
+        found = columns(data, offset)
+        yield from zip(found.offsets, found.values, strict=True)
+        offset = found.next_offset
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -138,7 +148,7 @@ def test_what_was_acknowledged_is_there_after_a_power_cut(
 
     async def until_the_power_fails() -> None:
         power.failures = 0.0
-        broker = BrokerServer(tmp_path / "data", options=Options(sync=sync))
+        broker = BrokerServer(tmp_path / "data", options=Options(sync=sync, compacted_bytes_min=0))
         await broker.start()
         check(broker, said, sync=sync)
         power.failures = failures
@@ -148,6 +158,7 @@ def test_what_was_acknowledged_is_there_after_a_power_cut(
             if rng.random() < 0.5:  # it may be there, it need not
                 client.send(Api.PRODUCE, 9, **produced(b"x", topic=min(said.topics, default="t")))
                 await asyncio.sleep(0)
+        await broker.service.cleaner.close()
         await broker.service.flusher.close()  # its thread would go on
         if not sync:
             forget_unflushed(broker, said)

@@ -13,9 +13,9 @@ from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import ClientRequest, Effect, Event
 from streamsx.broker.log import Log
 from streamsx.broker.meta import Meta
+from streamsx.broker.options import Options
 from streamsx.broker.segment import DESCRIPTORS_MAX
 from streamsx.broker.server import BrokerServer
-from streamsx.broker.service import Options
 from streamsx.kafka import wire
 from streamsx.kafka.batch import scan
 from streamsx.kafka.errors import ErrorCode as E

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from streamsx.broker.connection import ConnectionLimits
-from streamsx.broker.service import Options
+from streamsx.broker.options import Options
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
 from tests.unit.broker.conftest import Client, Run

@@ -1,0 +1,164 @@
+"""The cleaner of a broker: which logs it looks at, when, and what becomes of who reads them."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.broker import compaction
+from streamsx.broker.log import Log
+from streamsx.broker.options import Options
+from streamsx.kafka.batch import Builder, columns
+from streamsx.kafka.errors import ErrorCode as E
+from streamsx.kafka.wire import Api
+from tests.unit.broker.conftest import Client, Run, until
+
+KEYS, TIMES = 10_000, 100
+VALUE_BYTES = 20
+ALL = Options(compacted_bytes_min=0)
+
+
+def written(log: Log, time_round: int, keys: int = KEYS) -> int:
+    """Each key once; the bytes."""
+    builder, at = Builder(1 << 20), 0
+    while at < keys:
+        rows = [b"key%07d" % key for key in range(at, min(at + 1000, keys))]
+        value = b"%d" % time_round
+        builder = Builder(1 << 20)
+        builder.extend(1, rows, [value.ljust(VALUE_BYTES)] * len(rows))
+        log.append(memoryview(builder.close()), 1 << 20)
+        at += len(rows)
+    return log.size
+
+
+async def made(client: Client, name: str, **configs: str) -> Log:
+    given = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
+    asked = [{"name": name, "num_partitions": 1, "replication_factor": 1, "configs": given}]
+    told = await client.ask(Api.CREATE_TOPICS, 4, topics=asked, timeout=1000)
+    assert told.topics[0].error_code == E.NONE
+    return client.broker.service.topics.by_name[name].logs[0]
+
+
+def read(log: Log, offset: int = 0) -> Iterator[tuple[bytes | None, bytes | None]]:
+    while data := log.read(offset, 1 << 20):
+        part = columns(data, offset)
+        yield from zip(part.keys, part.values, strict=True)
+        offset = part.next_offset
+
+
+@pytest.mark.timeout(120)
+def test_a_changelog_is_no_longer_than_three_times_its_rows(run: Run) -> None:
+    """And who reads it meanwhile sees the newest of each key, and is answered all the time."""
+
+    async def story(client: Client, other: Client) -> None:
+        log = await made(client, "c", cleanup_policy="compact", segment_bytes=str(4 << 20))
+        live = written(log, 0)
+        for number in range(1, TIMES):
+            written(log, number)
+        seen: dict[bytes | None, bytes | None] = {}
+        offset, asked = 0, 0
+        client.broker.service.cleaner.look()
+        while offset < log.end:
+            partition = {
+                "partition": 0, "fetch_offset": offset, "partition_max_bytes": 100_000,
+                "log_start_offset": -1,
+            }  # fmt: skip
+            about = {"max_wait": 100, "min_bytes": 1, "max_bytes": 100_000, "session_epoch": -1}
+            topics = [{"topic": "c", "partitions": [partition]}]
+            told = await other.ask(Api.FETCH, 11, **about, topics=topics)
+            answer = told.responses[0].partitions[0]
+            assert answer.error_code == E.NONE
+            part = columns(bytes(answer.records), offset)
+            seen.update(zip(part.keys, part.values, strict=True))
+            offset, asked = part.next_offset, asked + 1
+        newest = (b"%d" % (TIMES - 1)).ljust(VALUE_BYTES)
+        assert (len(seen), set(seen.values())) == (KEYS, {newest})
+        await until(lambda: log.size <= 3 * live)
+        assert asked > 1
+        assert dict(read(log)) == seen
+
+    run(story)
+
+
+def test_each_topic_is_cut_as_its_policy_says(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        small = {"segment_bytes": "100"}
+        logs = [
+            await made(client, "kept", retention_ms="-1", **small),
+            await made(client, "old", retention_ms="1000", **small),
+            await made(client, "large", retention_ms="-1", retention_bytes="1", **small),
+            await made(client, "newest", cleanup_policy="compact", retention_ms="1", **small),
+        ]
+        for log in logs:
+            for time in range(3):
+                written(log, time, 1)
+        client.broker.service.cleaner.look()
+        assert [log.start for log in logs] == [0, 3, 2, 0]
+        assert [log.end for log in logs] == [3] * 4
+        logs[1].append(memoryview(bytearray(record())), 1000)
+        client.broker.service.cleaner.look()
+        assert logs[1].start == 3, "it is of now"
+
+    run(story)
+
+
+def record() -> bytes:
+    builder = Builder(1000)
+    builder.append(1 << 45, b"k", b"v")
+    return bytes(builder.close())
+
+
+def test_a_log_that_cannot_be_cleaned_is_told_once_a_look_and_keeps_nobody_waiting(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = compaction.compact
+
+    def failing(job: Any) -> Any:
+        if job.files[0][1].parent.name == "a-0":
+            raise OSError("planted")
+        return real(job)
+
+    monkeypatch.setattr("streamsx.broker.cleaner.compact", failing)
+
+    async def story(client: Client, _: Client) -> None:
+        logs = [await made(client, name, cleanup_policy="compact") for name in ("a", "b")]
+        for log in logs:
+            written(log, 1, 1)
+            written(log, 2, 1)
+        client.broker.service.cleaner.look()
+        await until(lambda: len(list(read(logs[1]))) == 1)
+        await asyncio.sleep(0.05)
+
+    run(story, options=ALL)
+    told = [line.message for line in caplog.records if "cleaning_failed" in line.message]
+    assert len(told) == 1
+    assert "planted" in told[0]
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_gone(run: Run, tmp_path: Path) -> None:
+
+    async def story(client: Client, _: Client) -> None:
+        log = await made(client, "a", cleanup_policy="compact")
+        written(log, 1, 1)
+        written(log, 2, 1)
+        client.broker.service.cleaner.look()
+        told = await client.ask(Api.DELETE_TOPICS, 4, topic_names=["a"], timeout=1000)
+        assert told.responses[0].error_code == E.NONE
+        await client.broker.service.cleaner.close()
+        await asyncio.sleep(0)
+        assert not (tmp_path / "data" / "logs" / "a-0").exists()
+
+    run(story, options=ALL)
+
+
+def test_it_looks_by_itself(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        log = await made(client, "a", retention_ms="1000")
+        written(log, 1, 1)
+        await until(lambda: log.start == 1)
+        written(log, 1, 1)
+        await until(lambda: log.start == 2)
+
+    run(story, options=Options(cleaner_interval_s=0.01))
