@@ -159,15 +159,16 @@ class When(Check):
 # What is told of each bug. Two workers run at 20 s.
 
 
-def a_newcomer(made: World) -> None:
+def a_newcomer(made: World, busy_s: float = 6.0) -> None:
     """And those who run its tasks have no time to let go of them."""
     for home in made.homes[:2]:
-        home.busy(6.0)
+        home.busy(busy_s)
     made.homes[2].start()
 
 
 def an_upgrade(made: World) -> None:
-    a_newcomer(made)
+    """They are busy for three heartbeats: until the newcomer has begun, whenever it was told."""
+    a_newcomer(made, 9.0)
 
 
 def a_sync_is_lost(made: World) -> None:
