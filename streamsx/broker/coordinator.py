@@ -4,7 +4,7 @@ One machine for the whole broker, so that one write can change several groups, a
 that failed throws away one machine and loads another from what is on disk.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from streamsx.broker import events as e
@@ -45,7 +45,10 @@ class Coordinator:
             case e.BrokerTick() | e.Gone():
                 return self._step_group(now, event.group, event)
             case e.Topics():
-                return self._change_topics(event)
+                self.catalog = Catalog(event.topics)
+                return self._drop_lost(lambda topic: self.catalog.identity(topic)[0] == NO_ID)
+            case e.TopicChanged():
+                return self._change_topic(event)
             case e.Load():
                 return self._load(now, event)
 
@@ -150,17 +153,18 @@ class Coordinator:
         reply = e.ClientReply(request.waiter, {"results": results})
         return [e.Persist(deletes=tuple(keys)), reply] if keys else [reply]
 
-    def _change_topics(self, event: e.Topics) -> list[e.Effect]:
+    def _change_topic(self, event: e.TopicChanged) -> list[e.Effect]:
+        old_id = self.catalog.identity(event.topic)[0]
+        self.catalog.put(event.topic, event.identity)
+        if old_id in (NO_ID, self.catalog.identity(event.topic)[0]):
+            return []
+        return self._drop_lost(lambda topic: topic == event.topic)
+
+    def _drop_lost(self, lost_topic: Callable[[str], bool]) -> list[e.Effect]:
         """Offsets of a topic that is gone, or of its namesake, must not greet the next one."""
-        old, self.catalog = self.catalog, Catalog(event.topics)
-
-        def stays(topic: str) -> bool:
-            new_id = self.catalog.identity(topic)[0]
-            return new_id != NO_ID and old.identity(topic)[0] in (NO_ID, new_id)
-
         keys: list[Key] = []
         for _, group in sorted(self.groups.items()):
-            lost = [key for key in rows(group.id, group.committed) if not stays(key.topic)]
+            lost = [key for key in rows(group.id, group.committed) if lost_topic(key.topic)]
             for _, topic, partition in lost:
                 del group.committed[topic, partition]
             self._drop_if_void(group)

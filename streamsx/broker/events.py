@@ -59,9 +59,17 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """All topics there are: id and number of partitions, by name."""
+    """All topics there are: id and number of partitions, by name. Behind `Load`."""
 
     topics: Mapping[str, tuple[bytes, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanged:
+    """One topic was created, grew or was deleted: its id and number of partitions, or None."""
+
+    topic: str
+    identity: tuple[bytes, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class Load:
     rows: tuple[tuple[Key, Value], ...]
 
 
-Event = ClientRequest | BrokerTick | Gone | Topics | Load
+Event = ClientRequest | BrokerTick | Gone | Topics | TopicChanged | Load
 
 
 @dataclass(frozen=True, slots=True)

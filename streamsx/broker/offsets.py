@@ -20,8 +20,15 @@ class Catalog:
     """The topics there are, by name and by id."""
 
     def __init__(self, topics: Mapping[str, tuple[bytes, int]]) -> None:
-        self.topics = topics
+        self._topics = dict(topics)
         self._names = {topic_id: name for name, (topic_id, _) in topics.items()}
+
+    def put(self, name: str, identity: tuple[bytes, int] | None) -> None:
+        """What there is of this name now."""
+        self._names.pop(self.identity(name)[0], None)
+        self._topics.pop(name, None)
+        if identity is not None:
+            self._topics[name], self._names[identity[0]] = identity, name
 
     def name(self, topic: Any, version: int) -> str | None:
         """Of a topic in a request; None for an id that is no topic's."""
@@ -30,7 +37,7 @@ class Catalog:
 
     def identity(self, name: str) -> tuple[bytes, int]:
         """Id and number of partitions; zeros if there is no such topic."""
-        return self.topics.get(name, (NO_ID, 0))
+        return self._topics.get(name, (NO_ID, 0))
 
     def unknown(self, name: str | None, partition: int) -> ErrorCode:
         """What is wrong with a partition in a request, if anything is."""

@@ -163,7 +163,7 @@ class BrokerServer:
         sync_folder(folder)  # which names both
         groups = Groups(self.groups, meta, self.clock, topics.catalog, self.fresh_id)
         undo.callback(groups.close)
-        topics.changed = groups.topics_changed
+        topics.changed = groups.topic_changed
         for name, partitions in self.topics.items():  # now that the groups miss what is gone
             if name not in topics.by_name:
                 topics.create(name, self.fresh_id().bytes, partitions, {})

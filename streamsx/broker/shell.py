@@ -64,9 +64,9 @@ class Groups:
         call.gone = lambda: self._gone(waiter)
         self._tell(request, group_of(request))
 
-    def topics_changed(self) -> None:
-        """To be told of each change of the catalog."""
-        self._tell(e.Topics(self._catalog()))
+    def topic_changed(self, name: str, identity: tuple[bytes, int] | None) -> None:
+        """To be told of each change of the catalog: id and number of partitions of one topic."""
+        self._tell(e.TopicChanged(name, identity))
 
     def move(self) -> None:
         """The coordinator goes elsewhere: who waits is sent away; what is on disk is loaded there.

@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
+Changed = Callable[[str, tuple[bytes, int] | None], None]
+"""Of one topic: its name, id and number of partitions; None if it is gone."""
+
 
 class StoredTopic:
     """One log per partition; `configs` are those that were set."""
@@ -53,7 +56,9 @@ class TopicStore:
         """Opens all logs; after a crash (not `clean`) their tails are verified."""
         self.by_name: dict[str, StoredTopic] = {}
         self.by_id: dict[bytes, StoredTopic] = {}
-        self.changed: Callable[[], None] = lambda: None
+        self.changed: Changed = lambda _, __: None
+        self.partitions = 0
+        """Of all topics together."""
         self._folder, self._meta, self._sync = folder, meta, sync
         self._descriptors = Descriptors()
         folder.mkdir(exist_ok=True)
@@ -64,11 +69,7 @@ class TopicStore:
                 self._open(topic, number, clean=clean) for number in range(value.partitions)
             ]
             self.by_name[topic.name] = self.by_id[topic.id] = topic
-
-    @property
-    def partitions(self) -> int:
-        """Of all topics together."""
-        return sum(len(topic.logs) for topic in self.by_name.values())
+            self.partitions += len(topic.logs)
 
     def catalog(self) -> dict[str, tuple[bytes, int]]:
         """Id and number of partitions, by name."""
@@ -107,9 +108,10 @@ class TopicStore:
             raise
         event = "partitions_added" if topic.logs else "topic_created"
         topic.logs += added
+        self.partitions += len(added)
         self.by_name[topic.name] = self.by_id[topic.id] = topic
         logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
-        self.changed()
+        self.changed(topic.name, (topic.id, partitions))
 
     def configure(self, topic: StoredTopic, configs: Mapping[str, str]) -> None:
         """In place of all that was set. Raises OSError."""
@@ -122,7 +124,8 @@ class TopicStore:
         """With its records. Raises OSError."""
         self._meta.write(deletes=[TopicKey(topic.name)], sync=True)
         del self.by_name[topic.name], self.by_id[topic.id]
-        self.changed()
+        self.partitions -= len(topic.logs)
+        self.changed(topic.name, None)
         for log in topic.logs:
             self._remove(log)
         logger.info("topic_deleted topic=%s", topic.name)

@@ -9,7 +9,7 @@ import pytest
 
 from streamsx.broker.classic import ClassicGroup
 from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.events import Effect, Topics
+from streamsx.broker.events import Effect, Event, TopicChanged, Topics
 from streamsx.clock import SystemClock
 from streamsx.errors import InvalidTransition
 from streamsx.kafka import wire
@@ -174,12 +174,12 @@ def test_a_request_that_comes_while_all_groups_are_loaded_again_is_answered(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, failures: int, told: E
 ) -> None:
     """It waits behind a parked one, which is sent away; or they cannot be loaded again at once."""
-    left, real = iter(range(failures)), Coordinator._change_topics
+    left, real = iter(range(failures)), Coordinator.step
 
-    def failing(machine: Coordinator, event: Topics) -> list[Effect]:
-        if next(left, None) is not None:
+    def failing(machine: Coordinator, now: float, event: Event) -> list[Effect]:
+        if isinstance(event, TopicChanged | Topics) and next(left, None) is not None:
             raise ZeroDivisionError
-        return real(machine, event)
+        return real(machine, now, event)
 
     with dial(broker) as sock, dial(broker) as parked, dial(broker) as lists:
         member = alone(sock, "g")
@@ -187,7 +187,7 @@ def test_a_request_that_comes_while_all_groups_are_loaded_again_is_answered(
         while beat(sock, "g", member) != E.REBALANCE_IN_PROGRESS:
             pass
         ask(parked, Api.HEARTBEAT, 3, group_id="g", member_id=member, generation_id=1)
-        monkeypatch.setattr(Coordinator, "_change_topics", failing)
+        monkeypatch.setattr(Coordinator, "step", failing)
         topic = {"name": "new", "num_partitions": 1, "replication_factor": 1}
         ask(lists, Api.CREATE_TOPICS, 4, topics=[topic], timeout=1000)
         assert answer(parked, Api.JOIN_GROUP, 3).error_code == E.COORDINATOR_NOT_AVAILABLE

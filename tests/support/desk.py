@@ -22,6 +22,7 @@ from streamsx.broker.events import (
     Persist,
     ReplyBody,
     Story,
+    TopicChanged,
     Topics,
     Wake,
 )
@@ -262,8 +263,11 @@ class Desk:
 
     def set_topics(self, **partitions: int) -> None:
         """All topics there are, each under the id of its name."""
+        before = self.topics
         self.topics = {t: (t.encode().ljust(16, b"-"), n) for t, n in partitions.items()}
-        self.step(Topics(self.topics))
+        for name in sorted({*before, *self.topics}):
+            if before.get(name) != self.topics.get(name):
+                self.step(TopicChanged(name, self.topics.get(name)))
 
     def sleep(self, seconds: float) -> None:
         """Lets time pass; groups wake when they asked to."""

@@ -489,7 +489,7 @@ def test_what_was_committed_for_a_topic_does_not_greet_the_one_that_the_start_ma
         told = await client.ask(Api.OFFSET_COMMIT, 3, **body)
         assert told.topics[0].partitions[0].error_code == E.NONE
         service = client.broker.service
-        service.topics.changed = lambda: None
+        service.topics.changed = lambda *_: None
         service.topics.delete(service.topics.by_name["t"])
 
     async def after(client: Client, _: Client) -> None:

@@ -1,11 +1,13 @@
 """Topics: their rows, folders and configurations come and go together."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from streamsx.broker.configs import CONFIGS, ConfigType, wrong
+from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.meta import Meta
 from streamsx.broker.refusal import Refused
 from streamsx.broker.topics import NAME, TopicStore
@@ -59,13 +61,26 @@ def test_topics_are_there_again_with_ids_partitions_configs_and_records(places: 
 
 def test_a_deleted_topic_leaves_nothing(places: Places) -> None:
     store, changes = places.open(), []
-    store.changed = lambda: changes.append(store.catalog())
+    store.changed = lambda *change: changes.append(change)
     topic = store.create("t", b"1" * 16, 2, {})
     topic.logs[0].append(batch(), 1000)
     store.delete(topic)
-    assert changes == [{"t": (b"1" * 16, 2)}, {}]
+    assert changes == [("t", (b"1" * 16, 2)), ("t", None)]
     assert list((places.folder / "logs").iterdir()) == []
     assert (store.partitions, store.by_id, places.open().catalog()) == (0, {}, {})
+
+
+def test_the_last_of_many_topics_is_made_as_fast_as_the_first(places: Places) -> None:
+    """What is told of one topic does not grow with the others. The fastest of a hundred."""
+    store, took = places.open(), list[float]()
+    store.changed = (machine := Coordinator()).catalog.put
+    for number in range(1000):
+        began = time.perf_counter()
+        store.create(f"t{number}", number.to_bytes(16), 1, {})
+        took.append(time.perf_counter() - began)
+    assert min(took[-100:]) < 2 * min(took[:100])
+    assert store.partitions == sum(map(len, (t.logs for t in store.by_name.values()))) == 1000
+    assert machine.catalog.identity("t999") == ((999).to_bytes(16), 1)
 
 
 def test_what_a_crash_left_of_a_deleted_topic_does_not_greet_its_namesake(places: Places) -> None:
