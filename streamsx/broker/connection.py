@@ -15,7 +15,7 @@ from typing import Any
 
 from streamsx.broker.events import ReplyBody
 from streamsx.kafka.compiler import Malformed
-from streamsx.kafka.frames import Frames
+from streamsx.kafka.frames import Frame, Frames
 from streamsx.kafka.wire import Api
 
 logger = logging.getLogger(__name__)
@@ -26,15 +26,16 @@ REQUEST_BYTES_MIN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Of all connections and of each; the last two are also limits of what is stored."""
+    """Of all connections and of each; the last is also a limit of what is stored."""
 
     connections_max: int = 512
     connections_max_idle_s: float = 600.0
-    frame_bytes_max: int = 64 << 20
+    frame_bytes_max: int = 32 << 20
     queued_requests_max: int = 64
-    queued_bytes_max: int = 64 << 20
-    in_flight_bytes_max: int = 512 << 20
+    queued_bytes_max: int = 32 << 20
+    in_flight_bytes_max: int = 64 << 20
     unsent_bytes_max: int = 8 << 20
+    unsent_by_all_bytes_max: int = 48 << 20
     partitions_max: int = 10_000
 
 
@@ -51,6 +52,15 @@ class Traffic:
     def largest(self) -> "ClientConnection":
         """Which holds the most; of equals the one that has been silent for the longest time."""
         return max(self.connections, key=lambda each: (each.counted, -each.active_at))
+
+    def hold_answers(self, most: int) -> None:
+        """Who takes no answers has to go, where all together leave more than that to be sent: the
+        one that leaves the most.
+        """
+        unsent = {each: each.unsent_bytes for each in self.connections}
+        while (held := sum(unsent.values())) > most:
+            silent = max(unsent, key=lambda each: (unsent[each], -each.active_at))
+            silent.close(f"{unsent.pop(silent)} bytes of answers, of {held} for all, are not taken")
 
 
 @dataclass(slots=True, eq=False)
@@ -78,16 +88,18 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def __init__(
         self, traffic: Traffic, limits: ConnectionLimits,
-        serve: "Callable[[ClientConnection, bytearray], None]", now: Callable[[], float],
+        serve: "Callable[[ClientConnection, Frame], None]", now: Callable[[], float],
+        frame_bytes_max: Callable[[int], int] | None = None,
     ) -> None:  # fmt: skip
+        """`frame_bytes_max`: of a request with this key, if that is not the same for all."""
         self.call: Call | None = None
         self.peer = self.host = ""
         self.address: tuple[str, int] = ("", 0)
         """Where the client reached us."""
         self.active_at = now()
         self._traffic, self._limits, self._serve, self._now = traffic, limits, serve, now
-        self._frames = Frames(REQUEST_BYTES_MIN, limits.frame_bytes_max)
-        self._queue: deque[bytearray] = deque()
+        self._frames = Frames(REQUEST_BYTES_MIN, limits.frame_bytes_max, of_api=frame_bytes_max)
+        self._queue: deque[Frame] = deque()
         self._serving = 0  # bytes of the frame that is being served
         self._queued = 0
         self.counted = 0
@@ -148,10 +160,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._queued -= self._serving
         if frame and self._open():
             self._transport.write(frame)
+            if self.unsent_bytes:
+                self._traffic.hold_answers(self._limits.unsent_by_all_bytes_max)
         if not self._pumping:
             self._count()
             if self._queue:
                 asyncio.get_running_loop().call_soon(self._pump)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of answers, which the client has not taken yet."""
+        return self._transport.get_write_buffer_size()
 
     def close(self, why: str) -> None:
         """For good, with what is on its way; one line says why."""
@@ -165,6 +184,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _forget(self) -> None:
         self._queue.clear()
+        self._frames.forget()  # what counts no more must not be there either
         self._traffic.in_flight_bytes -= self.counted
         self.counted = 0
         call, self.call = self.call, None

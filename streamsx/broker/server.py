@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 from uuid import UUID, uuid4
 
-from streamsx.broker.api.served import SERVED, Handler, answered
+from streamsx.broker.api.served import SERVED, Handler, answered, frame_bytes_max
 from streamsx.broker.classic import GroupConfig
 from streamsx.broker.cleaner import Cleaner
 from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
@@ -32,6 +32,7 @@ from streamsx.broker.topics import NAME, TopicStore
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import StoreLocked, UsageError, WorldError
 from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.frames import Frame
 from streamsx.kafka.wire import Api, request_decoder, request_head, response_encoder
 from streamsx.state.disk import make_folder, sync_folder
 
@@ -175,9 +176,11 @@ class BrokerServer:
         )
 
     def _connection(self) -> ClientConnection:
-        return ClientConnection(self._traffic, self.limits, self._serve, self.clock.now)
+        return ClientConnection(
+            self._traffic, self.limits, self._serve, self.clock.now, frame_bytes_max
+        )
 
-    def _serve(self, connection: ClientConnection, frame: bytearray) -> None:
+    def _serve(self, connection: ClientConnection, frame: Frame) -> None:
         try:
             call = self._decode(connection, frame)
         except Malformed as error:
@@ -192,7 +195,7 @@ class BrokerServer:
         if body is not None:
             call.reply(body)
 
-    def _decode(self, connection: ClientConnection, frame: bytearray) -> Call:
+    def _decode(self, connection: ClientConnection, frame: Frame) -> Call:
         key, version, correlation_id = request_head(frame)
         if (served := SERVED.get(key)) is None:
             raise Malformed(f"request {key}: it is not served")

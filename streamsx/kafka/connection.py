@@ -26,7 +26,7 @@ from aiokafka.conn import create_conn  # type: ignore[import-untyped]  # has no 
 from streamsx.errors import BrokerUnreachable, Bug, SettingError, UsageError
 from streamsx.kafka import wire
 from streamsx.kafka.compiler import Malformed
-from streamsx.kafka.frames import Frames
+from streamsx.kafka.frames import Frame, Frames
 from streamsx.kafka.security import KERBEROS, OAUTH, PLAINTEXT, Security
 from streamsx.kafka.wire import Api
 
@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id = 0
         self._lost = ""
         """Why the connection has ended."""
-        self._frames = Frames(REPLY_BYTES_MIN, REPLY_BYTES_MAX, first=REPLY_BYTES_MAX)
+        self._frames = Frames(REPLY_BYTES_MIN, REPLY_BYTES_MAX, believed=REPLY_BYTES_MAX)
         if user_timeout_ms is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             self._set_option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms)
         self._transport.set_protocol(self)
@@ -280,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # How it works.
 
-    def _arrived(self, frame: bytearray) -> None:
+    def _arrived(self, frame: Frame) -> None:
         if not self._waiting:
             raise Malformed("a reply to nothing")
         waiter = self._waiting[0]

@@ -2,11 +2,13 @@
 
 Small frames are cut from one scratch buffer; a large one is received straight into a buffer of its
 own, which is then the caller's: a reader's records lie in it, and a broker changes in place what it
-carries and writes it to disk from there. At a broker that buffer grows with what has come: a length
-alone, of which nothing follows, costs its sender nothing and would cost us all of it.
+carries and writes it to disk from there. At a broker that buffer is pages of the kernel, which are
+taken when something comes into them and given back with the frame: a length alone, of which nothing
+follows, costs its sender nothing and would cost us all of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from mmap import MAP_PRIVATE, mmap
 from struct import Struct
 
 from streamsx.kafka.compiler import Malformed
@@ -14,23 +16,41 @@ from streamsx.kafka.compiler import Malformed
 SCRATCH_BYTES = 64 << 10
 LARGE_BYTES = 16 << 10
 """A frame of this size is not waited for in the scratch buffer."""
-FIRST_BYTES = 1 << 20
-"""Of a large frame that is not believed: taken at once, and twice as many whenever they are full.
-"""
+BELIEVED_BYTES = 128 << 10
+"""A larger one is not believed: its memory is taken as it comes."""
+
+Frame = bytearray | memoryview
+"""Memory that can be read and written, of its size."""
 
 _length = Struct(">i")
+_key = Struct(">h")
 
 
 class Frames:
     """Give the caller `buffer()`, and then say with `received` how much came into it."""
 
-    __slots__ = ("_filled", "_first", "_large", "_least", "_most", "_scratch", "_size")
+    __slots__ = (
+        "_believed",
+        "_filled",
+        "_large",
+        "_least",
+        "_most",
+        "_of_api",
+        "_scratch",
+        "_size",
+    )
 
-    def __init__(self, least: int, most: int, *, first: int = FIRST_BYTES) -> None:
-        """`least`, `most`: bytes that a frame may have; `first`: of a large one, taken at once."""
-        self._least, self._most, self._first = least, most, first
+    def __init__(
+        self, least: int, most: int, *, believed: int = BELIEVED_BYTES,
+        of_api: Callable[[int], int] | None = None,
+    ) -> None:  # fmt: skip
+        """`least`, `most`: bytes that a frame may have; `believed`: those for which memory is
+        taken at once; `of_api`: how many a large request of this key may have, where frames are
+        requests.
+        """
+        self._least, self._most, self._believed, self._of_api = least, most, believed, of_api
         self._scratch = bytearray(SCRATCH_BYTES)
-        self._large: bytearray | None = None
+        self._large: Frame | None = None
         self._filled = self._size = 0
 
     def buffer(self) -> memoryview:
@@ -40,9 +60,11 @@ class Frames:
     @property
     def held(self) -> int:
         """Bytes taken for the large frame that is being received, if one is."""
-        return 0 if self._large is None else len(self._large)
+        if self._large is None:
+            return 0
+        return len(self._large) if isinstance(self._large, bytearray) else self._filled
 
-    def received(self, count: int) -> Iterator[bytearray]:
+    def received(self, count: int) -> Iterator[Frame]:
         """The frames that are whole now: take all of them. Raises Malformed for a length that
         cannot be, behind the frames that came before it.
         """
@@ -52,11 +74,12 @@ class Frames:
         elif self._filled == self._size:
             frame, self._large, self._filled = self._large, None, 0
             yield frame
-        elif self._filled == len(self._large):
-            more = min(self._filled, self._size - self._filled)
-            self._large = self._large + bytes(more)  # not in place: the transport still holds it
 
-    def _cut(self) -> Iterator[bytearray]:
+    def forget(self) -> None:
+        """Nothing more comes: lets go of what has."""
+        self._large, self._filled = None, 0
+
+    def _cut(self) -> Iterator[Frame]:
         scratch, start, end = self._scratch, 0, self._filled
         while end - start >= _length.size:
             (size,) = _length.unpack_from(scratch, start)
@@ -67,7 +90,11 @@ class Frames:
                 yield scratch[body : body + size]
                 start = body + size
             elif size >= LARGE_BYTES:
-                self._large, self._size = bytearray(min(size, self._first)), size
+                if self._of_api is not None:
+                    if end - body < _key.size:
+                        break
+                    self._check(size, *_key.unpack_from(scratch, body))
+                self._large, self._size = self._room(size), size
                 self._filled = end - body
                 self._large[: self._filled] = scratch[body:end]
                 return
@@ -75,3 +102,12 @@ class Frames:
                 break
         scratch[: end - start] = scratch[start:end]
         self._filled = end - start
+
+    def _room(self, size: int) -> Frame:
+        believed = size <= self._believed
+        return bytearray(size) if believed else memoryview(mmap(-1, size, flags=MAP_PRIVATE))
+
+    def _check(self, size: int, key: int) -> None:
+        assert self._of_api is not None
+        if size > (most := self._of_api(key)):
+            raise Malformed(f"request {key} of {size} bytes: {most} can be")

@@ -15,8 +15,10 @@ from streamsx.kafka.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
-FETCH_BYTES_MAX = 55 << 20
-"""Of one answer, whatever was asked for; as Kafka's fetch.max.bytes."""
+FETCH_BYTES_MAX = 8 << 20
+"""Of one answer, whatever was asked for. Kafka's fetch.max.bytes is 55 MB, which it sends from its
+files; here they are in memory until they are sent, and there may be many readers.
+"""
 
 
 def answer(service: Service, call: Call) -> ReplyBody | None:

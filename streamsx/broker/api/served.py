@@ -12,6 +12,7 @@ from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.frames import LARGE_BYTES
 from streamsx.kafka.wire import Api
 
 Handler = Callable[[Service, Call], ReplyBody | None]
@@ -19,16 +20,23 @@ Handler = Callable[[Service, Call], ReplyBody | None]
 
 
 class Served(NamedTuple):
-    """The oldest and the newest version, and who answers."""
+    """The oldest and the newest version, who answers, and the largest request."""
 
     oldest: int
     newest: int
     answer: Handler
+    frame_bytes_max: int = 1 << 20
+    """Of a request: as many names or partitions as a broker can have, and somewhat more."""
 
 
 def answered(service: Service, call: Call) -> ReplyBody | None:
     """As the table says."""
     return SERVED[call.api].answer(service, call)
+
+
+def frame_bytes_max(key: int) -> int:
+    """Of a request with this key; what is not served is told so when it has come."""
+    return SERVED[key].frame_bytes_max if key in SERVED else LARGE_BYTES
 
 
 def of_groups(service: Service, call: Call) -> None:
@@ -49,7 +57,7 @@ def versions(_: Service, call: Call) -> ReplyBody:
 SERVED: dict[int, Served] = {
     # One batch per partition, idempotent (KIP-98), topic ids since 13 (KIP-516). Not: transactions;
     # batches of magic 0 and 1; error messages per record (KIP-467).
-    Api.PRODUCE: Served(3, 13, produce.answer),
+    Api.PRODUCE: Served(3, 13, produce.answer, 32 << 20),
     # Long polls, topic ids since 13 (KIP-516). Not: sessions (KIP-227: the answer says session 0,
     # so that clients send everything each time), followers, aborted transactions (there are none),
     # leader epochs (there is one leader).
@@ -58,7 +66,7 @@ SERVED: dict[int, Served] = {
     # transactions; of tiered storage (-4, -5) what there is without tiers.
     Api.LIST_OFFSETS: Served(1, 11, partitions.list_offsets),
     # Topic ids since 10 (KIP-516). Not: authorized operations, racks.
-    Api.METADATA: Served(0, 13, whereabouts.metadata),
+    Api.METADATA: Served(0, 13, whereabouts.metadata, 256 << 10),
     # KIP-98's leader epochs are kept, KIP-516's topic ids are understood. Not: the retention times
     # of version 2 to 4, which Kafka ignores as well.
     Api.OFFSET_COMMIT: Served(2, 10, of_groups),
@@ -73,8 +81,8 @@ SERVED: dict[int, Served] = {
     Api.HEARTBEAT: Served(0, 4, of_groups),
     # Of several members, also in the name of others (KIP-345); KIP-800's reason is not kept.
     Api.LEAVE_GROUP: Served(0, 5, of_groups),
-    # Of the classic protocol, with KIP-559's protocol names checked.
-    Api.SYNC_GROUP: Served(0, 5, of_groups),
+    # Of the classic protocol, with KIP-559's protocol names checked. A leader speaks for everybody.
+    Api.SYNC_GROUP: Served(0, 5, of_groups, 16 << 20),
     # Of the classic protocol; an absent group is an error since 6 (KIP-1043).
     Api.DESCRIBE_GROUPS: Served(0, 6, of_groups),
     # By state (KIP-518) and type (KIP-848); those that hold only offsets too.

@@ -9,7 +9,7 @@ import pytest
 
 from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
 from streamsx.broker.events import ReplyBody
-from streamsx.kafka.frames import LARGE_BYTES
+from streamsx.kafka.frames import LARGE_BYTES, Frame
 from streamsx.kafka.wire import Api
 
 
@@ -20,6 +20,7 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("10.0.0.1", port), "sockname": ("10.0.0.2", 9092)})
         self.written: list[bytes] = []
         self.closing = self.paused = False
+        self.unsent = 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.high = high
@@ -27,11 +28,14 @@ class Wire(asyncio.Transport):
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
 
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
     def is_closing(self) -> bool:
         return self.closing
 
     def abort(self) -> None:
-        self.closing = True
+        self.closing, self.unsent = True, 0
 
     def is_reading(self) -> bool:
         return not self.paused
@@ -69,10 +73,10 @@ class Peers:
         connection.connection_made(wire)
         return connection, wire
 
-    def serve(self, connection: ClientConnection, frame: bytearray) -> None:
+    def serve(self, connection: ClientConnection, frame: Frame) -> None:
         call = Call(connection, Api.FETCH, 11, 1, "", bytes(frame), respond)
         connection.call = call
-        if frame.startswith(b"wait"):
+        if call.body.startswith(b"wait"):
             call.gone = lambda: self.gone.append(call)
             self.parked.append(call)
         else:
@@ -223,6 +227,21 @@ def test_who_takes_no_answers_is_served_no_more_until_it_does() -> None:
     assert wire.written == [b"1.......", b"2......."]
 
 
+def test_who_takes_the_fewest_answers_has_to_go_when_all_together_hold_too_many() -> None:
+    peers = Peers(unsent_by_all_bytes_max=100)
+    ends = [peers.dial() for _ in range(4)]
+    for (_, wire), unsent in zip(ends, (0, 40, 50, 10), strict=True):
+        wire.unsent = unsent
+    send(ends[3][0], b"1.......")
+    assert [wire.closing for _, wire in ends] == [False] * 4
+    ends[3][1].unsent = 11
+    send(ends[0][0], b"2.......")  # it takes what it is sent
+    assert [wire.closing for _, wire in ends] == [False] * 4
+    send(ends[3][0], b"3.......")
+    assert [wire.closing for _, wire in ends] == [False, False, True, False]
+    assert ends[3][1].written == [b"1.......", b"3......."]
+
+
 def test_a_connection_too_many_is_closed_and_the_others_are_not() -> None:
     peers = Peers(connections_max=2)
     wires = [peers.dial()[1] for _ in range(3)]
@@ -268,10 +287,11 @@ def test_what_piles_up_has_the_limits_that_were_chosen() -> None:
     assert asdict(ConnectionLimits()) == {
         "connections_max": 512,
         "connections_max_idle_s": 600,
-        "frame_bytes_max": 64 * mib,
+        "frame_bytes_max": 32 * mib,
         "queued_requests_max": 64,
-        "queued_bytes_max": 64 * mib,
-        "in_flight_bytes_max": 512 * mib,
+        "queued_bytes_max": 32 * mib,
+        "in_flight_bytes_max": 64 * mib,
         "unsent_bytes_max": 8 * mib,
+        "unsent_by_all_bytes_max": 48 * mib,
         "partitions_max": 10_000,
     }

@@ -17,7 +17,7 @@ from streamsx.kafka.batch import Builder
 
 @pytest.mark.parametrize("api", SERVED, ids=lambda api: wire.Api(api).name)
 def test_each_version_from_kafkas_oldest_on_is_served_as_far_as_it_has_a_schema(api: int) -> None:
-    oldest, newest, _ = SERVED[api]
+    oldest, newest, *_ = SERVED[api]
     known = wire.versions(api)
     assert known[0] == oldest <= newest <= known[1]
 
