@@ -31,7 +31,7 @@ STABLE without a round, even if its metadata changed, so that the leader does no
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
@@ -56,10 +56,13 @@ from streamsx.broker.records import (
     GroupKey,
     GroupValue,
     MemberValue,
+    OffsetValue,
     ProtocolValue,
 )
 from streamsx.broker.refusal import Refused, each
 from streamsx.errors import InvalidTransition
+from streamsx.kafka.compiler import Malformed
+from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 
@@ -67,6 +70,7 @@ PROMISE_SINCE = 4  # the version from which a JoinGroup without a member id is f
 SKIP_SINCE = 9  # the version from which a returning leader is told not to assign again
 NAMES_SINCE = 5  # the version from which SyncGroup names the protocol (KIP-559)
 LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
+CONSUMER = "consumer"  # the protocol type whose subscriptions a broker can read
 STORY_LINES = 200
 NOTHING: ReplyBody = {}
 
@@ -122,6 +126,7 @@ class GroupConfig:
     members_max: int = 1000
     metadata_bytes_max: int = 64 << 10
     offset_metadata_bytes_max: int = 4 << 10
+    offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
 
 
 class Turn:
@@ -186,6 +191,7 @@ class Round:
         self.deadline = inf  # of this half of the round
         self.initial = False  # it began in EMPTY: the delay counts, not who has come
         self.recovered = False
+        self.saved_ms = 0  # unix time; in EMPTY, since when nobody is there
         self.story: deque[tuple[float, Cause, GroupState, int]] = deque(maxlen=STORY_LINES)
 
     def fire(self, cause: Cause, *of: RoundMember | e.ClientRequest) -> None:
@@ -200,6 +206,7 @@ class Round:
         """Takes over what was persisted; everybody has a full session to come back."""
         self.protocol_type, self.generation = value.protocol_type, value.generation
         self.protocol, self.leader = value.protocol, value.leader
+        self.saved_ms = value.state_timestamp
         for about in value.members:
             self.members[about.member_id] = member = RoundMember(about, synced=value.synced)
             self.turn.touch(member)
@@ -345,8 +352,9 @@ class Round:
 
     def save(self, event: str) -> None:
         self.tell(event)
+        self.saved_ms = self.turn.wall_ms
         value = GroupValue(
-            self.protocol_type, self.generation, self.protocol, self.leader, self.turn.wall_ms,
+            self.protocol_type, self.generation, self.protocol, self.leader, self.saved_ms,
             tuple(m.about for m in self.members.values()), self.state is GroupState.STABLE,
         )  # fmt: skip
         self.turn.effects.append(e.Persist(((GroupKey(self.turn.group_id), value),)))
@@ -403,6 +411,31 @@ class ClassicGroup:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
             self.turn.touch(member)
         return self.turn.over()
+
+    def reads(self) -> Callable[[str], bool]:
+        """Whether a member is subscribed to a topic. Of members that cannot be understood, to all;
+        raises Refused where nobody could say what they read, because they are no consumers.
+        """
+        if not self.round.members:
+            return lambda _: False
+        if self.round.protocol_type != CONSUMER:
+            raise Refused(ErrorCode.NON_EMPTY_GROUP)
+        try:
+            said = [Subscription.read(m.about.subscription) for m in self.round.members.values()]
+        except Malformed:
+            return lambda _: True
+        return {topic for each in said for topic in each.topics}.__contains__
+
+    def unused_since(self) -> Callable[[str, OffsetValue], float]:
+        """Unix ms since which nobody needs an offset; never (inf) while somebody may (KIP-211)."""
+        if not self.round.generation:  # nobody ever joined
+            return lambda _, value: value.commit_timestamp
+        if self.round.state is GroupState.EMPTY:
+            return lambda _, __: self.round.saved_ms
+        if self.round.state is not GroupState.STABLE or self.round.protocol_type != CONSUMER:
+            return lambda _, __: inf
+        reads = self.reads()
+        return lambda topic, value: inf if reads(topic) else value.commit_timestamp
 
     def _join(self, request: e.ClientRequest) -> None:
         body, peer, members = request.body, request.peer, self.round.members

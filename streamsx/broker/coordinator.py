@@ -10,7 +10,15 @@ from typing import Any
 from streamsx.broker import events as e
 from streamsx.broker.classic import ClassicGroup, GroupConfig, describe
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.offsets import NO_ID, Catalog, fetched, judge_commit, refused_commit, rows
+from streamsx.broker.offsets import (
+    NO_ID,
+    Catalog,
+    deleted,
+    fetched,
+    judge_commit,
+    refused_commit,
+    rows,
+)
 from streamsx.broker.records import GroupKey, GroupValue, Key, OffsetKey
 from streamsx.broker.refusal import Refused
 from streamsx.kafka.errors import ErrorCode
@@ -23,7 +31,7 @@ SEVERAL_SINCE = 8
 
 
 class Coordinator:
-    """Takes every event of `events`; the requests are 8, 9, 11 to 16 and 42."""
+    """Takes every event of `events`; the requests are 8, 9, 11 to 16, 42 and 47."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
@@ -35,6 +43,7 @@ class Coordinator:
             Api.DESCRIBE_GROUPS: self._describe,
             Api.LIST_GROUPS: self._list,
             Api.DELETE_GROUPS: self._delete,
+            Api.OFFSET_DELETE: self._delete_offsets,
         }
 
     def step(self, now: float, event: e.Event) -> list[e.Effect]:
@@ -49,6 +58,8 @@ class Coordinator:
                 return self._drop_lost(lambda topic: self.catalog.identity(topic)[0] == NO_ID)
             case e.TopicChanged():
                 return self._change_topic(event)
+            case e.ExpireOffsets(wall_ms):
+                return self._expire(wall_ms)
             case e.Load():
                 return self._load(now, event)
 
@@ -153,6 +164,40 @@ class Coordinator:
         reply = e.ClientReply(request.waiter, {"results": results})
         return [e.Persist(deletes=tuple(keys)), reply] if keys else [reply]
 
+    def _delete_offsets(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
+        group = self.groups.get(request.body.group_id)
+        if group is None:
+            return [self.refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
+        try:
+            keys, answer = deleted(request, group.committed, group.reads(), self.catalog)
+        except Refused as why:
+            return [self.refuse(request, why.code)]
+        for key in keys:
+            del group.committed[key.topic, key.partition]
+        self._drop_if_void(group)
+        reply = e.ClientReply(request.waiter, answer)
+        return [e.Persist(deletes=tuple(keys)), reply] if keys else [reply]
+
+    def _expire(self, wall_ms: int) -> list[e.Effect]:
+        """With its last offset a group goes too, if nobody is in it."""
+        effects: list[e.Effect] = []
+        before = wall_ms - self.config.offsets_retention_ms
+        for _, group in sorted(self.groups.items()):
+            committed, unused_since = group.committed, group.unused_since()
+            keys: list[Key] = []
+            for key in rows(group.id, committed):
+                place = key.topic, key.partition
+                if unused_since(key.topic, committed[place]) <= before:
+                    keys.append(key)
+                    del committed[place]
+            if not (committed or group.round.members or group.round.pending):
+                keys.append(GroupKey(group.id))
+                del self.groups[group.id]
+            if keys:
+                effects.append(e.Story(f"group_expired group={group.id} rows={len(keys)}"))
+                effects.append(e.Persist(deletes=tuple(keys)))
+        return effects
+
     def _change_topic(self, event: e.TopicChanged) -> list[e.Effect]:
         old_id = self.catalog.identity(event.topic)[0]
         self.catalog.put(event.topic, event.identity)
@@ -191,6 +236,8 @@ class Coordinator:
         body, error = request.body, {"error_code": code}
         answer: ReplyBody = error
         match request.api:
+            case Api.OFFSET_DELETE:
+                answer = {**error, "topics": []}
             case Api.OFFSET_COMMIT:
                 answer = {"topics": [refused_commit(topic, code) for topic in body.topics]}
             case Api.OFFSET_FETCH:

@@ -79,7 +79,14 @@ class Load:
     rows: tuple[tuple[Key, Value], ...]
 
 
-Event = ClientRequest | BrokerTick | Gone | Topics | TopicChanged | Load
+@dataclass(frozen=True, slots=True)
+class ExpireOffsets:
+    """Once in a while: what nobody has committed for long goes."""
+
+    wall_ms: int
+
+
+Event = ClientRequest | BrokerTick | Gone | Topics | TopicChanged | ExpireOffsets | Load
 
 
 @dataclass(frozen=True, slots=True)

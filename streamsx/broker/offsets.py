@@ -1,9 +1,9 @@
 """What a group committed, and the answers to OffsetCommit and OffsetFetch. Pure.
 
-Who may commit is the group's to say; nothing expires yet, but the times for it are in the rows.
+Who may commit is the group's to say, and since when nobody has used an offset.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -112,6 +112,26 @@ def fetched(
         for name, topic_id, ps in asked
     ]
     return {"group_id": group_id, "topics": answers}
+
+
+def deleted(
+    request: ClientRequest, committed: CommittedOffsets, in_use: Callable[[str], bool],
+    catalog: Catalog,
+) -> tuple[list[OffsetKey], ReplyBody]:  # fmt: skip
+    """What an OffsetDelete deletes of a group, and its answer (KIP-496)."""
+    keys: list[OffsetKey] = []
+    topics = []
+    for t in request.body.topics:
+        partitions = []
+        for p in t.partitions:
+            code = catalog.unknown(t.name, p.partition_index)
+            if not code and in_use(t.name):
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif not code and (t.name, p.partition_index) in committed:
+                keys.append(OffsetKey(request.body.group_id, t.name, p.partition_index))
+            partitions.append({"partition_index": p.partition_index, "error_code": code})
+        topics.append({"name": t.name, "partitions": partitions})
+    return keys, {"error_code": ErrorCode.NONE, "topics": topics}
 
 
 def rows(group_id: str, committed: CommittedOffsets) -> list[OffsetKey]:

@@ -26,10 +26,19 @@ logger = logging.getLogger(__name__)
 
 ReadCatalog = Callable[[], Mapping[str, tuple[bytes, int]]]
 
+EXPIRY_S = 600.0
+"""As Kafka's offsets.retention.check.interval.ms."""
 AGAIN = ErrorCode.COORDINATOR_NOT_AVAILABLE
 """Come again: what was known of the group, or of all, is loaded from disk."""
 OF_ONE_GROUP = frozenset(
-    {Api.OFFSET_COMMIT, Api.JOIN_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.SYNC_GROUP}
+    {
+        Api.OFFSET_COMMIT,
+        Api.OFFSET_DELETE,
+        Api.JOIN_GROUP,
+        Api.HEARTBEAT,
+        Api.LEAVE_GROUP,
+        Api.SYNC_GROUP,
+    }
 )
 
 
@@ -41,13 +50,14 @@ class Groups:
         fresh_id: Callable[[], object],
     ) -> None:  # fmt: skip
         """Needs a running loop. Raises StoreCorrupt."""
-        self._config, self._meta, self._clock = config, meta, clock
+        self.config, self._meta, self._clock = config, meta, clock
         self._catalog, self._fresh_id = catalog, fresh_id
         self._loop = asyncio.get_running_loop()
         self._waiters = count(1)
         self._open: dict[int, tuple[e.ClientRequest, Call]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: Counter[tuple[str, type[Exception]]] = Counter()
+        self._expiry = self._loop.call_later(EXPIRY_S, self._expire)
         self.machine: Coordinator | None = None
         """As it is in memory, None if it could not be loaded; for who looks on."""
         self._load()
@@ -78,9 +88,17 @@ class Groups:
 
     def close(self) -> None:
         """No timer rings any more."""
+        self._expiry.cancel()
+        self._stop_timers()
+
+    def _stop_timers(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+    def _expire(self) -> None:
+        self._expiry = self._loop.call_later(EXPIRY_S, self._expire)
+        self._tell(e.ExpireOffsets(self._wall_ms()))
 
     def _gone(self, waiter: int) -> None:
         if (found := self._open.pop(waiter, None)) and (group := group_of(found[0])) is not None:
@@ -135,7 +153,7 @@ class Groups:
         """Raises OSError and StoreCorrupt; then the next event tries again, and nobody is kept
         waiting for that.
         """
-        machine = Coordinator(self._config)
+        machine = Coordinator(self.config)
         try:
             self._step(machine, e.Load(tuple(self._meta.rows("GO"))))
             self._step(machine, e.Topics(self._catalog()))
@@ -160,7 +178,7 @@ class Groups:
 
     def _start_over(self, machine: Coordinator, code: ErrorCode = AGAIN) -> None:
         self.machine = None
-        self.close()
+        self._stop_timers()
         self._dismiss(machine, code=code)
         self._load()
 

@@ -76,6 +76,7 @@ class ErrorCode(IntEnum):
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82, errors.InstanceIdTaken
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88, errors.WorldError
     THROTTLING_QUOTA_EXCEEDED = 89, errors.WorldError

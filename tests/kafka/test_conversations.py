@@ -14,6 +14,7 @@ import pytest
 from streamsx.clock import SystemClock
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder, columns
+from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
 from streamsx.testing import Broker
@@ -727,6 +728,57 @@ def test_offsets_are_committed_and_fetched(talk: Talk, group: Group) -> None:
         if not nobody.committed():
             break
     check("of a deleted topic", nobody.committed(), [])
+
+
+def test_offsets_are_deleted(talk: Talk, group: Group) -> None:
+    check, topic, other = talk.check, talk.topic(2), talk.topic()
+
+    def delete(of: Group, *places: tuple[str, int]) -> tuple[int, list[int]]:
+        topics = [
+            {"name": name, "partitions": [{"partition_index": p} for n, p in places if n == name]}
+            for name in dict.fromkeys(name for name, _ in places)
+        ]
+        found = talk.ask(Api.OFFSET_DELETE, 0, group_id=of.id, topics=topics)
+        codes = [p.error_code for t in found.topics for p in t.partitions]
+        return found.error_code, codes
+
+    nobody = Group(talk)
+    check("of no group", delete(nobody, (topic, 0)), (E.GROUP_ID_NOT_FOUND, []))
+    nobody.commit("", -1, {(topic, 0): 7, (topic, 1): 8, (other, 0): 9})
+    check("one", delete(nobody, (topic, 0)), (E.NONE, [E.NONE]))
+    check("once more", delete(nobody, (topic, 0)), (E.NONE, [E.NONE]))
+    check(
+        "what is not there",
+        delete(nobody, (f"{topic}-no", 0), (topic, 5)),
+        (E.NONE, [E.UNKNOWN_TOPIC_OR_PARTITION] * 2),
+    )
+    left = sorted([(topic, 1, 8, E.NONE), (other, 0, 9, E.NONE)])
+    check("the others are there", nobody.committed(), left)
+
+    reads = Subscription((topic,)).write()
+    joining: dict[str, Any] = {"protocols": [{"name": "range", "metadata": reads}]}
+    member = str(group.join(**joining).member_id)
+    group.join(member, **joining)
+    group.sync(member, 1, assignments={member: b""})
+    check("of members", group.commit(member, 1, {(topic, 0): 1, (other, 0): 1}), [E.NONE] * 2)
+    told = delete(group, (topic, 0), (other, 0))
+    check("what they read", told, (E.NONE, [E.GROUP_SUBSCRIBED_TO_TOPIC, E.NONE]))
+    check("is left", group.committed(), [(topic, 0, 1, E.NONE)])
+    group.leave(member)
+    check("behind the last one", delete(group, (topic, 0)), (E.NONE, [E.NONE]))
+    check("nothing", group.committed(), [])
+
+    strange = Group(talk)
+    joining = {"protocol_type": "strange"}
+    member = str(strange.join(**joining).member_id)
+    strange.join(member, **joining)
+    strange.sync(member, 1)
+    check("of strangers", delete(strange, (topic, 0)), (E.NON_EMPTY_GROUP, []))
+    rubbish = Group(talk)
+    member = rubbish.first()
+    rubbish.commit(member, 1, {(topic, 0): 1})
+    told = delete(rubbish, (topic, 0))
+    check("of who knows what", told, (E.NONE, [E.GROUP_SUBSCRIBED_TO_TOPIC]))
 
 
 def test_groups_are_listed(talk: Talk, group: Group) -> None:

@@ -261,6 +261,20 @@ class Desk:
             for p in t["partitions"]
         }
 
+    def delete_offsets(self, *places: tuple[str, int], group: str = "g") -> dict[str, list[int]]:
+        """OffsetDelete; the codes of each topic's partitions, or under "" that of the whole."""
+        topics = [
+            SimpleNamespace(
+                name=name,
+                partitions=[SimpleNamespace(partition_index=p) for n, p in places if n == name],
+            )
+            for name in sorted({name for name, _ in places})
+        ]
+        told = self.replies[self.ask(47, 0, group_id=group, topics=topics)]
+        if told["error_code"]:
+            return {"": [told["error_code"]]}
+        return {t["name"]: [p["error_code"] for p in t["partitions"]] for t in told["topics"]}
+
     def set_topics(self, **partitions: int) -> None:
         """All topics there are, each under the id of its name."""
         before = self.topics

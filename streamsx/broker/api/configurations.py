@@ -32,10 +32,12 @@ def find(service: Service, asked: Any) -> ReplyBody:
     if asked.resource_type == TOPIC:
         known, given = CONFIGS, service.topics.find(asked.resource_name).configs
     elif asked.resource_type == BROKER:
+        retention_ms = service.groups.config.offsets_retention_ms
         auto_create = str(service.options.auto_create).lower()
         known = {
             "auto.create.topics.enable": ConfigDef(auto_create, ConfigType.BOOLEAN),
             "default.replication.factor": ConfigDef("1", ConfigType.INT),
+            "offsets.retention.minutes": ConfigDef(str(retention_ms // 60_000), ConfigType.INT),
             "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
         }
     else:

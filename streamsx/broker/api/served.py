@@ -109,6 +109,8 @@ SERVED: dict[int, Served] = {
     Api.DELETE_GROUPS: Served(0, 2, of_groups),
     # Of topics (KIP-339): set, delete, and for lists append and subtract. Not: of the broker.
     Api.INCREMENTAL_ALTER_CONFIGS: Served(0, 1, configurations.alter),
+    # What a group has committed for partitions (KIP-496).
+    Api.OFFSET_DELETE: Served(0, 0, of_groups),
     # One broker, which is also the controller (KIP-700, KIP-919).
     Api.DESCRIBE_CLUSTER: Served(0, 2, whereabouts.cluster),
 }

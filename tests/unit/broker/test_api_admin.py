@@ -122,6 +122,7 @@ def test_the_broker_says_what_it_was_told_to_do_about_topics(run: Run) -> None:
                 "auto.create.topics.enable": ("false", 1, True),
                 "default.replication.factor": ("1", 3, True),
                 "num.partitions": ("3", 3, True),
+                "offsets.retention.minutes": ("10080", 3, True),
             },
         )
 
