@@ -23,6 +23,7 @@ LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "queued_bytes_max": ("size of those", size),
     "in_flight_bytes_max": ("size of all requests that are not answered yet", size),
     "unsent_bytes_max": ("answers that a client does not take; then it is served no more", size),
+    "unsent_by_all_bytes_max": ("those of all clients; then whoever takes least is closed", size),
     "partitions_max": ("partitions of all topics together", positive),
 }
 
@@ -48,6 +49,18 @@ def main() -> None:
     )  # fmt: skip
     add("--sync", action="store_true", help="acknowledge nothing before it is on the disk")
     add("--allow-remote", action="store_true", help="serve whoever can reach the address")
+    access = command.add_argument_group("access")
+    add = access.add_argument
+    add("--tls-cert", type=Path, metavar="FILE", help="serve TLS with this chain (PEM)")
+    add("--tls-key", type=Path, metavar="FILE", help="its key, where that is not in --tls-cert")
+    add(
+        "--sasl-users", type=Path, metavar="FILE",
+        help="let in these alone, by SASL PLAIN or SCRAM: lines name:password",
+    )  # fmt: skip
+    add(
+        "--advertise", type=address, metavar="HOST:PORT",
+        help="where clients are told to come; else where they reached it",
+    )  # fmt: skip
     limits = command.add_argument_group("limits")
     for name, (what, kind) in LIMITS.items():
         flag = "--" + name.removesuffix("_s").replace("_", "-")
@@ -63,18 +76,35 @@ def topic(text: str) -> tuple[str, int]:
     return name, int(partitions)
 
 
+def address(text: str) -> tuple[str, int]:
+    """HOST:PORT."""
+    host, _, number = text.rpartition(":")
+    if not host or not number.isdecimal() or not 0 < int(number) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r}: HOST:PORT is wanted, as in broker.lan:9092")
+    return host.strip("[]"), int(number)
+
+
 def serve(options: argparse.Namespace) -> int:
     """Runs the broker; 130 if it was interrupted from the keyboard."""
     import asyncio
     import signal
 
+    from streamsx.broker.access import Access, read_users, tls_context
     from streamsx.broker.connection import ConnectionLimits
     from streamsx.broker.options import Options
     from streamsx.broker.server import BrokerServer
+    from streamsx.errors import UsageError
     from streamsx.loops import run
     from streamsx.tools.cli.logs import set_up
 
     set_up("info", "text")
+    if options.tls_key and not options.tls_cert:
+        raise UsageError("--tls-key without --tls-cert: give the chain too")
+    access = Access(
+        tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None,
+        read_users(options.sasl_users) if options.sasl_users else None,
+        options.advertise,
+    )
     given = {name: value for name in LIMITS if (value := getattr(options, name)) is not None}
     broker = BrokerServer(
         options.data,
@@ -84,6 +114,7 @@ def serve(options: argparse.Namespace) -> int:
         options=Options(options.sync, not options.no_auto_create, options.partitions),
         limits=ConnectionLimits(**given),
         allow_remote=options.allow_remote,
+        access=access,
     )
 
     async def until_told() -> int:

@@ -11,12 +11,15 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamsx.broker.events import ReplyBody
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.frames import Frame, Frames
 from streamsx.kafka.wire import Api
+
+if TYPE_CHECKING:
+    from streamsx.broker.sasl import Authentication
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +96,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     ) -> None:  # fmt: skip
         """`frame_bytes_max`: of a request with this key, if that is not the same for all."""
         self.call: Call | None = None
+        self.authentication: Authentication | None = None
+        """None where everybody is let in."""
         self.peer = self.host = ""
         self.address: tuple[str, int] = ("", 0)
         """Where the client reached us."""
@@ -176,6 +181,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         """For good, with what is on its way; one line says why."""
         logger.warning("closed %s: %s", self.peer, why)
         self.abort()
+
+    def hang_up(self, why: str) -> None:
+        """For good, behind the answers that are on their way; one line says why."""
+        logger.warning("closed %s: %s", self.peer, why)
+        self._forget()
+        self._transport.close()
 
     def abort(self) -> None:
         """Without a word, and now: nothing of it is left to wait for."""

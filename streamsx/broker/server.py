@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 from uuid import UUID, uuid4
 
+from streamsx.broker.access import Access
 from streamsx.broker.api.served import SERVED, Handler, answered, frame_bytes_max
 from streamsx.broker.classic import GroupConfig
 from streamsx.broker.cleaner import Cleaner
@@ -26,6 +27,7 @@ from streamsx.broker.events import ReplyBody
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.meta import Meta
 from streamsx.broker.options import Options
+from streamsx.broker.sasl import Authentication, Step, Users
 from streamsx.broker.service import Service
 from streamsx.broker.shell import Groups
 from streamsx.broker.topics import NAME, TopicStore
@@ -36,6 +38,10 @@ from streamsx.kafka.frames import Frame
 from streamsx.kafka.wire import Api, request_decoder, request_head, response_encoder
 from streamsx.state.disk import make_folder, sync_folder
 
+HANDSHAKE_S = 10.0
+"""Within which TLS must stand."""
+UNKNOWN_MAY = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+"""What is answered before a client has shown who it is."""
 BACKLOG = 512
 """Connections that the kernel holds until we accept them."""
 SWEEPS_PER_IDLE_LIMIT = 4
@@ -59,6 +65,7 @@ class BrokerServer:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     groups: GroupConfig = field(default_factory=GroupConfig)
     allow_remote: bool = False
+    access: Access = field(default_factory=Access)
     clock: Clock = field(default_factory=SystemClock)
     fresh_id: Callable[[], UUID] = uuid4
     """Where ids of members and topics come from."""
@@ -69,6 +76,7 @@ class BrokerServer:
     _traffic: Traffic = field(init=False, default_factory=Traffic)
     _failures: Counter[tuple[Api, type[Exception]]] = field(init=False, default_factory=Counter)
     _closing: ExitStack = field(init=False, default_factory=ExitStack)
+    _users: Users | None = field(init=False, default=None)
     _server: asyncio.Server = field(init=False)
     _sweep_timer: asyncio.TimerHandle = field(init=False)
 
@@ -88,9 +96,11 @@ class BrokerServer:
             with on_disk(self.folder):
                 self._load(undo)
             try:
+                tls = self.access.tls
                 self._server = await asyncio.get_running_loop().create_server(
-                    self._connection, address, self.port, backlog=BACKLOG
-                )
+                    self._connection, address, self.port, backlog=BACKLOG, ssl=tls,
+                    ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+                )  # fmt: skip
             except OSError as error:
                 why = os.strerror(error.errno or 0)
                 raise WorldError(
@@ -141,11 +151,15 @@ class BrokerServer:
         if len(addresses) > 1:
             several = " and ".join(addresses)
             raise UsageError(f"host with several addresses: {self.host}: choose one: {several}")
-        if not ipaddress.ip_address(addresses[0]).is_loopback and not self.allow_remote:
+        if ipaddress.ip_address(addresses[0]).is_loopback or self.access.secured:
+            return addresses[0]
+        if not self.allow_remote:
             raise UsageError(
                 f"not an address of this machine alone: {self.host}: anybody who reaches it could"
-                " read and write everything: --allow-remote if that is meant"
+                " read and write everything: --tls-cert and --sasl-users keep others out,"
+                " --allow-remote if that is meant"
             )
+        logger.warning("open_to_everybody at=%s: without TLS and users", self.host)
         return addresses[0]
 
     def _load(self, undo: ExitStack) -> None:
@@ -155,6 +169,8 @@ class BrokerServer:
                     f"bad topic: {name}:{partitions}: a name of letters, digits, dots, _ and -,"
                     f" and 1 to {self.limits.partitions_max} partitions are wanted"
                 )
+        if self.access.passwords is not None:
+            self._users = Users(self.access.passwords, lambda: self.fresh_id().bytes)
         folder, sync = self.folder, self.options.sync
         undo.callback(os.close, lock(folder))
         meta = Meta(folder / "meta", sync=sync)
@@ -172,19 +188,34 @@ class BrokerServer:
         cleaner = Cleaner(topics, flusher, self.clock, self.options)
         undo.callback(cleaner.stop)
         self.service = Service(
-            self.options, self.limits, meta, topics, groups, flusher, cleaner, self.fresh_id
+            self.options,
+            self.limits,
+            self.access.advertised,
+            meta,
+            topics,
+            groups,
+            flusher,
+            cleaner,
+            self.fresh_id,
         )
 
     def _connection(self) -> ClientConnection:
-        return ClientConnection(
+        connection = ClientConnection(
             self._traffic, self.limits, self._serve, self.clock.now, frame_bytes_max
         )
+        if self._users is not None:
+            connection.authentication = Authentication(self._users)
+        return connection
 
     def _serve(self, connection: ClientConnection, frame: Frame) -> None:
         try:
             call = self._decode(connection, frame)
         except Malformed as error:
             connection.close(str(error))
+            return
+        known = connection.authentication
+        if known is not None and known.step is not Step.DONE and call.api not in UNKNOWN_MAY:
+            connection.close(f"{call.api.name}: it has not said who it is: SASL is wanted")
             return
         connection.call = call
         try:
@@ -194,6 +225,8 @@ class BrokerServer:
             return
         if body is not None:
             call.reply(body)
+        if known is not None and known.step is Step.REFUSED:
+            connection.hang_up(f"it is not let in: user {known.user!r}")
 
     def _decode(self, connection: ClientConnection, frame: Frame) -> Call:
         key, version, correlation_id = request_head(frame)

@@ -24,6 +24,8 @@ class Service:
 
     options: Options
     limits: ConnectionLimits
+    advertised: tuple[str, int] | None
+    """Where it says that it is; None: where it was reached."""
     meta: Meta
     topics: TopicStore
     groups: Groups

@@ -53,6 +53,8 @@ class ErrorCode(IntEnum):
     GROUP_AUTHORIZATION_FAILED = 30, errors.SettingError
     CLUSTER_AUTHORIZATION_FAILED = 31, errors.SettingError
     INVALID_TIMESTAMP = 32
+    UNSUPPORTED_SASL_MECHANISM = 33, errors.UsageError
+    ILLEGAL_SASL_STATE = 34
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37, errors.SettingError
@@ -66,6 +68,7 @@ class ErrorCode(IntEnum):
     INVALID_PRODUCER_EPOCH = 47, errors.Fenced
     INVALID_TXN_STATE = 48
     KAFKA_STORAGE_ERROR = 56, errors.WorldError
+    SASL_AUTHENTICATION_FAILED = 58, errors.UsageError
     UNKNOWN_PRODUCER_ID = 59
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69, errors.NotFound

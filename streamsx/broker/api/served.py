@@ -7,7 +7,15 @@ what it knows beyond its first version, and what of Kafka's it does not.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from streamsx.broker.api import changes, configurations, fetch, partitions, produce, whereabouts
+from streamsx.broker.api import (
+    authenticating,
+    changes,
+    configurations,
+    fetch,
+    partitions,
+    produce,
+    whereabouts,
+)
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.service import Service
@@ -87,6 +95,8 @@ SERVED: dict[int, Served] = {
     Api.DESCRIBE_GROUPS: Served(0, 6, of_groups),
     # By state (KIP-518) and type (KIP-848); those that hold only offsets too.
     Api.LIST_GROUPS: Served(0, 5, of_groups),
+    # PLAIN and SCRAM. Not: tokens without a request around them (0), other mechanisms.
+    Api.SASL_HANDSHAKE: Served(0, 1, authenticating.handshake, LARGE_BYTES),
     # A version that we do not know is answered as 0 (KIP-511). Not: features (KIP-584).
     Api.API_VERSIONS: Served(0, 4, versions),
     # With configurations; what came of them since 5 (KIP-525). Not: replicas on other brokers.
@@ -103,6 +113,8 @@ SERVED: dict[int, Served] = {
     # Of topics, with types (KIP-226, KIP-569); of the broker, what it has of them. Not: synonyms,
     # documentation.
     Api.DESCRIBE_CONFIGS: Served(1, 4, configurations.describe),
+    # KIP-152. Not: sessions that end (KIP-368), so that nobody must do it again.
+    Api.SASL_AUTHENTICATE: Served(0, 2, authenticating.authenticate, LARGE_BYTES),
     # More of them for a topic (KIP-195).
     Api.CREATE_PARTITIONS: Served(0, 3, changes.create_partitions),
     # With their offsets, if nobody is in them (KIP-229); each by itself.

@@ -25,7 +25,7 @@ def metadata(service: Service, call: Call) -> ReplyBody:
     if asked is None or (not asked and call.version < NULL_IS_ALL_SINCE):
         asked = [service.topics.by_name[name] for name in sorted(service.topics.by_name)]
     return {
-        "brokers": [{"node_id": NODE_ID, **address(call)}],
+        "brokers": [{"node_id": NODE_ID, **address(service, call)}],
         "cluster_id": CLUSTER_ID,
         "controller_id": NODE_ID,
         "topics": each(asked, partial(find, service, call), "name", "topic_id"),
@@ -33,31 +33,31 @@ def metadata(service: Service, call: Call) -> ReplyBody:
     }
 
 
-def coordinator(_: Service, call: Call) -> ReplyBody:
+def coordinator(service: Service, call: Call) -> ReplyBody:
     """One answer per key, and the first once more at the top, where it was before version 4."""
     body = call.body
     if body.key_type != GROUP:
         why = "only groups have a coordinator here"
         us = {"node_id": -1, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
     else:
-        us = {"node_id": NODE_ID, **address(call)}
+        us = {"node_id": NODE_ID, **address(service, call)}
     return {**us, "coordinators": [{"key": key, **us} for key in body.coordinator_keys]}
 
 
-def cluster(_: Service, call: Call) -> ReplyBody:
+def cluster(service: Service, call: Call) -> ReplyBody:
     """One broker."""
     return {
         "cluster_id": CLUSTER_ID,
         "controller_id": NODE_ID,
-        "brokers": [{"broker_id": NODE_ID, **address(call)}],
+        "brokers": [{"broker_id": NODE_ID, **address(service, call)}],
         "cluster_authorized_operations": NO_OPERATIONS,
         "endpoint_type": call.body.endpoint_type,
     }
 
 
-def address(call: Call) -> ReplyBody:
+def address(service: Service, call: Call) -> ReplyBody:
     """Ours."""
-    host, port = call.connection.address
+    host, port = service.advertised or call.connection.address
     return {"host": host, "port": port}
 
 

@@ -369,7 +369,7 @@ def test_the_kernel_is_told_how_long_it_may_go_on_delivering() -> None:
 
 
 def test_a_tls_connection_is_taken_over_like_any_other() -> None:
-    certificate = Path(__file__).with_name("localhost.pem")
+    certificate = Path(__file__).parents[2] / "support" / "localhost.pem"
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
     records = bytes(1_000_000)

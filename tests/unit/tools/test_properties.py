@@ -8,7 +8,7 @@ from streamsx.errors import SettingError, StreamsxError, UsageError
 from streamsx.kafka.security import PLAINTEXT, Security
 from streamsx.tools.cli.properties import properties, security_in
 
-PEM = Path(__file__).parents[1] / "kafka" / "localhost.pem"
+PEM = Path(__file__).parents[2] / "support" / "localhost.pem"
 
 
 def settled(folder: Path, text: str) -> Security:

@@ -1,0 +1,172 @@
+"""Who a client is: SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), the broker's side. Pure.
+
+Passwords are never told and never compared but in constant time. Not here: what may be asked before
+that (`server`), where users come from (`access`), rights (whoever is let in may do everything).
+"""
+
+import hmac
+from base64 import b64decode, b64encode
+from binascii import Error
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import new, pbkdf2_hmac
+
+from streamsx.broker.events import ReplyBody
+from streamsx.kafka.errors import ErrorCode
+
+PLAIN = "PLAIN"
+SCRAM = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS = (PLAIN, *SCRAM)
+ITERATIONS = 4096
+"""The least that RFC 7677 allows, and what Kafka takes."""
+SALT_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKeys:
+    """What a server keeps of a password for one hash."""
+
+    salt: bytes
+    stored: bytes
+    server: bytes
+
+    @classmethod
+    def derived(cls, password: str, algorithm: str, salt: bytes) -> "ScramKeys":
+        """Takes some milliseconds."""
+        salted = pbkdf2_hmac(algorithm, password.encode(), salt, ITERATIONS)
+        client = hmac.digest(salted, b"Client Key", algorithm)
+        stored = hash_of(algorithm, client)
+        return cls(salt, stored, hmac.digest(salted, b"Server Key", algorithm))
+
+
+class Users:
+    """Names and passwords; what SCRAM needs of each is derived when it is asked for first."""
+
+    def __init__(self, passwords: Mapping[str, str], fresh: Callable[[], bytes]) -> None:
+        """`fresh`: bytes that nobody can guess, for salts and nonces."""
+        self._passwords, self.fresh = dict(passwords), fresh
+        self._keys: dict[tuple[str, str], ScramKeys] = {}
+
+    def knows(self, name: str, password: str) -> bool:
+        """Takes as long for somebody who is not there."""
+        expected = self._passwords.get(name)
+        same = hmac.compare_digest((expected or "").encode(), password.encode())
+        return same and expected is not None
+
+    def keys(self, name: str, algorithm: str) -> ScramKeys | None:
+        """None if nobody has that name."""
+        if (password := self._passwords.get(name)) is None:
+            return None
+        kept = self._keys.get((name, algorithm))
+        if kept is None:
+            salt = self.fresh()[:SALT_BYTES]
+            kept = self._keys[name, algorithm] = ScramKeys.derived(password, algorithm, salt)
+        return kept
+
+
+class Step(Enum):
+    """Of one client's authentication."""
+
+    NEW = "it has not said how"
+    CHOSEN = "it has said how"
+    PROVING = "it was told salt and nonce"
+    DONE = "it is who it says"
+    REFUSED = "it is not; its connection is over"
+
+
+class Authentication:
+    """Of one connection: `handshake`, then `authenticate` once or twice, until `step` is DONE."""
+
+    def __init__(self, users: Users) -> None:
+        self.step, self.user = Step.NEW, ""
+        self._users = users
+        self._mechanism = self._begun = self._nonce = ""
+        self._keys: ScramKeys | None = None
+
+    def handshake(self, mechanism: str) -> ReplyBody:
+        """The answer to SaslHandshake."""
+        code = ErrorCode.NONE
+        if self.step is not Step.NEW:
+            code = self._refuse(ErrorCode.ILLEGAL_SASL_STATE)
+        elif mechanism not in MECHANISMS:
+            code = self._refuse(ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+        else:
+            self.step, self._mechanism = Step.CHOSEN, mechanism
+        return {"error_code": code, "mechanisms": list(MECHANISMS)}
+
+    def authenticate(self, data: bytes) -> ReplyBody:
+        """The answer to SaslAuthenticate."""
+        try:
+            told = self._proceed(data)
+        except (ValueError, KeyError, Error):  # of UnicodeDecodeError too
+            told = None
+        if told is not None:
+            return {"error_code": ErrorCode.NONE, "auth_bytes": told}
+        illegal = self.step in (Step.NEW, Step.DONE)
+        code = ErrorCode.ILLEGAL_SASL_STATE if illegal else ErrorCode.SASL_AUTHENTICATION_FAILED
+        why = "wrong user or password, or not what the mechanism wants"
+        return {"error_code": self._refuse(code), "error_message": why, "auth_bytes": b""}
+
+    def _refuse(self, code: ErrorCode) -> ErrorCode:
+        self.step = Step.REFUSED
+        return code
+
+    def _proceed(self, data: bytes) -> bytes | None:
+        """What is said to the client; None if it is refused. Raises ValueError, KeyError."""
+        match self.step, self._mechanism:
+            case Step.CHOSEN, "PLAIN":
+                return self._plain(data)
+            case Step.CHOSEN, _:
+                return self._first(data.decode())
+            case Step.PROVING, _:
+                return self._final(data.decode())
+        return None
+
+    def _plain(self, data: bytes) -> bytes | None:
+        acts_for, name, password = data.decode().split("\0")
+        if acts_for not in ("", name) or not self._users.knows(name, password):
+            return None
+        self.step, self.user = Step.DONE, name
+        return b""
+
+    def _first(self, message: str) -> bytes | None:
+        """client-first-message: no channel binding, nobody else's name."""
+        flag, acts_for, bare = message.split(",", 2)
+        said = attributes(bare)
+        name = said["n"].replace("=2C", ",").replace("=3D", "=")
+        if flag not in ("n", "y") or acts_for or not said["r"]:
+            return None
+        self._keys = self._users.keys(name, SCRAM[self._mechanism])
+        if self._keys is None:
+            return None
+        self._nonce = said["r"] + self._users.fresh().hex()
+        salt = b64encode(self._keys.salt).decode()
+        told = f"r={self._nonce},s={salt},i={ITERATIONS}"
+        self._begun, self.user, self.step = f"{bare},{told}", name, Step.PROVING
+        return told.encode()
+
+    def _final(self, message: str) -> bytes | None:
+        """client-final-message: the proof that it knows the password, for ours that we do."""
+        assert self._keys is not None
+        bare, _, proof = message.rpartition(",p=")
+        said, algorithm = attributes(bare), SCRAM[self._mechanism]
+        signed = f"{self._begun},{bare}".encode()
+        mask = hmac.digest(self._keys.stored, signed, algorithm)
+        client = bytes(a ^ b for a, b in zip(b64decode(proof, validate=True), mask, strict=True))
+        known = hmac.compare_digest(hash_of(algorithm, client), self._keys.stored)
+        if not known or said["r"] != self._nonce or b64decode(said["c"]) not in (b"n,,", b"y,,"):
+            return None
+        self.step = Step.DONE
+        signature = hmac.digest(self._keys.server, signed, algorithm)
+        return b"v=" + b64encode(signature)
+
+
+def attributes(message: str) -> dict[str, str]:
+    """Of a SCRAM message, by their letters. Raises ValueError."""
+    return dict(part.split("=", 1) for part in message.split(",") if part)
+
+
+def hash_of(algorithm: str, data: bytes) -> bytes:
+    """Its digest."""
+    return new(algorithm, data).digest()

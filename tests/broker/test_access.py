@@ -1,0 +1,250 @@
+"""A broker with TLS and users, as a process, and the clients that people have."""
+
+import asyncio
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]  # no types
+from aiokafka.errors import KafkaConnectionError  # type: ignore[import-untyped]
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from streamsx.broker.access import read_users, tls_context
+from streamsx.broker.sasl import MECHANISMS
+from streamsx.errors import UsageError
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+from streamsx.tools.cli.processes import OURS
+from tests.broker.test_connections import frame, received
+from tests.support.apache_kafka import converse
+from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.workers import Workers
+
+PEM = Path(__file__).parents[1] / "support" / "localhost.pem"
+APP = """\
+import os, ssl, streamsx
+
+credentials = streamsx.SASLCredentials(
+    username="ann", password=os.environ["PASSWORD"], mechanism="SCRAM-SHA-512",
+    ssl_context=ssl.create_default_context(cafile=os.environ["CA"]),
+)
+app = streamsx.App("shop", broker="kafka://" + os.environ["SECURE"], broker_credentials=credentials)
+counts = app.Table("counts", default=int)
+
+
+@app.agent(app.topic("words", value_type=str))
+async def count(stream):
+    async for word in stream:
+        counts[word] += 1
+"""
+FILE = """\
+security.protocol=SASL_SSL
+sasl.mechanism=SCRAM-SHA-256
+sasl.username=ann
+sasl.password={password}
+ssl.ca.location={ca}
+"""
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    path.write_text("# who may\n\nann:pencil\nbob:a:b\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def broker(tmp_path: Path, users: Path) -> Iterator[EmbeddedBroker]:
+    options = ("--tls-cert", str(PEM), "--sasl-users", str(users), "--topic", "words:2")
+    with EmbeddedBroker(tmp_path / "broker", *options) as broker:
+        yield broker
+        assert "Traceback" not in broker.told()
+        assert "pencil" not in broker.told()
+
+
+def settings(broker: EmbeddedBroker, mechanism: str, password: str = "pencil") -> dict[str, Any]:
+    return {
+        "bootstrap_servers": broker.bootstrap, "security_protocol": "SASL_SSL",
+        "ssl_context": ssl.create_default_context(cafile=str(PEM)), "sasl_mechanism": mechanism,
+        "sasl_plain_username": "ann", "sasl_plain_password": password,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka_writes_and_reads_with_each_mechanism(
+    broker: EmbeddedBroker, mechanism: str
+) -> None:
+    big = bytes(900_000)
+
+    async def story() -> None:
+        async with AIOKafkaProducer(**settings(broker, mechanism)) as producer:
+            await producer.send_and_wait("words", b"small", partition=0)
+            await producer.send_and_wait("words", big, partition=0)
+        consumer = AIOKafkaConsumer(
+            "words", auto_offset_reset="earliest", group_id="g", **settings(broker, mechanism)
+        )
+        async with consumer:
+            assert [(await consumer.getone()).value for _ in range(2)] == [b"small", big]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_comes_in(broker: EmbeddedBroker, mechanism: str) -> None:
+    about: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": broker.bootstrap, "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism, "sasl.username": "bob", "sasl.password": "a:b",
+        "ssl.ca.location": str(PEM),
+    }  # fmt: skip
+    producer, told = Producer(about), list[object]()
+    producer.produce("words", b"x", on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(20) == 0
+    assert told == [None]
+    assert "words" in AdminClient(about).list_topics(timeout=20).topics
+
+
+def test_who_is_not_known_is_sent_away(broker: EmbeddedBroker) -> None:
+    async def story(mechanism: str) -> None:
+        producer = AIOKafkaProducer(**settings(broker, mechanism, "wrong"))
+        try:
+            with pytest.raises(KafkaConnectionError):
+                await producer.start()
+        finally:
+            await producer.stop()
+
+    for mechanism in MECHANISMS:
+        asyncio.run(story(mechanism))
+    assert broker.told().count("it is not let in: user") == len(MECHANISMS)
+
+
+def test_who_does_not_say_who_it_is_is_asked_nothing(tmp_path: Path, users: Path) -> None:
+    """But for what it takes to say so; a secured listener without TLS."""
+    options = ("--sasl-users", str(users))
+    with EmbeddedBroker(tmp_path / "broker", *options) as broker:
+        host, _, port = broker.bootstrap.rpartition(":")
+
+        def dial() -> socket.socket:
+            return socket.create_connection((host, int(port)), timeout=10)
+
+        with dial() as sock:
+            sock.sendall(frame(Api.METADATA, 9, topics=None))
+            assert received(sock) == b""
+        with dial() as sock:
+            old = converse(sock, Api.SASL_HANDSHAKE, 0, {"mechanism": "PLAIN"})
+            assert (old.error_code, *old.mechanisms) == (ErrorCode.UNSUPPORTED_VERSION, *MECHANISMS)
+            other = converse(sock, Api.SASL_HANDSHAKE, 1, {"mechanism": "GSSAPI"})
+            assert other.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            assert received(sock) == b""
+        with dial() as sock:
+            converse(sock, Api.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+            sock.sendall(frame(Api.METADATA, 9, topics=None))
+            assert received(sock) == b""
+        with dial() as sock:
+            converse(sock, Api.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+            told = converse(sock, Api.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0ann\0pencil"})
+            assert told.error_code == ErrorCode.NONE
+            found = converse(sock, Api.METADATA, 9, {"topics": None})
+            assert [b.port for b in found.brokers] == [int(port)]
+
+
+def test_a_worker_and_every_command_reach_it(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    (tmp_path / "right").write_text(FILE.format(password="pencil", ca=PEM))
+    (tmp_path / "wrong").write_text(FILE.format(password="pen", ca=PEM))
+    env = {
+        "PYTHONPATH": str(tmp_path), "SECURE": broker.bootstrap, "PASSWORD": "pencil",
+        "CA": str(PEM), "STREAMSX_HEARTBEAT_INTERVAL": "300ms",
+    }  # fmt: skip
+
+    def told(*arguments: str, by: str = "right") -> subprocess.CompletedProcess[str]:
+        where = ("--bootstrap", broker.bootstrap, "--command-config", by)
+        return subprocess.run(
+            [*OURS, *arguments, *where], cwd=tmp_path, env=os.environ | env, check=False,
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    with Workers(broker.bootstrap, tmp_path / "workers", app="shop", env=env) as workers:
+        done = told("send", "words", '"to"')
+        assert (done.returncode, done.stderr) == (0, "")
+        workers.start("a")
+        counted = ("to\t1\n", "")
+
+        def is_counted() -> bool:
+            done = told("table", "--app", "shop", "counts", "to")
+            return (done.stdout, done.stderr) == counted
+
+        workers.until(is_counted, "one word")
+        done = told("status", "--app", "shop")
+        assert "shop: Stable" in done.stdout, done.stderr
+        workers.all["a"].expected = True
+        done = told("leave", "--app", "shop", "--instances", "a")
+        assert (done.returncode, done.stdout.startswith("a: left: ")) == (0, True), done.stderr
+    for command in (("send", "words", "x"), ("status", "--app", "shop")):
+        done = told(*command, by="wrong")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert done.stderr.startswith(f"error: refused by the broker: {broker.bootstrap}: ")
+
+
+def test_clients_are_told_the_address_that_was_given(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "broker", "--advertise", "broker.lan:19092") as broker:
+        host, _, port = broker.bootstrap.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as sock:
+            for asked in (
+                converse(sock, Api.METADATA, 9, {"topics": None}).brokers[0],
+                converse(sock, Api.FIND_COORDINATOR, 3, {"key": "g"}),
+                converse(sock, Api.DESCRIBE_CLUSTER, 1, {}).brokers[0],
+            ):
+                assert (asked.host, asked.port) == ("broker.lan", 19092)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [
+        ("ann:x\n", 0o604, "anybody can read"), ("", 0o600, "no users"), ("ann\n", 0o600, ":1: "),
+        ("ann:x\n:y\n", 0o600, ":2: "), ("ann:x\nann:y\n", 0o600, ":2: "),
+    ],
+)  # fmt: skip
+def test_files_of_users_that_cannot_be(tmp_path: Path, text: str, mode: int, why: str) -> None:
+    path = tmp_path / "users"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(UsageError, match=why):
+        read_users(path)
+
+
+def test_users_are_names_and_all_behind_the_first_colon(users: Path) -> None:
+    assert read_users(users) == {"ann": "pencil", "bob": "a:b"}
+    with pytest.raises(UsageError, match="No such file"):
+        read_users(users.with_name("no"))
+
+
+def test_certificates_that_cannot_be(tmp_path: Path) -> None:
+    (rubbish := tmp_path / "rubbish.pem").write_text("no certificate")
+    for certificate, key in ((rubbish, None), (tmp_path / "no.pem", None), (PEM, rubbish)):
+        with pytest.raises(UsageError, match="cannot use the certificate"):
+            tls_context(certificate, key)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--tls-key", str(PEM)), ("--tls-cert", "no.pem"), ("--sasl-users", "no"),
+        ("--advertise", "here"), ("--advertise", "here:99999"), ("--host", "0.0.0.0"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_one_line_and_2(tmp_path: Path, options: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "streamsx", "broker", "--data", "data", "--port", "0", *options],
+        cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr
+    assert not (tmp_path / "data").exists()
