@@ -111,4 +111,4 @@ def lines(plans: Iterable[dict[str, Any]], task: TaskId | None) -> Iterable[str]
         if not plan["decisions"]:
             yield f"  {STAYS}"
     if task is not None and not any(plan["decisions"] for plan in plans):
-        yield f"{task} stays where it is: no such plan says anything else of it"
+        yield f"{task} is in no such plan: it stays where it is, if there is one (streamsx status)"
