@@ -34,7 +34,7 @@ from streamsx.broker.topics import NAME, TopicStore
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import StoreLocked, UsageError, WorldError
 from streamsx.kafka.compiler import Malformed
-from streamsx.kafka.frames import Frame
+from streamsx.kafka.frames import LARGE_BYTES, Frame
 from streamsx.kafka.wire import Api, request_decoder, request_head, response_encoder
 from streamsx.state.disk import make_folder, sync_folder
 
@@ -200,12 +200,15 @@ class BrokerServer:
         )
 
     def _connection(self) -> ClientConnection:
-        connection = ClientConnection(
-            self._traffic, self.limits, self._serve, self.clock.now, frame_bytes_max
-        )
-        if self._users is not None:
-            connection.authentication = Authentication(self._users)
-        return connection
+        who = None if self._users is None else Authentication(self._users)
+
+        def most(key: int) -> int:
+            """Who has not said who it is sends nothing large."""
+            return LARGE_BYTES if who and who.step is not Step.DONE else frame_bytes_max(key)
+
+        made = ClientConnection(self._traffic, self.limits, self._serve, self.clock.now, most)
+        made.authentication = who
+        return made
 
     def _serve(self, connection: ClientConnection, frame: Frame) -> None:
         try:

@@ -22,7 +22,7 @@ from streamsx.errors import UsageError
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.tools.cli.processes import OURS
-from tests.broker.test_connections import frame, received
+from tests.broker.test_connections import VERSIONS, frame, received
 from tests.support.apache_kafka import converse
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.workers import Workers
@@ -147,12 +147,21 @@ def test_who_does_not_say_who_it_is_is_asked_nothing(tmp_path: Path, users: Path
             converse(sock, Api.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
             sock.sendall(frame(Api.METADATA, 9, topics=None))
             assert received(sock) == b""
+        with dial() as sock:  # nor is it given memory
+            sock.sendall((1 << 20).to_bytes(4) + Api.PRODUCE.to_bytes(2))
+            assert received(sock) == b""
         with dial() as sock:
             converse(sock, Api.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
             told = converse(sock, Api.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0ann\0pencil"})
             assert told.error_code == ErrorCode.NONE
             found = converse(sock, Api.METADATA, 9, {"topics": None})
             assert [b.port for b in found.brokers] == [int(port)]
+            sock.sendall((1 << 20).to_bytes(4) + Api.PRODUCE.to_bytes(2))
+            with dial() as other:
+                converse(other, Api.API_VERSIONS, 3, VERSIONS)
+            sock.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                sock.recv(1)
 
 
 def test_a_worker_and_every_command_reach_it(broker: EmbeddedBroker, tmp_path: Path) -> None:
