@@ -28,8 +28,13 @@ REFUSED = {
     Api.HEARTBEAT: (range(99), ErrorCode.UNKNOWN_MEMBER_ID),
     Api.SYNC_GROUP: (range(99), ErrorCode.UNKNOWN_MEMBER_ID),
     Api.LEAVE_GROUP: (range(3), ErrorCode.UNKNOWN_MEMBER_ID),  # then it is said of each member
+    Api.OFFSET_DELETE: (range(99), ErrorCode.NON_EMPTY_GROUP),  # one of no consumers
+    Api.SASL_HANDSHAKE: (range(99), ErrorCode.ILLEGAL_SASL_STATE),
+    Api.SASL_AUTHENTICATE: (range(99), ErrorCode.ILLEGAL_SASL_STATE),
 }
-"""What a member that is not there gets, and in which versions."""
+"""What a member or group that is not there gets, or who says who it is where nobody asks, and in
+which versions.
+"""
 VERSIONS = {"client_software_name": "test", "client_software_version": "1"}
 
 
