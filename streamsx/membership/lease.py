@@ -8,8 +8,10 @@ session there is a contact: a Heartbeat answered 0 or 27, an OffsetCommit or a J
 No session tells of a round that was closed without us: "m1's connection is cut when it has heard
 of a round; its heartbeats go on; at the rebalance timeout the round goes on without it": whoever
 has its tasks then runs beside it. Such a round begins behind the last heartbeat that was answered 0
-in our generation, and cannot be closed without us for a rebalance timeout, so the lease is no
-longer than that either. It bites only in rounds that last so long.
+in the generation of our assignment, and cannot be closed without us for a rebalance timeout, so the
+lease is no longer than that either. "m1's SyncGroup does not arrive; its heartbeats do": at the
+rebalance timeout behind the JoinGroups it is removed, and the next round is closed at once: until
+it has an assignment nothing makes that time longer. It bites only in rounds that last so long.
 
 While tasks are being handed over heartbeats hurry: a round begins when the last member has heard
 of it.
@@ -29,18 +31,19 @@ class Lease:
     def __init__(
         self, box: Effects, session_timeout_s: float, rebalance_timeout_s: float, interval_s: float
     ) -> None:
-        self.until = self._hurry_until = 0.0
+        self.until = self._hurry_until = self._at = 0.0
         self._session_until = self._round_until = 0.0
         self._session_s, self._round_s = session_timeout_s, rebalance_timeout_s
         self._box, self._interval_s = box, interval_s
 
     def contact(self, at: float, *, steady: bool) -> None:
         """`at`: when the request was sent whose answer shows that we are in the group; `steady`:
-        and that no round had begun which we are not in.
+        and that by the newest contact no round had begun which we are not in.
         """
-        self._session_until = max(self._session_until, at + self._session_s)
+        self._at = max(self._at, at)
+        self._session_until = self._at + self._session_s
         if steady:
-            self._round_until = max(self._round_until, at + self._round_s)
+            self._round_until = self._at + self._round_s
         self.until = min(self._session_until, self._round_until)
         self._box.arm(e.Timer.FENCE, self.until)
 

@@ -387,7 +387,8 @@ class Member:
         what = verdict(flight.body, event.error, stayed=stable and flight.stable)
         beats, code = current and isinstance(flight.body, e.Heartbeat), event.error
         if what is Verdict.GOOD:
-            self.lease.contact(flight.at, steady=beats and not code)
+            knows = self.owned_generation == self.generation  # what it was given in this one
+            self.lease.contact(flight.at, steady=beats and not code and knows)
             if not self._calls.flying(e.OffsetCommit):  # which may be refused all the while
                 self._calls.well()
             if beats:

@@ -39,6 +39,16 @@ def test_it_ends_when_a_round_may_have_been_closed_without_us() -> None:
     assert lease.limit == "the group has not answered for 45 s (session_timeout)"
 
 
+def test_a_round_that_we_are_in_begins_behind_the_newest_contact() -> None:
+    """A JoinGroup that waited for a minute: until it was answered nothing was closed."""
+    lease = Lease(Effects(), 45.0, 60.0, 3.0)
+    lease.contact(58.0, steady=False)
+    lease.contact(1.0, steady=True)
+    assert lease.until == 103.0
+    lease.contact(117.0, steady=False)
+    assert lease.until == 118.0
+
+
 def test_what_was_lost_is_no_lease_of_a_later_membership() -> None:
     box = Effects()
     lease = Lease(box, 45.0, 60.0, 3.0)

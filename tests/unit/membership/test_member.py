@@ -437,6 +437,47 @@ def test_only_what_extends_a_session_extends_the_lease(
     assert group.member.lease.until == (15.0 if counts else 10.0)
 
 
+@pytest.mark.parametrize(("code", "lease"), [(0, 25.0), (27, 20.0)])
+def test_who_has_heard_of_a_round_has_a_rebalance_timeout_to_be_in_it(
+    play: Plays, code: int, lease: float
+) -> None:
+    group = play(session_timeout_s=100.0, rebalance_timeout_s=20.0)
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.now = 5.0
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, code)
+    assert group.member.lease.until == lease
+
+
+def test_who_never_hears_its_assignment_stands_still_before_it_is_removed_for_that(
+    play: Plays,
+) -> None:
+    """Its SyncGroup does not arrive, its heartbeats do: at the sync deadline the coordinator
+    removes it, and those who are left may close the next round at once.
+    """
+    group = play(session_timeout_s=15.0, rebalance_timeout_s=20.0)
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.now = 5.0
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 27)
+    group.now = 7.0
+    group.joined(2)  # the round was closed between these two
+    for now in (7.0, 16.0, 24.0):
+        group.now = now
+        if not group.flying(e.LaneName.BEAT, e.Heartbeat):
+            group.tick(e.Timer.HEARTBEAT)
+        group.answer(e.Heartbeat)
+    assert group.member.lease.until == 25.0
+
+    group.synced(P)
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat)
+
+    assert group.member.lease.until == group.now + 15.0
+
+
 @pytest.mark.parametrize(("code", "lease"), [(0, 15.0), (27, 10.0), (22, 10.0)])
 def test_a_refused_commit_is_no_contact(play: Plays, code: int, lease: float) -> None:
     group = play(session_timeout_s=10.0)
