@@ -186,7 +186,7 @@ class Member:
     def __init__(self, config: MemberConfig) -> None:
         self.state = OUT
         self.member_id, self.generation, self.owned_generation = "", -1, -1
-        self.leader, self.nonce, self._comes_back, self._returns = False, config.nonce, False, False
+        self.leader, self.nonce, self._comes_back = False, config.nonce, False
         self._box = Effects()
         self._calls = Calls(self._box, config.jitter)
         self.holding = Holding(self._box, config.revoke_timeout_s, eager=config.eager)
@@ -331,7 +331,6 @@ class Member:
         if self._static and -1 < self.generation < joined.generation - 1:
             self._fire(Verdict.FENCE)  # a round was closed without us
             return
-        self._returns = self._static and not flight.member_id
         self.generation = joined.generation
         self.leader = joined.leader == joined.member_id
         self._calls.well()
@@ -358,9 +357,10 @@ class Member:
         self._box.after(e.Timer.BACKOFF, FULL_PAUSE_S if full else self._calls.pause())
 
     def _synced(self, _: e.SendRequest, synced: e.Synced) -> None:
+        returns = self._static and self.owned_generation < 0
         self.owned_generation, halting = self.generation, self.leaving.halting
         self.holding.apply(self.generation, synced, leader=self.leader, halting=halting)
-        if self._returns and synced.view.heard != self.nonce:
+        if returns and synced.view.heard != self.nonce:
             self._box.want("static return")
         if synced.view.more:
             self.lease.hurry()

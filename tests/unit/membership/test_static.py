@@ -66,6 +66,23 @@ def test_who_comes_back_runs_what_it_had_and_joins_once_more_to_be_heard(play: P
     assert group.member.state is MemberState.STABLE, "once is enough"
 
 
+def test_who_comes_back_and_is_cut_off_before_its_assignment_joins_once_more_too(
+    play: Plays,
+) -> None:
+    """It asks again under the id that it was given, with the same words: no round."""
+    group = play(group_instance_id="a")
+    group.begin()
+    group.joined(7)
+    group.cut(e.LaneName.JOIN)
+    group.feed(e.Found(1))
+    assert group.last(e.JoinGroup).member_id == "m1"
+    group.joined(7)
+
+    group.synced(P)
+
+    assert group.last(e.JoinGroup).body.reason == "static return"  # type: ignore[union-attr]
+
+
 def test_one_that_is_new_and_was_heard_joins_once(play: Plays) -> None:
     """Each start made two rounds; an eager member let go of everything in both (seed 53)."""
     group = play(group_instance_id="a", nonce=1_700_000_000_000)
