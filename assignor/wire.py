@@ -187,9 +187,15 @@ def _read_metrics(reader: Reader) -> dict[str, float]:
 
 
 def _decisions(told: tuple[Decision, ...]) -> bytes:
-    """As JSON, which compresses to a tenth: sentences that say much the same of many tasks."""
-    rows = [[str(d.task), d.decision, d.why, d.owner, d.to, d.lag] for d in told[:DECISIONS_MAX]]
-    return zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
+    """As JSON, which compresses to a tenth: sentences that say much the same of many tasks. As many
+    as will be read: names may be long.
+    """
+    told = told[:DECISIONS_MAX]
+    rows = [[str(d.task), d.decision, d.why, d.owner, d.to, d.lag] for d in told]
+    data = json.dumps(rows, separators=(",", ":")).encode()
+    if len(data) > DECISIONS_BYTES_MAX:
+        return _decisions(told[: len(told) // 2])
+    return zlib.compress(data)
 
 
 def _read_decisions(reader: Reader) -> tuple[Decision, ...]:

@@ -252,6 +252,19 @@ def test_decisions_are_bounded_and_take_little() -> None:
     )
     data = write_assignment(AssignmentView(decisions=told))
     assert read_assignment(data).decisions == told[:DECISIONS_MAX]
+
+
+def test_of_decisions_with_long_names_as_many_are_told_as_will_be_read() -> None:
+    """All of them, and the leader could not read its own assignment."""
+    name = "w" * 249
+    why = f"{name} is 9 records behind and restores; {name} is 7 records behind and goes on"
+    told = tuple(
+        Decision(TaskId(0, n), "overtake", why, name, name, 7) for n in range(DECISIONS_MAX)
+    )
+    data = write_assignment(AssignmentView(decisions=told))
+    found = read_assignment(data).decisions
+    assert found == told[: len(found)]
+    assert len(found) >= DECISIONS_MAX // 4
     assert len(data) < 16_000
 
 
