@@ -35,8 +35,8 @@ from streamsx.model import TaskId, TopicPartition
 RECORD_BYTES_NEAR, RECORD_BYTES_MAX = 768 << 10, 1000 << 10
 """A coordinator keeps all of a group in one record, and a broker takes none of more than
 `message.max.bytes`, by default 1 MiB: the SyncGroup of all would fail, again and again."""
-MEMBER_BYTES = 150
-"""What Kafka writes of a member beside that."""
+MEMBER_BYTES = 50
+"""What Kafka writes of a member beside that, and beside its id and the instance id within it."""
 FEWER = "claims stay: use shorter names of topics, fewer topics to a worker, or fewer workers"
 
 
@@ -214,7 +214,7 @@ class StreamsPartitionAssignor:
                 for member, tps in strangers.items()
             ),
         )
-        record = sum(len(data) + MEMBER_BYTES for _, data in metadata)
+        record = sum(len(data) + 2 * len(member) + MEMBER_BYTES for member, data in metadata)
         record += sum(map(len, assignments.values()))
         if record > RECORD_BYTES_MAX:
             why = f"the group's record is too large: {record} bytes of {RECORD_BYTES_MAX}: {FEWER}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -35,6 +36,7 @@ from streamsx.assignor.wire import (
     read_join,
     write_assignment,
 )
+from streamsx.broker.records import GroupKey, GroupValue, MemberValue, row_bytes
 from streamsx.errors import IllegalPlan
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
@@ -316,6 +318,27 @@ def test_a_group_that_fits_into_no_record_moves_nothing_and_says_what_to_do(
         assert all(not Assignment.read(data).partitions for data in outcome.assignments.values())
     else:
         assert outcome.alarm.startswith("group_record_near_limit bytes=") is near
+
+
+@pytest.mark.parametrize("instance", [None, "p" * 20, "p" * 249], ids=["none", "short", "long"])
+def test_a_record_is_not_larger_than_it_is_taken_for(instance: str | None) -> None:
+    """As Kafka writes it; a static member's id begins with its instance id, which is there too."""
+    me = assignor()
+    ids = [f"{instance or 'aiokafka-0.14.0'}-{UUID(int=n)}" for n in range(20)]
+    said_ = [(member, said(me.user_data(NOTHING))) for member in ids]
+
+    outcome = me.assign(said_, COUNTS, leader=ids[0], generation=5, now_ms=0)
+
+    members = tuple(
+        MemberValue(
+            member, instance, "aiokafka-0.14.0", "/255.255.255.255", 60_000, 45_000, subscription,
+            outcome.assignments[member], (),
+        )
+        for member, subscription in said_
+    )  # fmt: skip
+    value = GroupValue("consumer", 5, "streamsx", ids[0], 0, members, True)
+    _, row = row_bytes(GroupKey("g"), value)
+    assert len(row) <= outcome.record_bytes <= len(row) + 100 * len(ids)
 
 
 def test_claims_of_no_task_go_back_unless_their_topic_is_known_to_be_gone() -> None:
