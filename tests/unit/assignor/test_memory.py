@@ -73,6 +73,16 @@ def test_of_two_words_of_one_moment_the_same_one_wins_in_every_order() -> None:
     assert said(*tools[:2]).marks == said(*reversed(tools[:2])).marks == {"x": late}
 
 
+def test_of_two_words_of_one_moment_one_may_be_without_a_deadline() -> None:
+    until = replace(LEAVE, deadline_ms=1)
+    for first, second in ((LEAVE, until), (until, LEAVE)):
+        told = said(
+            MemberAtJoin("1", round=3, marks={"x": first}),
+            MemberAtJoin("2", round=3, marks={"x": second}),
+        )
+        assert told.marks == {"x": until}
+
+
 def test_a_mark_ends_when_its_instance_has_left_and_come_back() -> None:
     other = MemberAtJoin("2", round=3, marks={"x": LEAVE})
 
@@ -97,6 +107,15 @@ def test_a_mark_of_an_instance_that_stays_away_ends_after_ten_minutes() -> None:
     assert said(other, now_ms=end).marks == {"x": LEAVE}
     assert said(other, now_ms=end + 1).marks == {}
     assert said(other, here, now_ms=end + 1).marks == {"x": LEAVE}
+
+
+def test_a_mark_of_an_instance_that_stays_away_is_kept_until_behind_its_deadline() -> None:
+    """`leave --timeout 7d`: whoever comes back on the third day leaves."""
+    late = replace(LEAVE, deadline_ms=10 * MARK_KEPT_MS)
+    other = MemberAtJoin("2", round=3, marks={"x": late})
+
+    assert said(other, now_ms=11 * MARK_KEPT_MS).marks == {"x": late}
+    assert said(other, now_ms=11 * MARK_KEPT_MS + 1).marks == {}
 
 
 def test_a_cancellation_ends_after_ten_minutes_wherever_its_instance_is() -> None:
