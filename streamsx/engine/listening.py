@@ -99,13 +99,10 @@ class Listening:
         began = self._now()
         first: Exception | None = None
         for listener in listeners:
-            try:
-                result = listener(tps)
-                if isawaitable(result):
-                    await result
-            except Exception as error:  # the user's own
+            if (error := await failure(listener, tps)) is not None:
                 who = getattr(listener, "__qualname__", repr(listener))
-                what = f"callback failed: {name} {who}: {type(error).__name__}: {error}"
+                why = f"{type(error).__name__}: {error}".rstrip(": ")
+                what = f"callback failed: {name} {who}: {why}"
                 self._journal("error", what=what, where=", ".join(map(str, sorted(tps))))
                 if first is None:
                     first = TaskFailed(f"{what}: what it was told of has happened all the same")
@@ -113,3 +110,19 @@ class Listening:
         then(self._now() - began)
         if first is not None:
             self._fail(first)
+
+
+async def failure(listener: Listener, tps: PartitionSet) -> BaseException | None:
+    """The user's own, of one call. Who awaits a task that it has cancelled itself has failed; who
+    is cancelled by the worker's end has not, and that goes on.
+    """
+    try:
+        result = listener(tps)
+        if isawaitable(result):
+            await result
+    except (Exception, asyncio.CancelledError) as error:
+        here = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and here is not None and here.cancelling():
+            raise
+        return error
+    return None

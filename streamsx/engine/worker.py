@@ -178,7 +178,7 @@ class Worker:
         self._error, self._stopping = error, True
         self._journal("error", what=f"{type(error).__name__}: {error}", where="worker")
         if isinstance(error, TaskFailed) and error.__cause__ is not None:
-            LOG.error("the record's failure", exc_info=error.__cause__)
+            LOG.error("users' code has failed", exc_info=error.__cause__)
         if self._control is not None and not self._control.done():
             self._made.session.post(e.Stop(self._clock.now() + STOP_NOW_S))
         else:

@@ -134,6 +134,46 @@ def test_all_are_called_and_the_first_error_is_kept() -> None:
     assert station.told[0][1]["where"] == "t-0, t-1"
 
 
+def test_who_awaits_what_it_has_cancelled_fails_as_by_any_error() -> None:
+    """No other was called, nothing was told, and what it gave back went when its time was over."""
+    station, over = Station(), list[float]()
+
+    async def stops_its_poller(_: PartitionSet) -> None:
+        poller = asyncio.create_task(asyncio.sleep(60))
+        await asyncio.sleep(0)
+        poller.cancel()
+        await poller
+
+    station.listeners.revoked.extend([stops_its_poller, station.hears("second")])
+
+    station.play(lambda: station.listening.revoked(BOTH, over.append))
+
+    assert [name for name, _ in station.heard] == ["second"]
+    assert over == [0.0]
+    assert "stops_its_poller: CancelledError" in str(station.ended[0])
+
+
+def test_a_worker_that_is_cancelled_calls_nobody_more() -> None:
+    station, over = Station(), list[float]()
+    waits = asyncio.Event()
+
+    async def slow(_: PartitionSet) -> None:
+        await waits.wait()
+
+    station.listeners.revoked.extend([slow, station.hears("second")])
+
+    async def story() -> None:
+        station.listening.revoked(BOTH, over.append)
+        await asyncio.sleep(0)
+        station.jobs[0].cancel()
+        await asyncio.wait(station.jobs)
+
+    asyncio.run(story())
+
+    assert station.jobs[0].cancelled()
+    assert (station.heard, over, station.ended, len(station.listening)) == ([], [], [], 0)
+
+
 def test_of_one_partition_the_next_callback_waits_for_the_one_before() -> None:
     """A connection was closed before it had been opened, and stayed open."""
     station, told = Station(), list[str]()
