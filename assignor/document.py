@@ -6,6 +6,7 @@ What members would let go of before they join (`revoke_before_join`) is let go o
 what they hold when the rebalance begins. Not here: lines, files, what a process ends with.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -175,8 +176,8 @@ def of(kind: type, least: float | None = None) -> Parse:
         found: type = type(told)
         if found is not kind and (kind, found) != (float, int):
             raise TypeError(f"expected {kind.__name__}")
-        if least is not None and told < least:
-            raise ValueError(f"expected {least} or more")
+        if least is not None and not least <= told < math.inf:
+            raise ValueError(f"expected {least} or more, and an end")
         return told
 
     return parse
@@ -225,7 +226,7 @@ def way_out(told: Any) -> WayOut | None:
 
 def memory(told: Any) -> Memory:
     found = fields(told, "memory", MEMORY)
-    kinds = TaskKind(sum(TaskKind[kind] for kind in found["balancing"]))
+    kinds = TaskKind(sum({TaskKind[kind] for kind in found["balancing"]}))
     marks = {name: fields(mark, "a mark", MARK) for name, mark in found["marks"].items()}
     return Memory(found["round"], kinds, {name: Mark(**mark) for name, mark in marks.items()})
 

@@ -162,9 +162,7 @@ def _even(bucket: Bucket, counts: Mapping[int, int]) -> bool:
     for seat, count in counts.items():
         share = n * bucket.capacity(seat)
         even = share / whole
-        low = min(share // whole, math.ceil(even * (1 - x)))
-        high = max(math.ceil(even), math.floor(even * (1 + x)))
-        if not low <= count <= high:
+        if not min(share // whole, even * (1 - x)) <= count <= max(math.ceil(even), even * (1 + x)):
             return False
     return True
 

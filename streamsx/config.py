@@ -75,8 +75,13 @@ def flag(value: object) -> bool:
     return word in YES
 
 
-def number(value: object) -> float:
-    return float(str(value))
+def share(value: object) -> float:
+    """Of something, from none on: 0.2 is a fifth."""
+    with suppress(ValueError):
+        found = float(str(value))
+        if 0 <= found < math.inf:
+            return found
+    raise ValueError(f"{value!r}: a share is written 0.2")
 
 
 def positive(parse: Callable[[object], T]) -> Callable[[object], T]:
@@ -273,7 +278,7 @@ class Config:
     shutdown_timeout_s: float = setting(25.0, seconds)
 
     acceptable_recovery_lag: int = setting(10_000, whole(0))
-    imbalance_percentage: float = setting(0.2, number, "stream_imbalance_percentage")
+    imbalance_percentage: float = setting(0.2, share, "stream_imbalance_percentage")
     num_standby_replicas: int = setting(
         0, whole(0), "num_standby_tasks", faust="table_standby_replicas"
     )

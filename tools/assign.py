@@ -26,10 +26,10 @@ def run(options: argparse.Namespace) -> int:
     """Raises UsageError for a file that cannot be read."""
     wrong = 0
     with ExitStack() as stack:
-        lines: Iterable[str] = sys.stdin
+        lines: Iterable[bytes] = sys.stdin.buffer
         if options.input != "-":
             try:
-                lines = stack.enter_context(open(options.input, encoding="utf-8"))
+                lines = stack.enter_context(open(options.input, "rb"))
             except OSError as error:
                 raise UsageError(f"cannot read {options.input}: {error.strerror}") from error
         for answer in answers(lines):
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     return UsageError.exit_code if wrong else 0
 
 
-def answers(lines: Iterable[str]) -> Iterator[dict[str, object]]:
+def answers(lines: Iterable[str | bytes]) -> Iterator[dict[str, object]]:
     """Of each line that says something, a plan or an `error`."""
     from streamsx.assignor.assign import assign
     from streamsx.assignor.document import document_of, group_of
@@ -48,5 +48,5 @@ def answers(lines: Iterable[str]) -> Iterator[dict[str, object]]:
             continue
         try:
             yield {**document_of(assign(*group_of(json.loads(line))))}
-        except (UsageError, ValueError) as error:
+        except (UsageError, ValueError, RecursionError) as error:
             yield {"error": f"line {number}: {error}"}

@@ -85,14 +85,16 @@ def in_files(paths: Iterable[Path], generation: int | None) -> list[dict[str, An
     for path in paths:
         if not path.is_file():
             raise UsageError(f"no such file: {path}: give what a worker wrote with --events")
-        told += [event for event in EventsFile(path).more() if is_plan(event)]
+        plans = (event for event in EventsFile(path).more() if is_plan(event))
+        told += [plan for plan in plans if generation in (None, plan["generation"])]
     if not told:
-        raise UsageError(f"no plan in {', '.join(map(str, paths))}: give the leader's file too")
+        which = "" if generation is None else f" of generation {generation}"
+        where = ", ".join(map(str, paths))
+        raise UsageError(f"no plan{which} in {where}: give the file of who led then too")
     return [
         {"generation": e["generation"], "leader": e["instance"], "t": e["t"],
          "decisions": e["decisions"]}
         for e in sorted(told, key=lambda event: event["t"])
-        if generation in (None, e["generation"])
     ]  # fmt: skip
 
 

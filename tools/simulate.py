@@ -16,6 +16,8 @@ from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.progress import blocking_progress
 
 SHRINK_TRIES = 60
+RESTORE_MAX_S = 365 * 86_400.0
+"""What takes longer is no plan, and its sums are no numbers."""
 
 
 class SimulateCommand(NamedTuple):
@@ -58,7 +60,7 @@ def add_scale(command: Command) -> None:
     )
     add(
         "--restore-seconds",
-        type=value(seconds),
+        type=value(restoring),
         default=30.0,
         metavar="S",
         help="to rebuild one task from its changelog, alone, or beside others (30)",
@@ -78,6 +80,13 @@ def add_scale(command: Command) -> None:
         action="store_true",
         help="learner_partial_rebalance=false: a worker asks for what it learns when all is ready",
     )
+
+
+def restoring(text: object) -> float:
+    found = seconds(text)
+    if found > RESTORE_MAX_S:
+        raise ValueError(f"{text!r}: a task is restored within 365d: write 30s or 10m")
+    return found
 
 
 def add_seeds(command: Command) -> None:

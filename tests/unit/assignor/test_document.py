@@ -1,6 +1,7 @@
 """assignor/document.py and tools/assign.py: groups as JSON, plans as JSON, and what is refused."""
 
 import json
+import math
 import os
 import random
 import subprocess
@@ -36,6 +37,18 @@ def settled(tasks: int, members: int) -> Told:
         "tasks": ids, "members": [{"id": n, "owned": owned[n]} for n in names],
         "memory": first["memory"],
     }  # fmt: skip
+
+
+def test_a_kind_that_is_named_twice_is_balanced_once() -> None:
+    """Twice with state was taken for once without."""
+    group = settled(6, 1)
+    group["members"].append({"id": "new"})
+    inside = {"imbalance_percentage": 1}
+    plans = [
+        planned({**group, "config": inside, "memory": {"balancing": kinds}})["moves"]
+        for kinds in (["STATEFUL"], ["STATEFUL", "STATEFUL"], ["STATELESS"])
+    ]
+    assert plans == [3, 3, 0]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +151,8 @@ def with_member(**changes: Any) -> Told:
         ({**with_member(), "config": {"standby": -1}}, "config: standby: cannot be -1: expected 0"),
         ({**with_member(), "config": {"max_learners": -1}}, "max_learners: cannot be -1"),
         ({**with_member(), "memory": {"balancing": ["X"]}}, "memory: cannot be"),
+        ({**with_member(), "config": {"imbalance_percentage": math.inf}}, "0 or more, and an end"),
+        ({**with_member(), "config": {"imbalance_percentage": math.nan}}, "0 or more, and an end"),
     ],
 )
 def test_what_is_no_group_is_told_by_line_and_field(document: object, error: str) -> None:
@@ -147,7 +162,9 @@ def test_what_is_no_group_is_told_by_line_and_field(document: object, error: str
 def test_a_bad_line_costs_itself_and_the_exit_code(tmp_path: Path) -> None:
     """In a process, whatever its hashes are."""
     good = json.dumps(settled(12, 5))
-    (tmp_path / "groups").write_text(f"{good}\n\nrubbish\n{good}\n")
+    deep = "[" * 100_000
+    lines = good, "", deep, "\xe9", good
+    (tmp_path / "groups").write_bytes("\n".join(lines).encode("latin1"))
     said = set()
     for seed in ("1", "2"):
         ended = subprocess.run(
@@ -156,10 +173,11 @@ def test_a_bad_line_costs_itself_and_the_exit_code(tmp_path: Path) -> None:
         )  # fmt: skip
         assert ended.returncode == 2
         said.add(ended.stdout)
-    first, wrong, last = map(json.loads, said.pop().splitlines())
+    first, wrong, torn, last = map(json.loads, said.pop().splitlines())
     assert not said
     assert first == last == planned(json.loads(good))
-    assert wrong["error"].startswith("line 3: ")
+    assert wrong["error"].startswith("line 3: maximum recursion depth")
+    assert torn["error"].startswith("line 4: 'utf-8' codec can't decode")
     missing = [sys.executable, "-m", "streamsx", "assign", "--input", str(tmp_path / "none")]
     ended = subprocess.run(missing, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")

@@ -128,6 +128,7 @@ def test_nothing_moves_inside_the_tolerance(group: Build) -> None:
 
     assert target(shape, imbalance=0.4) == {"a": "0_0 0_1 0_2 0_3", "b": "0_4 0_5"}
     assert target(shape, imbalance=0.3) == {"a": "0_1 0_2 0_3", "b": "0_0 0_4 0_5"}
+    assert target(shape, imbalance=1e308) == target(shape, imbalance=0.4)
 
 
 def test_a_sixth_more_than_its_share_may_stay_and_a_quarter_more_may_not(group: Build) -> None:

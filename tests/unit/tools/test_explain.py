@@ -85,4 +85,12 @@ def test_files_without_a_plan_are_refused(
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"event": "left", "t": 61}\n[1]\n')
     assert run(monkeypatch, "--events", tmp_path / "a.jsonl") == 2
-    assert "give the leader's file too" in capsys.readouterr().err
+    assert "give the file of who led then too" in capsys.readouterr().err
+
+
+def test_a_rebalance_that_no_file_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: list[Path]
+) -> None:
+    """Nothing was printed, as if nothing had been decided."""
+    assert run(monkeypatch, "--events", *files, "--generation", "9") == 2
+    assert "error: no plan of generation 9 in " in capsys.readouterr().err

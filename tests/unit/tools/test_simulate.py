@@ -44,6 +44,10 @@ def test_a_story_is_a_line_per_event(
         (("seed",), "no such simulation: seed"),
         (("seeds", "--count", "0"), "--count"),
         (("story",), "seed"),
+        (
+            ("scale", "--tasks=5", "--workers=1", "--add=1", "--restore-seconds=infinite"),
+            "argument --restore-seconds: 'infinite': a task is restored within 365d",
+        ),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(
