@@ -167,10 +167,14 @@ class GroupLink:
         self._cancel_gaps()
         loop = asyncio.get_running_loop()
         self._gap_timer = loop.call_later(GAP_AFTER_S, self._rebalanced)
-        taken_s, metrics = self._clock.now() - began, self._session.metrics
-        self._listening.assigned(
-            message.tps, lambda took_s: metrics.assigned(self._clock.now(), taken_s + took_s)
-        )
+        taken_s = self._clock.now() - began
+
+        def over(took_s: float) -> None:
+            self._session.metrics.assigned(self._clock.now(), taken_s + took_s)
+            if self._gap_timer is None:  # they were told without this one
+                self._tell_metrics()
+
+        self._listening.assigned(message.tps, over)
 
     @hear.register
     def _(self, message: e.Revoke) -> None:
@@ -254,9 +258,12 @@ class GroupLink:
     def _rebalanced(self) -> None:
         self._gap_timer = None
         self._tell_gaps("gap")
+        self._tell_metrics()
+        self._stayed, self._calm_since = None, self._clock.now()
+
+    def _tell_metrics(self) -> None:
         told = self._session.metrics.values(self._clock.now())
         self._journal("metrics", **{name: round(value, 3) for name, value in told.items()})
-        self._stayed, self._calm_since = None, self._clock.now()
 
     def _tell_gaps(self, event: str, **more: float) -> None:
         """The longest of each task that runs, and ran before the rebalance if there is one."""

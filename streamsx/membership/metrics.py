@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from streamsx.assignor.model import METRICS
 from streamsx.membership import events as e
+from streamsx.model import TopicPartition
 
 HOUR_S = 3600.0
 NEVER = -1.0
@@ -43,14 +44,15 @@ class RebalanceMetrics:
         self._revoked, self._assigned, self._lost = Latency(), Latency(), Latency()
         self._rebalance, self._failed = Latency(), 0
         self._ended: float | None = None
-        self._asked: dict[int, float] = {}
+        self._asked = dict[TopicPartition, tuple[int, float]]()
+        """Of what was asked for: the number of the newest revoke, and when that was."""
         self._began: float | None = None
         self._under_way: deque[float] = deque()
         """When those rebalances began whose assignment the worker has yet to take in."""
 
     def observe(self, now: float, event: e.Event, effects: Iterable[e.Effect]) -> None:
-        if isinstance(event, e.Released) and (asked := self._asked.get(event.number)) is not None:
-            self._revoked.add(now - asked)
+        if isinstance(event, e.Released):
+            self._released(now, event)
         kinds = {type(effect) for effect in effects}
         lets_go = self._eager and e.Revoke in kinds and e.OnAssignment not in kinds
         if self._began is None and (lets_go or e.Joining in kinds):
@@ -60,10 +62,19 @@ class RebalanceMetrics:
                 case e.OnAssignment() if self._began is not None:
                     self._under_way.append(self._began)
                     self._began = None
-                case e.Revoke(_, number):
-                    self._asked = {number: now}  # an older one has been lost, or was answered
+                case e.Revoke(tps, number):
+                    self._asked.update(dict.fromkeys(tps, (number, now)))
                 case e.Count(metric) if metric == FAILED:
                     self._failed += 1
+
+    def _released(self, now: float, event: e.Released) -> None:
+        """Together, what was asked for together; others may have been asked for since."""
+        asked = {tp: self._asked[tp] for tp in event.tps & self._asked.keys()}
+        answered = {tp: at for tp, (number, at) in asked.items() if number == event.number}
+        for at in {*answered.values()}:
+            self._revoked.add(now - at)
+        for tp in answered:
+            del self._asked[tp]
 
     def assigned(self, now: float, took_s: float) -> None:
         """The worker has taken an assignment in."""

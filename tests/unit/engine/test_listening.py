@@ -203,6 +203,23 @@ def test_of_one_partition_the_next_callback_waits_for_the_one_before() -> None:
     assert len(station.listening) == 0
 
 
+def test_a_rebalance_that_a_callback_prolongs_is_in_the_metrics(bench: Bench) -> None:
+    """They were told half a second behind the assignment, and again behind the next one."""
+    app = counting()
+
+    @app.on_assigned
+    async def given(_: PartitionSet) -> None:
+        await asyncio.sleep(3)
+
+    station = bench.station(app, by_hand=False)
+    bench.until(lambda: station.told("assigned"))
+    bench.run(5.0)
+
+    last: dict[str, Any] = station.told("metrics")[-1]
+    assert last["rebalance-total"] == len(station.told("assigned"))
+    assert 3000 <= last["partitions-assigned-latency-max"] <= last["rebalance-latency-max"]
+
+
 def test_a_worker_that_ends_waits_for_who_is_told_of_what_it_has_lost(bench: Bench) -> None:
     """It was cut off in the middle, or before it had begun."""
     app, told = counting(), list[str]()

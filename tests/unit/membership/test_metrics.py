@@ -73,6 +73,23 @@ def test_a_revoke_lasts_until_it_is_answered(play: Plays) -> None:
     assert watched.values(*names, "partitions-lost-latency-max") == [300.0, 300.0, 10.0]
 
 
+def test_a_revoke_that_is_answered_behind_a_newer_one_counts(play: Plays) -> None:
+    """A callback takes its time, and nobody waits for it: the longest of all was left out."""
+    group = play()
+    watched = Watched(group)
+    group.stable(P, Q)
+    first = next(x for x in group.stable(Q, generation=2) if isinstance(x, e.Revoke))
+    group.now += 4.0
+    second = next(x for x in group.stable(generation=3) if isinstance(x, e.Revoke))
+    group.now += 1.0
+    group.feed(e.Released(frozenset({Q}), second.number))
+    group.feed(e.Released(frozenset({P}), first.number))
+    group.feed(e.Released(frozenset({P}), first.number))
+
+    names = ("partitions-revoked-latency-avg", "partitions-revoked-latency-max")
+    assert watched.values(*names) == [3000.0, 5000.0]
+
+
 def test_a_rebalance_of_an_eager_member_begins_with_its_revoke(play: Plays) -> None:
     group = play(eager=True)
     watched = Watched(group, eager=True)
