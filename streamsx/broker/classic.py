@@ -31,14 +31,15 @@ STABLE without a round, even if its metadata changed, so that the leader does no
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from enum import Enum
 from math import inf
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from streamsx.broker import events as e
 from streamsx.broker.events import ReplyBody
+from streamsx.broker.group import Committer, GroupConfig, Turn
 from streamsx.broker.members import (
     Members,
     RoundMember,
@@ -54,6 +55,8 @@ from streamsx.broker.members import (
 from streamsx.broker.records import (
     CommittedOffsets,
     GroupKey,
+    GroupRowKey,
+    GroupRowValue,
     GroupValue,
     MemberValue,
     OffsetValue,
@@ -115,44 +118,8 @@ TABLE: dict[Cause, tuple[str, str, str, str]] = {
 COLUMN = {state: i for i, state in enumerate(GroupState)}
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
-    """Limits of groups, named like Kafka's `group.*`. The shortest times are for tests."""
-
-    initial_delay_ms: int = 0
-    rebalance_timeout_min_ms: int = 10
-    session_timeout_min_ms: int = 1
-    session_timeout_max_ms: int = 30 * 60 * 1000
-    members_max: int = 1000
-    metadata_bytes_max: int = 64 << 10
-    offset_metadata_bytes_max: int = 4 << 10
-    offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
-
-
-class Turn:
-    """What one step puts out, and when the group wants to be woken."""
-
-    def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.now = 0.0
-        self.wall_ms = 0
-        self.effects: list[e.Effect] = []
-        self.wake_at = self.armed = inf  # when it wants to be woken, and when it will be
-
-    def begin(self, now: float) -> None:
-        """A step."""
-        self.now, self.effects = now, []
-
-    def over(self) -> list[e.Effect]:
-        """What it puts out. Whoever wants to be woken earlier must say so."""
-        if self.wake_at < self.armed:
-            self.effects.append(e.Wake(self.group_id, self.wake_at))
-        self.armed = self.wake_at
-        return self.effects
-
-    def reply(self, waiter: int, body: ReplyBody) -> None:
-        """Answers a request."""
-        self.effects.append(e.ClientReply(waiter, body))
+class ClassicTurn(Turn):
+    """Here some requests wait for their answers."""
 
     def dismiss(self, member: RoundMember, code: ErrorCode) -> None:
         """Answers its parked requests with an error."""
@@ -166,19 +133,11 @@ class Turn:
         member.session_at = self.now + member.about.session_timeout / 1000
         self.arm(member.session_at)
 
-    def arm(self, at: float) -> None:
-        """Something is due then."""
-        self.wake_at = min(self.wake_at, at)
-
-    def tell(self, event: str, about: str) -> None:
-        """One line for the log."""
-        self.effects.append(e.Story(f"{event} group={self.group_id} {about}"))
-
 
 class Round:
     """The state of a group and what the entries of the table do; here is all that is persisted."""
 
-    def __init__(self, turn: Turn, initial_delay_ms: int) -> None:
+    def __init__(self, turn: ClassicTurn, initial_delay_ms: int) -> None:
         self.turn = turn
         self.initial_delay_ms = initial_delay_ms
         self.state = GroupState.EMPTY
@@ -370,11 +329,14 @@ class ClassicGroup:
     It finds out what a request is and whether it is in order; the rest is the round's.
     """
 
+    kind: ClassVar[str] = "classic"
+    described_by: ClassVar[Api] = Api.DESCRIBE_GROUPS
+
     def __init__(self, group_id: str, config: GroupConfig) -> None:
         self.id = group_id
         self.config = config
         self.committed: CommittedOffsets = {}
-        self.turn = Turn(group_id)
+        self.turn = ClassicTurn(group_id)
         self.round = Round(self.turn, config.initial_delay_ms)
         self._requests = {Api.JOIN_GROUP: self._join, Api.LEAVE_GROUP: self._leave}
 
@@ -395,18 +357,31 @@ class ClassicGroup:
             self._forget_waiter(event.waiter)
         return turn.over()
 
-    def load(self, now: float, value: GroupValue) -> list[e.Effect]:
+    def load(self, now: float, _: GroupRowKey, value: GroupRowValue) -> list[e.Effect]:
         """Becomes the group that was persisted."""
+        assert isinstance(value, GroupValue)
         self.turn.begin(now)
         self.round.load(value)
         return self.turn.over()
 
-    def may_commit(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
+    def keys(self) -> list[GroupRowKey]:
+        """None before its first generation."""
+        return [GroupKey(self.id)] if self.round.generation else []
+
+    def members(self) -> Collection[RoundMember]:
+        """Who has joined."""
+        return self.round.members.values()
+
+    def awaited(self) -> bool:
+        """KIP-394: they were given an id and may come back."""
+        return bool(self.round.pending)
+
+    def may_commit(self, now: float, who: Committer) -> list[e.Effect]:
         """A member that may commit is alive. Raises Refused if it may not."""
         self.turn.begin(now)
-        body, generation = request.body, request.body.generation_id_or_member_epoch
-        if generation >= 0 or self.round.state is not GroupState.EMPTY:
-            member = self._check(body, generation)
+        if who.epoch >= 0 or self.round.state is not GroupState.EMPTY:
+            member = check(self.round.members, who.member_id, who.instance_id)
+            self._check_generation(who.epoch)
             if self.round.state is GroupState.COMPLETING:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
             self.turn.touch(member)
@@ -436,6 +411,32 @@ class ClassicGroup:
             return lambda _, __: inf
         reads = self.reads()
         return lambda topic, value: inf if reads(topic) else value.commit_timestamp
+
+    def listed(self) -> ReplyBody:
+        """State and protocol type."""
+        return {
+            "protocol_type": self.round.protocol_type,
+            "group_state": self.round.state.value,
+        }
+
+    def described(self) -> ReplyBody:
+        """Metadata and assignments only while they are valid."""
+        stable = self.round.state is GroupState.STABLE
+        return {
+            **self.listed(),
+            "protocol_data": self.round.protocol if stable else "",
+            "members": [
+                {
+                    "member_id": m.id,
+                    "group_instance_id": m.about.group_instance_id,
+                    "client_id": m.about.client_id,
+                    "client_host": m.about.client_host,
+                    "member_metadata": m.about.subscription if stable else b"",
+                    "member_assignment": m.about.assignment if stable else b"",
+                }
+                for m in by_id(self.round.members)
+            ],
+        }
 
     def _join(self, request: e.ClientRequest) -> None:
         body, peer, members = request.body, request.peer, self.round.members
@@ -504,7 +505,8 @@ class ClassicGroup:
     def _speak(self, request: e.ClientRequest) -> None:
         """A member of this generation syncs, or says that it lives."""
         body, group, cause = request.body, self.round, Cause.HEARTBEAT
-        member = self._check(body, body.generation_id)
+        member = check(group.members, body.member_id, body.group_instance_id)
+        self._check_generation(body.generation_id)
         if request.api is Api.SYNC_GROUP:
             cause = Cause.LEAD if body.member_id == group.leader else Cause.SYNC
             meant = {"protocol_type": body.protocol_type, "protocol_name": body.protocol_name}
@@ -529,11 +531,9 @@ class ClassicGroup:
             self.round.remove(check(members, member_id, instance_id), "left")
         return {"error_code": ErrorCode.NONE}
 
-    def _check(self, body: Any, generation: int) -> RoundMember:
-        member = check(self.round.members, body.member_id, body.group_instance_id)
+    def _check_generation(self, generation: int) -> None:
         if generation != self.round.generation:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
-        return member
 
     def _tick(self) -> None:
         group, now, before = self.round, self.turn.now, self._sizes()
@@ -571,26 +571,3 @@ def tell(story: Iterable[tuple[float, Cause, GroupState, int]]) -> str:
         f"{now:.3f} {cause.value} ({state.value}, generation {generation})"
         for now, cause, state, generation in story
     )
-
-
-def describe(group: ClassicGroup) -> ReplyBody:
-    """As DescribeGroups tells it: metadata and assignments only while they are valid."""
-    state = group.round
-    stable = state.state is GroupState.STABLE
-    return {
-        "group_id": group.id,
-        "group_state": state.state.value,
-        "protocol_type": state.protocol_type,
-        "protocol_data": state.protocol if stable else "",
-        "members": [
-            {
-                "member_id": m.id,
-                "group_instance_id": m.about.group_instance_id,
-                "client_id": m.about.client_id,
-                "client_host": m.about.client_host,
-                "member_metadata": m.about.subscription if stable else b"",
-                "member_assignment": m.about.assignment if stable else b"",
-            }
-            for m in by_id(state.members)
-        ],
-    }

@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from streamsx.broker import events as e
-from streamsx.broker.classic import ClassicGroup, GroupConfig, describe
+from streamsx.broker.classic import ClassicGroup
 from streamsx.broker.events import ReplyBody
+from streamsx.broker.group import CoordinatedGroup, GroupConfig
 from streamsx.broker.offsets import (
     NO_ID,
     Catalog,
+    committer,
     deleted,
     fetched,
     judge_commit,
     refused_commit,
     rows,
 )
-from streamsx.broker.records import GroupKey, GroupValue, Key, OffsetKey
+from streamsx.broker.records import GroupValue, Key, OffsetKey, OffsetValue
 from streamsx.broker.refusal import Refused
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -35,7 +37,7 @@ class Coordinator:
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, CoordinatedGroup] = {}
         self.catalog = Catalog({})
         self._for_several = {
             Api.OFFSET_COMMIT: self._commit,
@@ -80,15 +82,14 @@ class Coordinator:
         self._drop_if_void(group)
         return effects
 
-    def _group(self, group_id: str) -> ClassicGroup:
+    def _group(self, group_id: str) -> CoordinatedGroup:
         if group_id not in self.groups:
             self.groups[group_id] = ClassicGroup(group_id, self.config)
         return self.groups[group_id]
 
-    def _drop_if_void(self, group: ClassicGroup) -> None:
+    def _drop_if_void(self, group: CoordinatedGroup) -> None:
         """Nothing on disk and nobody to come: its first member was refused, or never came back."""
-        state = group.round
-        if not (state.generation or state.members or state.pending or group.committed):
+        if not (group.keys() or group.members() or group.awaited() or group.committed):
             del self.groups[group.id]
 
     def _commit(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
@@ -97,7 +98,7 @@ class Coordinator:
         refused = ErrorCode.NONE
         if group is not None:
             try:
-                effects = group.may_commit(now, request)
+                effects = group.may_commit(now, committer(request, self.catalog))
             except Refused as why:
                 refused = why.code
         elif body.generation_id_or_member_epoch >= 0:
@@ -122,29 +123,31 @@ class Coordinator:
         return [e.ClientReply(request.waiter, {**first, "groups": answers})]
 
     def _describe(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
-        absent = request.version >= ABSENT_SINCE[Api.DESCRIBE_GROUPS]
-        code = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.NONE
-        groups = [
-            describe(group)
-            if (group := self.groups.get(group_id))
-            else {"group_id": group_id, "group_state": "Dead", "error_code": code}
-            for group_id in request.body.groups
-        ]
-        return [e.ClientReply(request.waiter, {"groups": groups})]
+        api, answers = request.api, list[ReplyBody]()
+        absent = request.version >= ABSENT_SINCE[api]
+        nobody: ReplyBody = {
+            "group_state": "Dead",
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.NONE,
+        }
+        for group_id in request.body.groups:
+            group = self.groups.get(group_id)
+            there = group is not None and group.described_by is api
+            told = group.described() if group is not None and there else nobody
+            answers.append({"group_id": group_id, **told})
+        return [e.ClientReply(request.waiter, {"groups": answers})]
 
     def _list(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         states = {name.casefold() for name in request.body.states_filter}
         types = {name.casefold() for name in request.body.types_filter}
-        groups = [
-            {
-                "group_id": group_id,
-                "protocol_type": group.round.protocol_type,
-                "group_state": group.round.state.value,
-                "group_type": "classic",
-            }
+        told = (
+            {"group_id": group_id, "group_type": group.kind, **group.listed()}
             for group_id, group in sorted(self.groups.items())
-            if (not states or group.round.state.value.casefold() in states)
-            and (not types or "classic" in types)
+        )
+        groups = [
+            group
+            for group in told
+            if (not states or group["group_state"].casefold() in states)
+            and (not types or group["group_type"] in types)
         ]
         return [e.ClientReply(request.waiter, {"groups": groups})]
 
@@ -155,10 +158,10 @@ class Coordinator:
             group, code = self.groups.get(group_id), ErrorCode.NONE
             if group is None:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.round.members:
+            elif group.members():
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
-                keys += [GroupKey(group_id), *rows(group_id, group.committed)]
+                keys += [*group.keys(), *rows(group_id, group.committed)]
                 del self.groups[group_id]
             results.append({"group_id": group_id, "error_code": code})
         reply = e.ClientReply(request.waiter, {"results": results})
@@ -190,8 +193,8 @@ class Coordinator:
                 if unused_since(key.topic, committed[place]) <= before:
                     keys.append(key)
                     del committed[place]
-            if not (committed or group.round.members or group.round.pending):
-                keys.append(GroupKey(group.id))
+            if not (committed or group.members() or group.awaited()):
+                keys += group.keys()
                 del self.groups[group.id]
             if keys:
                 effects.append(e.Story(f"group_expired group={group.id} rows={len(keys)}"))
@@ -220,11 +223,12 @@ class Coordinator:
         effects: list[e.Effect] = []
         for key, value in event.rows:
             group = self._group(key.group)
-            if isinstance(value, GroupValue):
-                effects += group.load(now, value)
-            else:
-                assert isinstance(key, OffsetKey)
+            if isinstance(key, OffsetKey):
+                assert isinstance(value, OffsetValue)
                 group.committed[key.topic, key.partition] = value
+            else:
+                assert isinstance(value, GroupValue)
+                effects += group.load(now, key, value)
         return effects
 
     def forget(self, group_id: str) -> None:

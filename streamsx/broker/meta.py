@@ -68,7 +68,7 @@ class Meta:
                 raise self._failed(error) from error
 
     def rows(self, kinds: str) -> Iterator[tuple[Any, Any]]:
-        """All rows of these kinds ("G", "O", "T"), in the order of their keys. Raises OSError."""
+        """All rows of these kinds (`records.KINDS`), in the order of their keys. Raises OSError."""
         self.revive()
         for kind in kinds:
             prefix = kind.encode() + b"\0"

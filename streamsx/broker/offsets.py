@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from streamsx.broker.events import ClientRequest, ReplyBody
+from streamsx.broker.group import Committer
 from streamsx.broker.records import CommittedOffsets, OffsetKey, OffsetValue
 from streamsx.kafka.errors import ErrorCode
 
@@ -45,6 +46,16 @@ class Catalog:
             return ErrorCode.UNKNOWN_TOPIC_ID
         known = 0 <= partition < self.identity(name)[1]
         return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def committer(request: ClientRequest, catalog: Catalog) -> Committer:
+    """Who sends an OffsetCommit, and for what of that which there is."""
+    body, version = request.body, request.version
+    named = ((catalog.name(t, version), t.partitions) for t in body.topics)
+    return Committer(
+        body.member_id, body.group_instance_id, body.generation_id_or_member_epoch,
+        [(name, p.partition_index) for name, partitions in named if name for p in partitions],
+    )  # fmt: skip
 
 
 def judge_commit(

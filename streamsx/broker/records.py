@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import quote, unquote
 
 from streamsx.errors import StoreCorrupt
 from streamsx.kafka.compiler import Malformed
@@ -117,43 +118,58 @@ class TopicValue:
     configs: tuple[ConfigValue, ...] = _is("")
 
 
-Key = GroupKey | OffsetKey
-Value = GroupValue | OffsetValue
+GroupRowKey = GroupKey
+GroupRowValue = GroupValue
+"""What groups keep of themselves."""
+Key = GroupRowKey | OffsetKey
+Value = GroupRowValue | OffsetValue
 CommittedOffsets = dict[tuple[str, int], OffsetValue]
 """What one group committed, by topic and partition."""
 
-VALUES: dict[str, tuple[type[Any], int]] = {
-    "G": (GroupValue, 4),
-    "O": (OffsetValue, 3),
-    "T": (TopicValue, 0),
-}
-"""By the first letter of the key: the value, and its version."""
+
+class RowKind(NamedTuple):
+    """How rows of a kind are told from others, and in which version they are written."""
+
+    letter: str
+    """With which the bytes of the key begin."""
+    key: type[Any]
+    """A tuple: any text, then names and numbers."""
+    value: type[Any]
+    version: int
+
+
+KINDS = (
+    RowKind("G", GroupKey, GroupValue, 4),
+    RowKind("O", OffsetKey, OffsetValue, 3),
+    RowKind("T", TopicKey, TopicValue, 0),
+)
+OF_GROUPS = "GO"
+"""The letters of what the coordinator loads, in the order in which it does: offsets are last."""
+_by_key = {kind.key: kind for kind in KINDS}
+_by_letter = {kind.letter: kind for kind in KINDS}
 
 
 def row_bytes(key: Key | TopicKey, value: Value | TopicValue) -> tuple[bytes, bytes]:
     """As they are stored."""
-    return key_bytes(key), _codec(kind_of(key))[0](asdict(value))
-
-
-def kind_of(key: Key | TopicKey) -> str:
-    """Its first letter."""
-    return {GroupKey: "G", OffsetKey: "O", TopicKey: "T"}[type(key)]
+    return key_bytes(key), _codec(_by_key[type(key)])[0](asdict(value))
 
 
 def key_bytes(key: Key | TopicKey) -> bytes:
-    """Parts behind NULs: topics have none in their names, so it can be read from the end."""
-    return "\0".join([kind_of(key), *map(str, key)]).encode()
+    """Parts behind NULs. Only the first may hold one itself: it is read from the end."""
+    first, *names = map(str, key)
+    return "\0".join([_by_key[type(key)].letter, first, *map(quote, names)]).encode()
 
 
 def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Any]:
     """What `row_bytes` wrote. Raises StoreCorrupt for anything else."""
     try:
-        kind, _, rest = key.decode().partition("\0")
-        value = _value(VALUES[kind][0], _codec(kind)[1](data))
-        if kind == "O":
-            group, topic, partition = rest.rsplit("\0", 2)
-            return OffsetKey(group, topic, int(partition)), value
-        return (GroupKey if kind == "G" else TopicKey)(rest), value
+        letter, _, rest = key.decode().partition("\0")
+        kind = _by_letter[letter]
+        value = _value(kind.value, _codec(kind)[1](data))
+        types = kind.key.__annotations__.values()
+        first, *names = rest.rsplit("\0", len(types) - 1)
+        parts = zip(types, (first, *map(unquote, names)), strict=True)
+        return kind.key(*(read(part) for read, part in parts)), value
     except (KeyError, ValueError, Malformed) as error:
         raise StoreCorrupt(f"row {key!r} of the broker's metadata: {error}: not ours?") from error
 
@@ -169,6 +185,6 @@ def _value(kind: Any, message: Any) -> Any:
 
 
 @cache
-def _codec(kind: str) -> tuple[Callable[[dict[str, Any]], bytes], Callable[[bytes], Any]]:
-    value, version = VALUES[kind]
-    return record_encoder(value, version), record_decoder({version: value})
+def _codec(kind: RowKind) -> tuple[Callable[[dict[str, Any]], bytes], Callable[[bytes], Any]]:
+    encode = record_encoder(kind.value, kind.version)
+    return encode, record_decoder({kind.version: kind.value})

@@ -20,11 +20,11 @@ from uuid import UUID, uuid4
 
 from streamsx.broker.access import Access
 from streamsx.broker.api.served import SERVED, Handler, answered, frame_bytes_max
-from streamsx.broker.classic import GroupConfig
 from streamsx.broker.cleaner import Cleaner
 from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.flusher import Flusher
+from streamsx.broker.group import GroupConfig
 from streamsx.broker.meta import Meta
 from streamsx.broker.options import Options
 from streamsx.broker.sasl import Authentication, Step, Users

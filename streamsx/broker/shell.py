@@ -14,10 +14,11 @@ from itertools import count
 from typing import assert_never
 
 from streamsx.broker import events as e
-from streamsx.broker.classic import GroupConfig
 from streamsx.broker.connection import Call
 from streamsx.broker.coordinator import Coordinator
+from streamsx.broker.group import GroupConfig
 from streamsx.broker.meta import Meta
+from streamsx.broker.records import OF_GROUPS
 from streamsx.clock import Clock
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -155,7 +156,7 @@ class Groups:
         """
         machine = Coordinator(self.config)
         try:
-            self._step(machine, e.Load(tuple(self._meta.rows("GO"))))
+            self._step(machine, e.Load(tuple(self._meta.rows(OF_GROUPS))))
             self._step(machine, e.Topics(self._catalog()))
         except Exception:
             self._dismiss(machine)
@@ -173,7 +174,7 @@ class Groups:
             timer.cancel()
         machine.forget(group)
         self._dismiss(machine, group)
-        rows = self._meta.rows("GO")
+        rows = self._meta.rows(OF_GROUPS)
         self._step(machine, e.Load(tuple(row for row in rows if row[0].group == group)))
 
     def _start_over(self, machine: Coordinator, code: ErrorCode = AGAIN) -> None:

@@ -169,7 +169,8 @@ class World:
     def group(self) -> ClassicGroup | None:
         service = self.nodes.service
         machine = None if service is None else service.groups.machine
-        return None if machine is None else machine.groups.get(APP)
+        group = None if machine is None else machine.groups.get(APP)
+        return group if isinstance(group, ClassicGroup) else None
 
     def belongs(self, home: Home) -> bool:
         """The coordinator has it in the group; while none is there, as the last one had."""

@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
-from streamsx.broker.classic import TABLE, Cause, GroupConfig, GroupState
+from streamsx.broker.classic import TABLE, Cause, GroupState, Round
 from streamsx.broker.events import Gone
+from streamsx.broker.group import GroupConfig
 from tests.support.desk import Desk
 
 SEEDS = 150
@@ -33,23 +34,26 @@ class Clients:
     def group(self) -> str:
         return self.random.choice("ggh")
 
+    def held(self, group: str) -> Round | None:
+        return self.desk.round(group) if group in self.desk.machine.groups else None
+
     def member(self, group: str) -> str:
         """A member, a promised one, any id that was ever told, or none."""
-        held = self.desk.machine.groups.get(group)
-        ids = [*held.round.members, *held.round.pending] if held else []
+        held = self.held(group)
+        ids = [*held.members, *held.pending] if held else []
         told = [r["member_id"] for r in self.desk.replies.values() if r.get("member_id")]
         return str(self.random.choice([*ids * 3, *told[-3:], ""]))
 
     def instance(self, group: str, member_id: str) -> str | None:
-        held = self.desk.machine.groups.get(group)
-        member = held.round.members.get(member_id) if held else None
+        held = self.held(group)
+        member = held.members.get(member_id) if held else None
         if member and self.random.random() < 0.9:
             return member.about.group_instance_id
         return self.random.choice([None, None, "one", "two"])
 
     def generation(self, group: str) -> int:
-        held = self.desk.machine.groups.get(group)
-        return (held.round.generation if held else 0) - (self.random.random() < 0.1)
+        held = self.held(group)
+        return (held.generation if held else 0) - (self.random.random() < 0.1)
 
     def joins(self) -> None:
         group = self.group()
@@ -64,13 +68,13 @@ class Clients:
 
     def syncs(self) -> None:
         group = self.group()
-        held = self.desk.machine.groups.get(group)
-        leader = (held.round.leader if held else None) or ""
+        held = self.held(group)
+        leader = (held.leader if held else None) or ""
         member_id = self.random.choice([leader, self.member(group)])
         self.desk.sync(
             member_id, self.generation(group), group=group,
             instance=self.instance(group, member_id),
-            assignments={m: m.encode() for m in held.round.members} if held else {},
+            assignments={m: m.encode() for m in held.members} if held else {},
         )  # fmt: skip
 
     def beats(self) -> None:
@@ -116,8 +120,9 @@ class Clients:
         )  # fmt: skip
         (act,) = self.random.choices([a for a, _ in actions], [weight for _, weight in actions])
         act()
-        for group in self.desk.machine.groups.values():
-            self.seen |= Counter({(cause, state): 1 for _, cause, state, _ in group.round.story})
+        for group in self.desk.machine.groups:
+            story = self.desk.round(group).story
+            self.seen |= Counter({(cause, state): 1 for _, cause, state, _ in story})
 
     def settle(self) -> None:
         """All have gone; whoever comes then must find a group that works."""

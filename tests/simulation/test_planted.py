@@ -17,6 +17,7 @@ from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssign
 from streamsx.assignor.view import View
 from streamsx.broker import events as b
 from streamsx.broker import shell
+from streamsx.broker.classic import ClassicGroup
 from streamsx.broker.coordinator import Coordinator
 from streamsx.engine import assemble
 from streamsx.group_tool.departures import Departure, DepartureState
@@ -85,7 +86,7 @@ class NoCommitIsFenced(Coordinator):
     def step(self, now: float, event: b.Event) -> list[b.Effect]:
         if isinstance(event, b.ClientRequest) and event.api == Api.OFFSET_COMMIT:
             group = self.groups.get(event.body.group_id)
-            if group is not None and group.round.members:
+            if isinstance(group, ClassicGroup) and group.members():
                 event.body.member_id = min(group.round.members)
                 event.body.generation_id_or_member_epoch = group.round.generation
         return super().step(now, event)

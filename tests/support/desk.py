@@ -8,7 +8,7 @@ from math import inf
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from streamsx.broker.classic import ClassicGroup, GroupConfig, GroupState, describe
+from streamsx.broker.classic import ClassicGroup, Round
 from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import (
     BrokerTick,
@@ -26,6 +26,7 @@ from streamsx.broker.events import (
     Topics,
     Wake,
 )
+from streamsx.broker.group import CoordinatedGroup, GroupConfig
 from streamsx.broker.records import GroupKey, GroupValue, Key, Value
 from streamsx.errors import InvariantBroken
 from streamsx.kafka.wire import Api
@@ -37,9 +38,15 @@ def hold(condition: bool, what: str) -> None:
         raise InvariantBroken(what)
 
 
-def earliest(group: ClassicGroup) -> float:
+def classic(group: CoordinatedGroup) -> ClassicGroup:
+    """As what it is."""
+    assert isinstance(group, ClassicGroup)
+    return group
+
+
+def earliest(group: CoordinatedGroup) -> float:
     """When the next thing happens by itself."""
-    state = group.round
+    state = classic(group).round
     sessions = [m.session_at for m in state.members.values() if not m.parked]
     return min((state.deadline, *state.pending.values(), *sessions))
 
@@ -59,7 +66,7 @@ class AnsweredOnce:
             if isinstance(effect, ClientReply):
                 hold(effect.waiter in self.open, f"waiter {effect.waiter} is answered again")
                 self.open.remove(effect.waiter)
-        members = [m for g in desk.machine.groups.values() for m in g.round.members.values()]
+        members = [m for g in desk.machine.groups.values() for m in classic(g).members()]
         parked = {w for m in members for w in (m.join, m.sync) if w is not None}
         hold(parked == self.open, f"parked {sorted(parked)}, not answered {sorted(self.open)}")
 
@@ -71,7 +78,7 @@ class GenerationsRise:
         self.seen: dict[str, int] = {}
 
     def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
-        now = {group_id: g.round.generation for group_id, g in desk.machine.groups.items()}
+        now = {group_id: classic(g).round.generation for group_id, g in desk.machine.groups.items()}
         for group_id in now.keys() & self.seen.keys():
             hold(now[group_id] >= self.seen[group_id], f"{group_id} fell to {now[group_id]}")
         self.seen = now
@@ -158,6 +165,10 @@ class Desk:
         for invariant in self.invariants:
             invariant.after(self, event, effects)
         return effects
+
+    def round(self, group: str = "g") -> Round:
+        """What a classic group has agreed on."""
+        return classic(self.machine.groups[group]).round
 
     def ask(self, api: int, version: int, client: str = "c", **body: Any) -> int:
         """Sends a request; gives its waiter."""
@@ -295,7 +306,7 @@ class Desk:
     def crash(self) -> None:
         """A new coordinator, from what is on the disk; who waited will never be answered."""
         groups = self.machine.groups.values()
-        stable = {g.id: describe(g) for g in groups if g.round.state is GroupState.STABLE}
+        stable = {g.id: g.described() for g in groups if g.listed()["group_state"] == "Stable"}
         for invariant in self.invariants:
             if isinstance(invariant, AnsweredOnce):
                 invariant.open.clear()
@@ -303,6 +314,6 @@ class Desk:
         rows = sorted(self.disk.items(), key=lambda row: (type(row[0]).__name__, row[0]))
         self.step(Load(tuple(rows)))
         self.step(Topics(self.topics))
-        after = {group_id: describe(g) for group_id, g in self.machine.groups.items()}
+        after = {group_id: g.described() for group_id, g in self.machine.groups.items()}
         for group_id, told in stable.items():
             hold(after[group_id] == told, f"{group_id} came back otherwise than it was")

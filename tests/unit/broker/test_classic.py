@@ -2,8 +2,9 @@
 
 import pytest
 
-from streamsx.broker.classic import COLUMN, TABLE, Cause, GroupConfig, GroupState, Round
+from streamsx.broker.classic import COLUMN, TABLE, Cause, GroupState, Round
 from streamsx.broker.events import Gone
+from streamsx.broker.group import GroupConfig
 from streamsx.broker.records import GroupValue
 from streamsx.errors import InvalidTransition
 from streamsx.kafka.errors import ErrorCode
@@ -46,11 +47,11 @@ def stable(desk: Desk, members: int = 2, **about: object) -> list[str]:
 
 
 def state(desk: Desk) -> GroupState:
-    return desk.machine.groups["g"].round.state
+    return desk.round().state
 
 
 def generation(desk: Desk) -> int:
-    return desk.machine.groups["g"].round.generation
+    return desk.round().generation
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_each_entry_of_the_table_is_an_action() -> None:
 @pytest.mark.parametrize("cause", [c for c in Cause if not TABLE[c][COLUMN[GroupState.EMPTY]]])
 def test_what_cannot_happen_to_an_empty_group_tells_the_story(desk: Desk, cause: Cause) -> None:
     joined(desk, 1)
-    group = desk.machine.groups["g"].round
+    group = desk.round()
     group.state = GroupState.EMPTY
     with pytest.raises(InvalidTransition, match="somebody joins"):
         group.fire(cause)
@@ -121,7 +122,7 @@ def test_a_promised_id_that_is_not_used_holds_up_a_round_for_a_session_only(desk
     waiter = desk.join(leader)
     desk.sleep(2)
     assert desk.replies[waiter]["generation_id"] == 2
-    assert not desk.machine.groups["g"].round.pending
+    assert not desk.round().pending
 
 
 def test_who_does_not_rejoin_is_removed_at_the_deadline(desk: Desk) -> None:
@@ -152,7 +153,7 @@ def test_a_leader_that_dies_is_replaced_when_its_session_ends(desk: Desk) -> Non
     assert codes == [NONE, NONE, NONE, ErrorCode.REBALANCE_IN_PROGRESS]
     waiter = desk.join(follower)
     assert desk.replies[waiter]["leader"] == follower
-    assert leader not in desk.machine.groups["g"].round.members
+    assert leader not in desk.round().members
 
 
 def test_a_member_lives_by_heartbeats_commits_and_joins_but_not_by_syncs(desk: Desk) -> None:
@@ -240,10 +241,10 @@ def test_a_member_whose_connection_closed_while_it_waited_has_a_whole_session_fr
         desk.heartbeat(follower, 2)
     desk.step(Gone("g", waiter))
     desk.sleep(3.9)
-    assert leader in desk.machine.groups["g"].round.members
+    assert leader in desk.round().members
     desk.heartbeat(follower, 2)
     desk.sleep(0.1)
-    assert leader not in desk.machine.groups["g"].round.members
+    assert leader not in desk.round().members
 
 
 def test_who_keeps_beating_while_others_join_again_keeps_its_place(desk: Desk) -> None:
@@ -277,7 +278,7 @@ def test_nobody_is_waited_for_less_than_the_least_time(desk: Desk) -> None:
     assert waiter not in desk.replies
     desk.sleep(0.001)
     assert [m["member_id"] for m in desk.replies[waiter]["members"]] == [leader]
-    assert follower not in desk.machine.groups["g"].round.members
+    assert follower not in desk.round().members
 
 
 def test_a_client_of_long_ago_is_waited_for_as_long_as_its_session(desk: Desk) -> None:
@@ -285,7 +286,7 @@ def test_a_client_of_long_ago_is_waited_for_as_long_as_its_session(desk: Desk) -
     leader = str(desk.replies[desk.join(version=0, session_ms=5000)]["member_id"])
     desk.sync(leader, 1)
     desk.join(version=0, session_ms=5000)
-    (about,) = [m.about for m in desk.machine.groups["g"].round.members.values() if m.id == leader]
+    (about,) = [m.about for m in desk.round().members.values() if m.id == leader]
     assert about.rebalance_timeout == 5000
 
 
@@ -301,7 +302,7 @@ def test_who_joins_again_and_still_does_not_sync_is_removed_in_time(desk: Desk) 
     desk.sync(leader, 2)
     assert desk.replies[desk.join(follower)]["generation_id"] == 2
     desk.sleep(5)
-    assert follower not in desk.machine.groups["g"].round.members
+    assert follower not in desk.round().members
 
 
 def test_a_group_says_when_it_came_to_its_state(desk: Desk) -> None:
@@ -395,7 +396,7 @@ def test_the_protocol_is_the_favourite_of_those_that_all_support(desk: Desk) -> 
     )
     assert desk.replies[desk.join(old, protocols={"range": b"r"})]["protocol_name"] == "range"
     upgraded = desk.join(old, protocols={"sticky": b"s", "range": b"r"})
-    follower = next(m for m in desk.machine.groups["g"].round.members if m != old)
+    follower = next(m for m in desk.round().members if m != old)
     desk.join(follower, protocols={"sticky": b"s", "range": b"r"})
     assert desk.replies[upgraded]["protocol_name"] == "sticky"
 
@@ -514,7 +515,7 @@ def test_before_version_9_a_static_leader_that_returns_takes_itself_for_a_follow
     old, _ = stable_static(desk, "one", "two")
     reply = desk.replies[desk.join(instance="one", version=5, protocols=BOTH)]
     assert (reply["leader"], reply["members"]) == (old, [])
-    assert desk.machine.groups["g"].round.leader == reply["member_id"]
+    assert desk.round().leader == reply["member_id"]
 
 
 def test_a_static_member_that_returns_with_another_protocol_starts_a_round(desk: Desk) -> None:
@@ -553,6 +554,4 @@ def test_a_round_without_anybody_waits_as_long_as_static_members_live(desk: Desk
 def test_static_members_leave_by_instance_id(desk: Desk) -> None:
     stable_static(desk, "one", "two")
     assert desk.leave(("", "two"), ("", "three")) == [NONE, ErrorCode.UNKNOWN_MEMBER_ID]
-    assert [m.about.group_instance_id for m in desk.machine.groups["g"].round.members.values()] == [
-        "one"
-    ]
+    assert [m.about.group_instance_id for m in desk.round().members.values()] == ["one"]

@@ -25,7 +25,7 @@ def pair(desk: Desk, group: str = "g") -> tuple[str, str]:
     leader = str(desk.replies[desk.join(version=3, group=group)]["member_id"])
     desk.join(version=3, group=group)
     desk.join(leader, group=group)
-    members = desk.machine.groups[group].round.members
+    members = desk.round(group).members
     return leader, next(m for m in members if m != leader)
 
 
@@ -39,7 +39,7 @@ def stable(desk: Desk, group: str = "g") -> tuple[str, str]:
 
 
 def round_of(desk: Desk, group: str = "g") -> tuple[GroupState, int]:
-    state = desk.machine.groups[group].round
+    state = desk.round(group)
     return state.state, state.generation
 
 
@@ -223,7 +223,7 @@ def test_who_commits_while_it_waits_and_then_dies_is_removed_at_the_end_of_its_s
     first = str(desk.replies[desk.join(version=3)]["member_id"])
     desk.join(version=3, session_ms=60_000)
     desk.join(first)
-    second = next(m for m in desk.machine.groups["g"].round.members if m != first)
+    second = next(m for m in desk.round().members if m != first)
     desk.sync(first, 2)
     desk.sync(second, 2)
     desk.join(first)

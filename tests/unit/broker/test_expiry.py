@@ -2,8 +2,9 @@
 
 import pytest
 
-from streamsx.broker.classic import GroupConfig, GroupState
+from streamsx.broker.classic import GroupState
 from streamsx.broker.events import ExpireOffsets
+from streamsx.broker.group import GroupConfig
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.errors import ErrorCode
 from tests.support.desk import Desk
@@ -25,7 +26,7 @@ def alone(desk: Desk, subscription: bytes = READS_T, kind: str = "consumer") -> 
     waiter = desk.join(version=3, protocols={"range": subscription}, kind=kind)
     member = str(desk.replies[waiter]["member_id"])
     desk.sync(member, 1, assignments={member: b"all"})
-    assert desk.machine.groups["g"].round.state is GroupState.STABLE
+    assert desk.round().state is GroupState.STABLE
     return member
 
 
@@ -116,7 +117,7 @@ def test_of_consumers_at_work_that_expires_which_none_of_them_reads(desk: Desk) 
     expire(desk, WEEK_MS)  # in a round nobody knows
     assert desk.committed() == {("t", 0): 1, ("u", 0): 1}
     desk.join(member, protocols={"range": READS_T})
-    desk.sync(member, desk.machine.groups["g"].round.generation, assignments={member: b"all"})
+    desk.sync(member, desk.round().generation, assignments={member: b"all"})
     expire(desk, WEEK_MS)
     assert desk.committed() == {("t", 0): 1}
-    assert desk.heartbeat(member, desk.machine.groups["g"].round.generation)["error_code"] == NONE
+    assert desk.heartbeat(member, desk.round().generation)["error_code"] == NONE

@@ -12,7 +12,7 @@ import pytest
 from streamsx.assignor.model import Mark, MarkState, MemberAtJoin, Memory, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.assignor.wire import AssignmentView, read_join, write_assignment
-from streamsx.broker.classic import GroupConfig
+from streamsx.broker.group import GroupConfig
 from streamsx.broker.server import BrokerServer
 from streamsx.clock import SystemClock
 from streamsx.errors import (
