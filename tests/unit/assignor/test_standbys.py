@@ -107,6 +107,13 @@ CASES: list[tuple[str, Rules, str, dict[str, str], dict[str, str]]] = [
         {"a": "0_0", "b": "+0_0", "c": "~0_0", "d": "~0_0"},
     ),
     (
+        "one that follows what moves goes on with it",
+        ONE,
+        "0_0 0_1 0_2",
+        {"a": "owns 0_0 0_1", "b": "owns 0_2 standby 0_1=0", "c": "learner 0_1=99"},
+        {"a": "0_0 0_1 ~0_2", "b": "0_2 ~0_1", "c": "+0_1 ~0_0"},
+    ),
+    (
         "nobody follows what it will be the one to give up: it has the copy then",
         ONE,
         "0_0 0_1",
