@@ -17,6 +17,8 @@ from streamsx.model import TopicPartition
 
 HOUR_S = 3600.0
 NEVER = -1.0
+BEGINS = e.Joining | e.Revoke
+"""A rebalance; of an eager member the latter, which else is within one."""
 FAILED = "failed-rebalance-total"
 
 
@@ -39,8 +41,8 @@ class Latency:
 class RebalanceMetrics:
     """`observe` is called on the member's thread, `assigned` and `lost` on its worker's."""
 
-    def __init__(self, now: float, *, eager: bool = False) -> None:
-        self._since, self._eager = now, eager
+    def __init__(self, now: float) -> None:
+        self._since = now
         self._revoked, self._assigned, self._lost = Latency(), Latency(), Latency()
         self._rebalance, self._failed = Latency(), 0
         self._ended: float | None = None
@@ -53,11 +55,9 @@ class RebalanceMetrics:
     def observe(self, now: float, event: e.Event, effects: Iterable[e.Effect]) -> None:
         if isinstance(event, e.Released):
             self._released(now, event)
-        kinds = {type(effect) for effect in effects}
-        lets_go = self._eager and e.Revoke in kinds and e.OnAssignment not in kinds
-        if self._began is None and (lets_go or e.Joining in kinds):
-            self._began = now
         for effect in effects:
+            if self._began is None and isinstance(effect, BEGINS):
+                self._began = now
             match effect:
                 case e.OnAssignment() if self._began is not None:
                     self._under_way.append(self._began)

@@ -59,7 +59,7 @@ class Session:
         self._clock, self._config, self._group, self.seat = clock, config, group, seat
         self._deliver, self._keep, self._outage = deliver, keep, outage
         self.member = Member(config)
-        self.metrics = RebalanceMetrics(clock.now(), eager=config.eager)
+        self.metrics = RebalanceMetrics(clock.now())
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._posted: deque[e.Event] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -765,6 +765,21 @@ def test_only_the_leader_plans_again_when_topics_grow(play: Plays) -> None:
     assert group.last(e.JoinGroup).body.reason == "topics changed"
 
 
+def test_topics_that_grow_before_the_plan_is_made_are_in_it(play: Plays) -> None:
+    """The leader looks at them for each plan: its first one would be followed by another."""
+    group = play()
+    group.begin()
+    asked = group.joined(1, leader=True)[-1]
+    group.feed(e.PartitionsChanged({"orders": 4}), e.Planned(asked.request, {}))
+    group.synced(P)
+    assert not group.flying(e.LaneName.JOIN, e.JoinGroup)
+
+    group.feed(e.Want("a reason"), e.PartitionsChanged({"orders": 5}))
+    group.feed(e.Planned(group.joined(2, leader=True)[-1].request, {}))
+    group.synced(P)
+    assert not group.flying(e.LaneName.JOIN, e.JoinGroup)
+
+
 # Commits.
 
 
