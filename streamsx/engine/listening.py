@@ -49,6 +49,8 @@ class Listening:
         self._journal, self._now = journal, now
         self._newest: dict[TopicPartition, asyncio.Event] = {}
         """Of each partition that somebody is being called about: set when that is over."""
+        self._revoked: PartitionSet = frozenset()
+        """Of which `revoked` was told since they were assigned."""
         self._under_way = 0
 
     def __len__(self) -> int:
@@ -57,16 +59,21 @@ class Listening:
 
     def assigned(self, tps: Iterable[TopicPartition], then: Took) -> None:
         """They are the worker's, and begin; maybe none."""
-        self._call("on_assigned", self._listeners.assigned, frozenset(tps), then)
+        given = frozenset(tps)
+        self._revoked -= given
+        self._call("on_assigned", self._listeners.assigned, given, then)
 
     def revoked(self, tps: PartitionSet, then: Took) -> None:
         """They have stopped, with all they have done committed, and are still the worker's."""
+        self._revoked |= tps
         self._call("on_revoked", self._listeners.revoked if tps else [], tps, then)
 
     def lost(self, tps: Iterable[TopicPartition], then: Took) -> None:
-        """They may be somebody else's by now."""
+        """They may be somebody else's by now. Where `revoked` stands for this, it has been told of
+        those that were being given back."""
         gone, ours = frozenset(tps), self._listeners
         name, told = ("on_lost", ours.lost) if ours.lost else ("on_revoked", ours.revoked)
+        gone = gone if ours.lost else gone - self._revoked
         self._call(name, told if gone else [], gone, then)
 
     def _call(self, name: str, listeners: list[Listener], tps: PartitionSet, then: Took) -> None:

@@ -97,6 +97,36 @@ def test_what_is_lost_is_revoked_where_nobody_listens_for_it(listens: bool) -> N
     assert station.heard == [("lost" if listens else "revoked", frozenset({P}))]
 
 
+def test_what_is_lost_while_it_is_given_back_is_revoked_once(bench: Bench) -> None:
+    """The callback closes what it opened, which took longer than `revoke_timeout`; called again
+    for the same partition it found nothing to close, and that ended the worker."""
+    app, told = counting(revoke_timeout=4), list[str]()
+
+    @app.on_assigned
+    def given(tps: PartitionSet) -> None:
+        told.extend(f"+{tp}" for tp in tps)
+
+    @app.on_revoked
+    async def back(tps: PartitionSet) -> None:
+        told.extend(f"-{tp}" for tp in tps)
+        await asyncio.sleep(6)
+
+    station, task = bench.begun(app), TaskId(0, 0)
+    station.hand.plan(task)
+    bench.until(lambda: station.states(task)[-1:] == ["running"])
+    station.hand.revoke(task)
+    bench.until(lambda: len(told) == 2)
+    station.hand.lose(task)
+    bench.run(10.0)
+    assert told == ["+words-0", "-words-0"]
+
+    station.hand.plan(task)
+    bench.until(lambda: station.states(task)[-1:] == ["running"])
+    station.hand.lose(task)
+    bench.run(10.0)
+    assert told[2:] == ["+words-0", "-words-0"]
+
+
 def test_what_is_given_back_goes_when_its_callbacks_have_returned() -> None:
     """R983-04: a delay is a callback that waits."""
     station, order = Station(), list[str]()
