@@ -39,6 +39,15 @@ def settled(tasks: int, members: int) -> Told:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("restoring", "withheld"), [({}, []), ({"0_0": 90_000}, ["0_0"])])
+def test_an_owner_that_restores_runs_nothing(restoring: Told, withheld: list[str]) -> None:
+    """Who is nearer by half need not wait for it."""
+    owner = {"id": "a", "owned": ["0_0"], "restoring": restoring, "leaving": True}
+    learner = {"id": "b", "learner": {"0_0": 40_000}}
+    plan = planned({"tasks": [{"id": "0_0"}], "members": [owner, learner]})
+    assert [*plan["withheld"]] == withheld
+
+
 def test_a_kind_that_is_named_twice_is_balanced_once() -> None:
     """Twice with state was taken for once without."""
     group = settled(6, 1)
