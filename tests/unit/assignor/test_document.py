@@ -48,6 +48,26 @@ def test_an_owner_that_restores_runs_nothing(restoring: Told, withheld: list[str
     assert [*plan["withheld"]] == withheld
 
 
+def test_what_is_said_twice_of_a_task_is_what_is_more() -> None:
+    """Of an owner: it runs what it follows too, and need not be told so."""
+    owner = {"id": "a", "owned": ["0_0"], "leaving": True}
+    other = {"id": "b", "learner": {"0_0": 40_000}}
+    plans = [
+        planned({"tasks": [{"id": "0_0"}], "members": [{**owner, **more}, other]})
+        for more in ({}, {"standby": {"0_0": 90_000}, "on_disk": {"0_0": 90_000}})
+    ]
+    assert plans[0] == plans[1]
+    assert not plans[0]["withheld"]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_mark_ends_with_who_joins_as_if_new(fresh: bool) -> None:
+    memory = {"marks": {"a": {"state": "LEAVING"}}}
+    members = [{"id": "a", "fresh": fresh}]
+    plan = planned({"tasks": [{"id": "0_0"}], "members": members, "memory": memory})
+    assert plan["members"]["a"]["active"] == ["0_0"] * fresh
+
+
 def test_a_kind_that_is_named_twice_is_balanced_once() -> None:
     """Twice with state was taken for once without."""
     group = settled(6, 1)
