@@ -327,15 +327,16 @@ def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentV
 def claims_stay(
     group: Group, error: ErrorWord, notes: tuple[str, ...] = (), *, more: bool = False
 ) -> Outcome:
-    """Everybody keeps what it alone claims and goes on learning and following what it has; marks
-    are handed on all the same.
+    """Everybody keeps what it alone claims, or has let go of for this round, and goes on learning
+    and following what it has; marks are handed on all the same.
     """
     memory = recall(group)
     memory = replace(memory, round=memory.round + 1)
     claimants = _claimants(group.members)
+    ran = _let_go(group, claimants)
     answers = {}
     for member in group.members:
-        keeps = tuple(tp for tp in member.claims if claimants[tp] == 1)
+        keeps = (*(tp for tp in member.claims if claimants[tp] == 1), *ran[member.id])
         roles = {role: _held_as(role, member) for role in (CopyRole.LEARNER, CopyRole.STANDBY)}
         word = AssignmentView(
             memory,
@@ -349,6 +350,24 @@ def claims_stay(
         )
         answers[member.id] = Assignment(keeps, write_assignment(word)).write()
     return Outcome(answers, None, evictions(group.members, memory, group.now_ms), error, notes)
+
+
+def _let_go(
+    group: Group, claimants: Mapping[TopicPartition, int]
+) -> Mapping[str, list[TopicPartition]]:
+    """What an eager member ran until this join, and nobody else claims or ran: it claims nothing,
+    and would have nothing for as long as no plan can be made.
+    """
+    ran: defaultdict[TaskId, list[str]] = defaultdict(list)
+    for member in group.members:
+        for task, copy in member.copies.items():
+            if copy.role <= CopyRole.RESTORING:
+                ran[task].append(member.id)
+    found: defaultdict[str, list[TopicPartition]] = defaultdict(list)
+    for each in group.tasks:
+        if len(ran[each.id]) == 1 and not any(claimants[tp] for tp in each.partitions):
+            found[ran[each.id][0]] += each.partitions
+    return found
 
 
 def _held_as(role: CopyRole, member: MemberAtJoin) -> frozenset[TaskId]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from streamsx.assignor import partition_assignor
 from streamsx.assignor.model import (
+    RUNNING,
     Copy,
     CopyRole,
     Group,
@@ -293,6 +294,30 @@ def test_a_plan_that_is_not_lawful_is_not_shipped(monkeypatch: pytest.MonkeyPatc
     story, given = outcome.notes
     assert story == "the story"
     assert given.startswith("its input: Group(tasks=[PlannedTask(")
+
+
+def test_without_a_plan_an_eager_member_keeps_what_it_alone_ran(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It claims nothing: all that it ran stood still, round after round."""
+
+    def illegal(group: Group, rules: Rules) -> Plan:
+        raise IllegalPlan("the story")
+
+    monkeypatch.setattr(partition_assignor, "assign", illegal)
+    a, b, c = assignor("a"), assignor("b"), assignor("c")
+    ran = [dict.fromkeys((TaskId(1, n) for n in some), RUNNING) for some in ((0, 1, 2), (1,))]
+    metadata = [
+        ("1", said(a.user_data(replace(NOTHING, copies=ran[0])))),
+        ("2", said(b.user_data(replace(NOTHING, copies=ran[1])))),
+        ("3", said(c.user_data(NOTHING), "counts-2")),
+    ]
+
+    outcome = lead(a, metadata, {**COUNTS, "counts": 3})
+
+    assert given_to(outcome, "1") == tps("counts-0")
+    assert given_to(outcome, "2") == set()
+    assert given_to(outcome, "3") == tps("counts-2")
 
 
 @pytest.mark.parametrize(
