@@ -122,10 +122,11 @@ class ClassicTurn(Turn):
     """Here some requests wait for their answers."""
 
     def dismiss(self, member: RoundMember, code: ErrorCode) -> None:
-        """Answers its parked requests with an error."""
+        """Answers its parked requests with an error. Who is no member has no member id."""
+        name = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else member.id
         for waiter in (member.join, member.sync):
             if waiter is not None:
-                self.reply(waiter, {"error_code": code, "member_id": member.id})
+                self.reply(waiter, {"error_code": code, "member_id": name})
         member.join = member.sync = None
 
     def touch(self, member: RoundMember) -> None:
@@ -212,7 +213,7 @@ class Round:
             self.leader = joined[0]
         for m in self.members.values():
             chosen = metadata(m.about.protocols, self.protocol)
-            m.about, m.synced = replace(m.about, subscription=chosen, assignment=b""), False
+            m.about, m.synced = replace(m.about, subscription=chosen), False
         self.save("group_generation")
         self.set_deadline(rebalance_ms(self.members))
         for m in by_id(self.members):
@@ -259,9 +260,9 @@ class Round:
 
     def assign(self, leader: RoundMember, request: e.ClientRequest) -> None:
         self.park(leader, request)
-        for given in request.body.assignments:
-            if m := self.members.get(given.member_id):
-                m.about = replace(m.about, assignment=bytes(given.assignment))
+        given = {each.member_id: bytes(each.assignment) for each in request.body.assignments}
+        for m in self.members.values():
+            m.about = replace(m.about, assignment=given.get(m.id, b""))
         self.state, self.recovered = GroupState.STABLE, False
         self.save("group_stable")
         for m in by_id(self.members):
@@ -420,7 +421,7 @@ class ClassicGroup:
         }
 
     def described(self) -> ReplyBody:
-        """Metadata and assignments only while they are valid."""
+        """Metadata only while they are valid."""
         stable = self.round.state is GroupState.STABLE
         return {
             **self.listed(),
@@ -432,7 +433,7 @@ class ClassicGroup:
                     "client_id": m.about.client_id,
                     "client_host": m.about.client_host,
                     "member_metadata": m.about.subscription if stable else b"",
-                    "member_assignment": m.about.assignment if stable else b"",
+                    "member_assignment": m.about.assignment,
                 }
                 for m in by_id(self.round.members)
             ],
@@ -450,7 +451,8 @@ class ClassicGroup:
         patience = body.rebalance_timeout if request.version else body.session_timeout
         offered = tuple(ProtocolValue(p.name, bytes(p.metadata)) for p in body.protocols)
         about = MemberValue(
-            member_id, instance_id, peer.client_id, peer.host,
+            member_id, old.about.group_instance_id if old else instance_id,
+            peer.client_id, peer.host,
             max(patience, self.config.rebalance_timeout_min_ms), body.session_timeout,
             metadata(offered, self.round.protocol), old.about.assignment if old else b"", offered,
         )  # fmt: skip
@@ -516,10 +518,12 @@ class ClassicGroup:
 
     def _leave(self, request: e.ClientRequest) -> None:
         many = request.version >= LEAVE_MANY_SINCE
-        before, who = self._sizes(), request.body.members if many else (request.body,)
+        who = request.body.members if many else (request.body,)
         answers = each(who, self._let_go, "member_id", "group_instance_id")
         code = ErrorCode.NONE if many else answers[0]["error_code"]
-        self._settle(before)  # whoever is told that it has left must not be found there later
+        gone = any(answer["error_code"] is ErrorCode.NONE for answer in answers)
+        if gone and self.round.state is not GroupState.EMPTY:
+            self.round.fire(Cause.GONE)  # who is told that it has left is not found there later
         self.turn.reply(request.waiter, {"error_code": code, "members": answers})
 
     def _let_go(self, who: Any) -> ReplyBody:

@@ -27,7 +27,9 @@ class ConfigType(IntEnum):
 
 
 class ConfigDef(NamedTuple):
-    """A default, and what else there may be: numbers from `low` on, or some of `choices`."""
+    """A default, and what else there may be: numbers from `low` on, or some of `choices`; of words
+    without choices anything.
+    """
 
     default: str
     kind: ConfigType
@@ -39,12 +41,19 @@ BOOLS = ("true", "false")
 CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 CONFIGS = {
     "cleanup.policy": ConfigDef("delete", ConfigType.LIST, choices=("delete", "compact")),
+    "compression.gzip.level": ConfigDef("-1", ConfigType.INT, -1),
+    "compression.lz4.level": ConfigDef("9", ConfigType.INT, 1),
     "compression.type": ConfigDef("producer", ConfigType.STRING, choices=CODECS),
+    "compression.zstd.level": ConfigDef("3", ConfigType.INT, -131072),
     "delete.retention.ms": ConfigDef("86400000", ConfigType.LONG),
     "file.delete.delay.ms": ConfigDef("60000", ConfigType.LONG),
     "flush.messages": ConfigDef(str(LONG_MAX), ConfigType.LONG, 1),
     "flush.ms": ConfigDef(str(LONG_MAX), ConfigType.LONG),
+    "follower.replication.throttled.replicas": ConfigDef("", ConfigType.LIST),
     "index.interval.bytes": ConfigDef("4096", ConfigType.INT),
+    "leader.replication.throttled.replicas": ConfigDef("", ConfigType.LIST),
+    "local.retention.bytes": ConfigDef("-2", ConfigType.LONG, -2),
+    "local.retention.ms": ConfigDef("-2", ConfigType.LONG, -2),
     "max.compaction.lag.ms": ConfigDef(str(LONG_MAX), ConfigType.LONG, 1),
     "max.message.bytes": ConfigDef("1048588", ConfigType.INT),
     "message.timestamp.after.max.ms": ConfigDef("3600000", ConfigType.LONG),
@@ -54,7 +63,10 @@ CONFIGS = {
     "min.compaction.lag.ms": ConfigDef("0", ConfigType.LONG),
     "min.insync.replicas": ConfigDef("1", ConfigType.INT, 1),
     "preallocate": ConfigDef("false", ConfigType.BOOLEAN, choices=BOOLS),
-    "retention.bytes": ConfigDef("-1", ConfigType.LONG, -1),
+    "remote.log.copy.disable": ConfigDef("false", ConfigType.BOOLEAN, choices=BOOLS),
+    "remote.log.delete.on.disable": ConfigDef("false", ConfigType.BOOLEAN, choices=BOOLS),
+    "remote.storage.enable": ConfigDef("false", ConfigType.BOOLEAN, choices=("false",)),
+    "retention.bytes": ConfigDef("-1", ConfigType.LONG, -LONG_MAX),
     "retention.ms": ConfigDef("604800000", ConfigType.LONG, -1),
     "segment.bytes": ConfigDef(str(64 << 20), ConfigType.INT, 14),
     "segment.index.bytes": ConfigDef("10485760", ConfigType.INT, 4),
@@ -94,10 +106,13 @@ def wrong(name: str, value: str | None) -> str | None:
     if value is None:
         return f"{name}: a value is needed"
     if config.choices:
-        given = listed(value) if config.kind is ConfigType.LIST else [value]
+        many = config.kind is ConfigType.LIST
+        given = [each for each in listed(value) if each] if many else [value]
         if config.kind is ConfigType.BOOLEAN:
             given = [value.strip().lower()]
         return None if set(given) <= set(config.choices) else f"{name}: not one of {config.choices}"
+    if config.kind in (ConfigType.LIST, ConfigType.STRING):
+        return None
     try:
         number = float(value) if config.kind is ConfigType.DOUBLE else int(value)
     except ValueError:

@@ -26,6 +26,7 @@ from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import Descriptors, Segment
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, MAGIC, Header, columns, place, scan
+from streamsx.kafka.compression import CODECS
 from streamsx.kafka.errors import ErrorCode
 from streamsx.state.disk import sync_folder
 
@@ -48,11 +49,14 @@ logger = logging.getLogger(__name__)
 def check_batch(records: memoryview, bytes_max: int) -> Header:
     """The header of what a client wants to append: exactly one whole batch of its own making.
 
-    Raises Refused: 87 for anything that is no such batch, 10 for a long one; CorruptRecord if its
-    checksum is wrong.
+    Raises Refused: 87 for anything that is no such batch, 2 for what no broker could ever have
+    meant, 10 for a long one; CorruptRecord if its checksum is wrong.
     """
     size = int.from_bytes(records[LENGTH_END - 4 : LENGTH_END], signed=True) + LENGTH_END
-    if len(records) < HEADER_BYTES or size != len(records) or records[MAGIC_AT] != MAGIC:
+    magic = records[MAGIC_AT] if len(records) > MAGIC_AT else MAGIC
+    if magic > MAGIC or (len(records) >= HEADER_BYTES > size):
+        raise Refused(ErrorCode.CORRUPT_MESSAGE)
+    if len(records) < HEADER_BYTES or size != len(records) or magic != MAGIC:
         raise Refused(ErrorCode.INVALID_RECORD)
     if size > bytes_max:
         raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
@@ -66,9 +70,9 @@ def check_batch(records: memoryview, bytes_max: int) -> Header:
 
 def sound(header: Header) -> bool:
     """Whether its numbers agree, so that the offsets of the log can only rise."""
-    counted = 0 < header.records == header.last_offset_delta + 1
+    counted = not header.base_offset and 0 < header.records == header.last_offset_delta + 1
     sequenced = header.producer_id < 0 or min(header.producer_epoch, header.base_sequence) >= 0
-    return counted and sequenced and not header.control
+    return counted and sequenced and header.codec < len(CODECS) and not header.control
 
 
 class Log:

@@ -67,7 +67,7 @@ class Groups:
         """Hands a request to its group, which will reply, perhaps later."""
         waiter = next(self._waiters)
         fresh_id = str(self._fresh_id()) if call.api is Api.JOIN_GROUP else ""
-        peer = e.Peer(call.client_id, call.connection.host)
+        peer = e.Peer(call.client_id, f"/{call.connection.host}")  # as Java writes an address
         request = e.ClientRequest(
             waiter, call.api, call.version, peer, call.body, fresh_id, self._wall_ms()
         )

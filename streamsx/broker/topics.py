@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from streamsx.broker.configs import CONFIGS
-from streamsx.broker.log import Log
+from streamsx.broker.log import LEADER_EPOCH, Log
 from streamsx.broker.meta import Meta
 from streamsx.broker.records import ConfigValue, TopicKey, TopicValue
 from streamsx.broker.refusal import Refused
@@ -40,10 +40,14 @@ class StoredTopic:
         """What was set, or the default."""
         return self.configs.get(name, CONFIGS[name].default)
 
-    def log(self, partition: int) -> Log:
-        """Of this partition. Raises Refused if it is not there, or out of service."""
+    def log(self, partition: int, epoch: int = LEADER_EPOCH) -> Log:
+        """Of this partition. Raises Refused if it is not there, out of service, or if the client
+        has heard of a later `epoch` of its leader (KIP-320).
+        """
         if not 0 <= partition < len(self.logs):
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if epoch > LEADER_EPOCH:
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
         if self.logs[partition].failed:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR)
         return self.logs[partition]

@@ -59,6 +59,7 @@ class ErrorCode(IntEnum):
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37, errors.SettingError
     INVALID_REPLICATION_FACTOR = 38, errors.SettingError
+    INVALID_REPLICA_ASSIGNMENT = 39, errors.SettingError
     INVALID_CONFIG = 40, errors.SettingError
     NOT_CONTROLLER = 41, errors.WorldError
     INVALID_REQUEST = 42

@@ -64,7 +64,7 @@ async def make(client: Client, rng: random.Random, said: Acknowledged) -> None:
 
 async def produce(client: Client, rng: random.Random, said: Acknowledged) -> None:
     place, value = said.place(rng), rng.randbytes(50)
-    client.send(Api.PRODUCE, 9, **produced(value, topic=place[0], partition=place[1]))
+    client.send(Api.PRODUCE, 9, **produced(value, topic=place[0], partition=place[1], key=value))
     told = (await client.told(Api.PRODUCE, 9)).responses[0].partition_responses[0]
     if not told.error_code:
         said.records.setdefault(place, {})[told.base_offset] = value

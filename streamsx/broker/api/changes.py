@@ -1,6 +1,7 @@
 """Topics made, grown and deleted: each by itself, or why not."""
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,25 +9,27 @@ from streamsx.broker.configs import CONFIGS, told, wrong
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.refusal import Refused, each
-from streamsx.broker.service import Service
+from streamsx.broker.service import NODE_ID, Service
 from streamsx.broker.topics import NAME
 from streamsx.kafka.errors import ErrorCode
 
 DEFAULT = -1
+NO_ID = bytes(16)
 
 
 def create_topics(service: Service, call: Call) -> ReplyBody:
     """What was made of each. An assignment by hand says how many partitions there are."""
-    names = Counter(asked.name for asked in call.body.topics)
+    seen_as = {alike(name) for name in service.topics.by_name}
 
     def create(asked: Any) -> ReplyBody:
         partitions = len(asked.assignments) or asked.num_partitions
         partitions = service.options.partitions if partitions == DEFAULT else partitions
-        check(service, asked, partitions, names)
+        check(service, asked, partitions, seen_as)
         configs = {config.name: config.value for config in asked.configs}
         topic_id = service.fresh_id().bytes
         if not call.body.validate_only:
             service.topics.create(asked.name, topic_id, partitions, configs)
+            seen_as.add(alike(asked.name))
         return {
             "topic_id": topic_id,
             "num_partitions": partitions,
@@ -34,26 +37,41 @@ def create_topics(service: Service, call: Call) -> ReplyBody:
             "configs": told(CONFIGS, configs),
         }
 
-    return {"topics": each(call.body.topics, create, "name")}
+    return {"topics": each_once(call.body.topics, create, "name")}
 
 
-def check(service: Service, asked: Any, partitions: int, names: Counter[str]) -> None:
+def alike(name: str) -> str:
+    """Of two names that are alike Kafka takes one: in its metrics they would be the same."""
+    return name.replace(".", "_")
+
+
+def check(service: Service, asked: Any, partitions: int, seen_as: set[str]) -> None:
     """Raises Refused with what is wrong with it, the first thing."""
     bad_config = next((why for c in asked.configs if (why := wrong(c.name, c.value))), None)
-    replicas, room = asked.replication_factor, service.room
+    replicas, room, name = asked.replication_factor, service.room, asked.name
     no_replicas = ErrorCode.INVALID_REPLICATION_FACTOR
+    by_hand = {place.partition_index: place.broker_ids for place in asked.assignments}
+    told_twice = bool(by_hand) and (asked.num_partitions, replicas) != (DEFAULT, DEFAULT)
+    misplaced = not placed_here(by_hand.values()) or sorted(by_hand) != list(range(len(by_hand)))
     looked_at = (
-        (names[asked.name] > 1, ErrorCode.INVALID_REQUEST, "named twice"),
-        (not NAME.fullmatch(asked.name), ErrorCode.INVALID_TOPIC_EXCEPTION, "no name for a topic"),
-        (asked.name in service.topics.by_name, ErrorCode.TOPIC_ALREADY_EXISTS, "it exists"),
+        (not NAME.fullmatch(name), ErrorCode.INVALID_TOPIC_EXCEPTION, "no name for a topic"),
+        (name in service.topics.by_name, ErrorCode.TOPIC_ALREADY_EXISTS, "it exists"),
+        (alike(name) in seen_as, ErrorCode.INVALID_TOPIC_EXCEPTION, "there is one much like it"),
+        (told_twice, ErrorCode.INVALID_REQUEST, "numbers, and places by hand"),
         (partitions < 1, ErrorCode.INVALID_PARTITIONS, "at least one partition is needed"),
         (partitions > room, ErrorCode.POLICY_VIOLATION, f"there is room for {room} partitions"),
         (replicas not in (DEFAULT, 1), no_replicas, "there is one broker"),
+        (misplaced, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "there is one broker"),
         (bad_config is not None, ErrorCode.INVALID_CONFIG, bad_config),
     )
     for bad, code, why in looked_at:
         if bad:
             raise Refused(code, error_message=why)
+
+
+def placed_here(places: Iterable[Iterable[int]]) -> bool:
+    """Whether replicas that were placed by hand are where they can be."""
+    return all(list(brokers) == [NODE_ID] for brokers in places)
 
 
 def create_partitions(service: Service, call: Call) -> ReplyBody:
@@ -66,21 +84,41 @@ def create_partitions(service: Service, call: Call) -> ReplyBody:
             why = f"it has {len(topic.logs)}, and there is room for {room} more"
             code = ErrorCode.INVALID_PARTITIONS if more <= 0 else ErrorCode.POLICY_VIOLATION
             raise Refused(code, error_message=why)
+        places = [place.broker_ids for place in asked.assignments or ()]
+        if places and (len(places) != more or not placed_here(places)):
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         if not call.body.validate_only:
             service.topics.grow(topic, asked.count)
         return {}
 
-    return {"results": each(call.body.topics, grow, "name")}
+    return {"results": each_once(call.body.topics, grow, "name")}
 
 
 def delete_topics(service: Service, call: Call) -> ReplyBody:
     """What became of each topic; older versions have their names alone."""
 
     def delete(asked: Any) -> ReplyBody:
+        if (asked.name is None) == (asked.topic_id == NO_ID):
+            raise Refused(ErrorCode.INVALID_REQUEST, error_message="a name or an id is needed")
         topic = service.topics.find(asked.name, asked.topic_id)
         service.topics.delete(topic)
         return {"name": topic.name, "topic_id": topic.id}
 
     names = getattr(call.body, "topic_names", ())
-    by_name = [SimpleNamespace(name=name, topic_id=b"") for name in names]
-    return {"responses": each(by_name or call.body.topics, delete, "name", "topic_id")}
+    by_name = [SimpleNamespace(name=name, topic_id=NO_ID) for name in names]
+    return {"responses": each_once(by_name or call.body.topics, delete, "name", "topic_id")}
+
+
+def each_once(
+    asked: Iterable[Any], answer: Callable[[Any], ReplyBody], *same: str
+) -> list[ReplyBody]:
+    """What `answer` says of each; what is named twice is refused, once."""
+    keys = [tuple(getattr(item, name) for name in same) for item in asked]
+    times = Counter(keys)
+
+    def once(item: Any) -> ReplyBody:
+        if times[tuple(getattr(item, name) for name in same)] > 1:
+            raise Refused(ErrorCode.INVALID_REQUEST, error_message="named twice")
+        return answer(item)
+
+    return each(dict(zip(keys, asked, strict=True)).values(), once, *same)

@@ -7,10 +7,13 @@ from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, listed, told
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.refusal import Refused, each
-from streamsx.broker.service import Service
+from streamsx.broker.service import NODE_ID, Service
+from streamsx.broker.topics import NAME, StoredTopic
 from streamsx.kafka.errors import ErrorCode
 
 TOPIC, BROKER = 2, 4
+ALL_BROKERS = ""
+"""Of these nothing is set."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -30,16 +33,22 @@ def find(service: Service, asked: Any) -> ReplyBody:
     """The configurations of one. Raises Refused."""
     given: dict[str, str] = {}
     if asked.resource_type == TOPIC:
-        known, given = CONFIGS, service.topics.find(asked.resource_name).configs
+        known, given = CONFIGS, topic_of(service, asked).configs
     elif asked.resource_type == BROKER:
         retention_ms = service.groups.config.offsets_retention_ms
         auto_create = str(service.options.auto_create).lower()
-        known = {
-            "auto.create.topics.enable": ConfigDef(auto_create, ConfigType.BOOLEAN),
-            "default.replication.factor": ConfigDef("1", ConfigType.INT),
-            "offsets.retention.minutes": ConfigDef(str(retention_ms // 60_000), ConfigType.INT),
-            "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
-        }
+        if asked.resource_name not in (ALL_BROKERS, str(NODE_ID)):
+            raise Refused(ErrorCode.INVALID_REQUEST)
+        known = (
+            {}
+            if asked.resource_name == ALL_BROKERS
+            else {
+                "auto.create.topics.enable": ConfigDef(auto_create, ConfigType.BOOLEAN),
+                "default.replication.factor": ConfigDef("1", ConfigType.INT),
+                "offsets.retention.minutes": ConfigDef(str(retention_ms // 60_000), ConfigType.INT),
+                "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
+            }
+        )
     else:
         raise Refused(ErrorCode.INVALID_REQUEST)
     if wanted := asked.configuration_keys:  # none at all are all, as null is
@@ -51,9 +60,13 @@ def change(service: Service, validate_only: bool, asked: Any) -> ReplyBody:
     """The changes of one topic. Raises Refused."""
     if asked.resource_type != TOPIC:
         raise Refused(ErrorCode.INVALID_REQUEST)
-    topic = service.topics.find(asked.resource_name)
+    topic = topic_of(service, asked)
     configs = dict(topic.configs)
+    if len({one.name for one in asked.configs}) < len(asked.configs):
+        raise Refused(ErrorCode.INVALID_REQUEST, error_message="one configuration is named twice")
     for one in asked.configs:
+        if one.value is None and one.config_operation != DELETE:
+            raise Refused(ErrorCode.INVALID_REQUEST, error_message=f"{one.name}: without a value")
         if why := apply(configs, one):
             raise Refused(ErrorCode.INVALID_CONFIG, error_message=why)
     if not validate_only:
@@ -61,21 +74,28 @@ def change(service: Service, validate_only: bool, asked: Any) -> ReplyBody:
     return {}
 
 
+def topic_of(service: Service, asked: Any) -> StoredTopic:
+    """The topic that a resource is. Raises Refused."""
+    if not NAME.fullmatch(asked.resource_name):
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return service.topics.find(asked.resource_name)
+
+
 def apply(configs: dict[str, str], change: Any) -> str | None:
     """Changes one of the configurations, or says what is wrong."""
     name, value, operation = change.name, change.value, change.config_operation
+    if operation == DELETE:
+        configs.pop(name, None)
+        return None
     if name not in CONFIGS:
         return wrong(name, value)
     if not SET <= operation <= SUBTRACT:
         return f"{name}: there is no operation {operation}"
-    if operation == DELETE:
-        configs.pop(name, None)
-        return None
     if operation in (APPEND, SUBTRACT):
         if CONFIGS[name].kind is not ConfigType.LIST:
             return f"{name}: it is no list"
         had = [part for part in listed(configs.get(name, CONFIGS[name].default)) if part]
-        given = listed(value or "")
+        given = listed(value)
         rest = [part for part in had if part not in given]
         value = ",".join([*rest, *given] if operation == APPEND else rest)
     if why := wrong(name, value):

@@ -7,7 +7,7 @@ from typing import Any
 
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.log import Log
+from streamsx.broker.log import LEADER_EPOCH, Log
 from streamsx.broker.refusal import Refused
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
@@ -15,6 +15,8 @@ from streamsx.kafka.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
+WHOLE = (-1, 0)
+"""Session epochs of requests that name all they want: of no session, and of one to begin."""
 FETCH_BYTES_MAX = 8 << 20
 """Of one answer, whatever was asked for. Kafka's fetch.max.bytes is 55 MB, which it sends from its
 files; here they are in memory until they are sent, and there may be many readers.
@@ -23,7 +25,7 @@ files; here they are in memory until they are sent, and there may be many reader
 
 def answer(service: Service, call: Call) -> ReplyBody | None:
     """At once if there is enough, or anything is wrong; else the call waits."""
-    if call.body.session_id:
+    if call.body.session_epoch not in WHOLE:
         return {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
     reading = Reading(service, call)
     if reading.failed or reading.size >= call.body.min_bytes or call.body.max_wait <= 0:
@@ -52,15 +54,17 @@ class Reading:
     def _partition(self, name: str | None, topic_id: bytes, asked: Any) -> ReplyBody:
         number = asked.partition
         try:
-            return self._read(self._topics.find(name, topic_id).log(number), asked)
+            log = self._topics.find(name, topic_id).log(number, asked.current_leader_epoch)
+            return self._read(log, asked)
         except Refused as why:
             self.failed = True
             nothing = {"high_watermark": -1, "log_start_offset": -1, "records": b""}
             return {"partition_index": number, **nothing, **why.answer}
 
     def _read(self, log: Log, asked: Any) -> ReplyBody:
-        if not log.start <= asked.fetch_offset <= log.high_watermark:
-            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=log.start)
+        known = asked.last_fetched_epoch <= LEADER_EPOCH  # else its records are not of this log
+        if not (known and log.start <= asked.fetch_offset <= log.high_watermark):
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         self.logs.append(log)
         most = min(asked.partition_max_bytes, self._left)
         room = self._left > 0 or not self.size  # KIP-74: the first batch comes, whatever is asked
@@ -68,7 +72,7 @@ class Reading:
             records = log.read(asked.fetch_offset, most) if room else b""
         except (OSError, struct.error) as error:  # the second: its file is shorter than it was
             logger.error("read_failed folder=%s error=%r", log.folder, error)
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, log_start_offset=log.start) from None
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
         self._left -= len(records)
         self.size += len(records)
         return {

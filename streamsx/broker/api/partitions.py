@@ -1,5 +1,6 @@
 """Requests about partitions of topics that are named: one answer for each partition."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +13,20 @@ from streamsx.kafka.errors import ErrorCode
 
 NOTHING = (-1, -1)
 END = -1
+NO_EPOCH = -1
+SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
+"""The versions from which ListOffsets knows what is asked for instead of a timestamp."""
 
 
 def list_offsets(service: Service, call: Call) -> ReplyBody:
     """Offset and timestamp per partition, -1 for what there is not."""
 
     def answer(log: Log, asked: Any) -> ReplyBody:
+        if asked.timestamp < 0 and call.version < SINCE.get(asked.timestamp, sys.maxsize):
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION)
         offset, timestamp = find(log, asked.timestamp)
-        return {"offset": offset, "timestamp": timestamp, "leader_epoch": LEADER_EPOCH}
+        epoch = NO_EPOCH if offset < 0 else LEADER_EPOCH
+        return {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
 
     return each_partition(service, call, answer)
 
@@ -33,7 +40,7 @@ def find(log: Log, timestamp: int) -> tuple[int, int]:
             return log.start, -1
         case -3:
             return log.newest() or NOTHING
-        case -5:
+        case -5 | -6:
             return NOTHING
         case _:
             return log.at_time(timestamp) or NOTHING
@@ -52,9 +59,11 @@ def delete_records(service: Service, call: Call) -> ReplyBody:
 
 
 def epoch_ends(service: Service, call: Call) -> ReplyBody:
-    """The end of each partition."""
+    """The end of each partition, which is that of its one epoch."""
 
-    def answer(log: Log, _: Any) -> ReplyBody:
+    def answer(log: Log, asked: Any) -> ReplyBody:
+        if asked.leader_epoch != LEADER_EPOCH:
+            return {"leader_epoch": NO_EPOCH, "end_offset": -1}
         return {"leader_epoch": LEADER_EPOCH, "end_offset": log.high_watermark}
 
     return each_partition(service, call, answer, "topic", "partition")
@@ -73,7 +82,8 @@ def each_partition(
     def of_topic(asked: Any) -> ReplyBody:
         def of_partition(wanted: Any) -> ReplyBody:
             topic = service.topics.find(getattr(asked, topic_field))
-            return answer(topic.log(getattr(wanted, partition_field)), wanted)
+            epoch = getattr(wanted, "current_leader_epoch", NO_EPOCH)
+            return answer(topic.log(getattr(wanted, partition_field), epoch), wanted)
 
         return {"partitions": each(asked.partitions, of_partition, partition_field, **usual)}
 

@@ -63,13 +63,14 @@ def address(service: Service, call: Call) -> ReplyBody:
 
 def find(service: Service, call: Call, asked: Any) -> ReplyBody:
     """One topic, made if that is wanted. Raises Refused."""
-    name, topics, replicas = asked.name, service.topics, [NODE_ID]
+    topics, replicas, topic_id = service.topics, [NODE_ID], getattr(asked, "topic_id", b"")
+    name = None if any(topic_id) else asked.name  # an id says more than a name
     if name is not None and name not in topics.by_name:
         if not NAME.fullmatch(name):
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
         if may_create(service, call):
             topics.create(name, service.fresh_id().bytes, service.options.partitions, {})
-    topic = topics.find(name, getattr(asked, "topic_id", b""))
+    topic = topics.find(name, topic_id)
     return {
         "name": topic.name,
         "topic_id": topic.id,

@@ -7,7 +7,7 @@ from streamsx.kafka import wire
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
-from tests.support.talk import ANSWER_S, KIND, TRIES, Group, Talk
+from tests.support.talk import ANSWER_S, KIND, Group, Talk, until
 
 
 def test_offsets_are_committed_and_fetched(talk: Talk, group: Group) -> None:
@@ -60,10 +60,7 @@ def test_offsets_are_committed_and_fetched(talk: Talk, group: Group) -> None:
     check("the offset", group.committed(), [(topic, 0, 5, E.NONE)])
 
     talk.ask(Api.DELETE_TOPICS, 5, topic_names=[topic], timeout=5000)
-    for _ in range(TRIES):
-        if not nobody.committed():
-            break
-    check("of a deleted topic", nobody.committed(), [])
+    until(lambda: not nobody.committed(), "offsets of a deleted topic vanish")
 
 
 def test_offsets_are_deleted(talk: Talk, group: Group) -> None:

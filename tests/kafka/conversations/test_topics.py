@@ -5,7 +5,7 @@ from typing import Any
 
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
-from tests.support.talk import Talk, batch
+from tests.support.talk import Talk, batch, until
 
 
 def test_topics_are_made_changed_and_deleted(talk: Talk) -> None:
@@ -109,3 +109,118 @@ def test_topics_are_made_changed_and_deleted(talk: Talk) -> None:
     check("delete what is not there", delete(name=other), E.UNKNOWN_TOPIC_OR_PARTITION)
     check("delete an unknown id", delete(name=None, topic_id=b"?" * 16), E.UNKNOWN_TOPIC_ID)
     check("delete by id", delete(name=None, topic_id=topic_id), E.NONE)
+
+
+def test_what_is_wrong_with_a_new_topic(talk: Talk) -> None:
+    check, taken = talk.check, talk.topic(2)
+    node = talk.ask(Api.METADATA, 9, topics=[]).brokers[0].node_id
+    names = iter(f"{talk.name}-{i}" for i in range(1000))
+
+    def placed(*brokers: list[int], first: int = 0) -> list[dict[str, Any]]:
+        return [
+            {"partition_index": i, "broker_ids": ids} for i, ids in enumerate(brokers, start=first)
+        ]
+
+    def made(count: int = 1, replicas: int = 1, **about: Any) -> tuple[int, int, int]:
+        topic = {
+            "name": next(names), "num_partitions": count, "replication_factor": replicas,
+            "assignments": [], "configs": [], **about,
+        }  # fmt: skip
+        told = talk.ask(Api.CREATE_TOPICS, 7, topics=[topic], timeout=5000).topics[0]
+        return told.error_code, told.num_partitions, told.replication_factor
+
+    def wrong(code: int) -> tuple[int, int, int]:
+        return code, -1, -1
+
+    check("by default", made(-1, -1), (E.NONE, 1, 1))
+    check("-2 partitions", made(-2), wrong(E.INVALID_PARTITIONS))
+    check("-2 replicas", made(1, -2), wrong(E.INVALID_REPLICATION_FACTOR))
+    check("no replicas", made(1, 0), wrong(E.INVALID_REPLICATION_FACTOR))
+    misplaced = wrong(E.INVALID_REPLICA_ASSIGNMENT)
+    for label, places, told in (
+        ("by hand", placed([node], [node]), (E.NONE, 2, 1)),
+        ("from 1 on", placed([node], first=1), misplaced),
+        ("on nothing", placed([]), misplaced),
+        ("on a stranger", placed([node + 55]), misplaced),
+        ("twice on one", placed([node, node]), misplaced),
+    ):
+        check(f"placed {label}", made(-1, -1, assignments=places), told)
+    both = made(2, 1, assignments=placed([node]))
+    check("numbers and places", both, wrong(E.INVALID_REQUEST))
+    check("taken", made(name=taken), wrong(E.TOPIC_ALREADY_EXISTS))
+    check("with a dot", made(name=f"{talk.name}.a.b"), (E.NONE, 1, 1))
+    alike = made(name=f"{talk.name}.a_b")
+    check("too much like another", alike, wrong(E.INVALID_TOPIC_EXCEPTION))
+    value = [{"name": "retention.ms", "value": None}]
+    check("set to nothing", made(configs=value), wrong(E.INVALID_CONFIG))
+
+    def grown(topic: str, count: int, *places: list[int], **about: Any) -> int:
+        hand = [{"broker_ids": ids} for ids in places] or None
+        asked = {"topics": [{"name": topic, "count": count, "assignments": hand}], "timeout": 5000}
+        told = talk.ask(Api.CREATE_PARTITIONS, 3, **asked, **about)
+        return int(told.results[0].error_code)
+
+    check("a trial to grow", grown(taken, 9, validate_only=True), E.NONE)
+    check("grown to -1", grown(taken, -1), E.INVALID_PARTITIONS)
+    check("grown by 2 on 1", grown(taken, 4, [node]), E.INVALID_REPLICA_ASSIGNMENT)
+    check("grown on a stranger", grown(taken, 3, [node + 55]), E.INVALID_REPLICA_ASSIGNMENT)
+    check("grown by hand", grown(taken, 3, [node]), E.NONE)
+
+
+def test_what_is_named_twice_is_refused_once(talk: Talk) -> None:
+    check, name, new = talk.check, talk.topic(), f"{talk.name}-new"
+    topic = {
+        "name": new, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": [],
+    }  # fmt: skip
+    told = talk.ask(Api.CREATE_TOPICS, 7, topics=[topic, topic], timeout=5000).topics
+    check("made", [(t.name, t.error_code) for t in told], [(new, E.INVALID_REQUEST)])
+    asked = [{"name": name, "count": count, "assignments": None} for count in (5, 6)]
+    grown = talk.ask(Api.CREATE_PARTITIONS, 3, topics=asked, timeout=5000).results
+    check("grown", [(t.name, t.error_code) for t in grown], [(name, E.INVALID_REQUEST)])
+
+    def deleted(*topics: dict[str, Any]) -> list[int]:
+        told = talk.ask(Api.DELETE_TOPICS, 6, topics=topics, timeout=5000).responses
+        return sorted(t.error_code for t in told)
+
+    check("deleted", deleted({"name": name}, {"name": name}), [E.INVALID_REQUEST])
+    by_both = {"name": name, "topic_id": talk.topic_id(name)}
+    check("by name and by id", deleted(by_both), [E.INVALID_REQUEST])
+    check("by nothing", deleted({"name": None}), [E.INVALID_REQUEST])
+    unknown = E.UNKNOWN_TOPIC_OR_PARTITION
+    check("no names for topics", deleted({"name": "a b"}, {"name": ""}), [unknown, unknown])
+    check("none", deleted(), [])
+    check("once", deleted({"name": name}), [E.NONE])
+
+
+def test_topics_are_made_and_deleted_in_every_version(talk: Talk) -> None:
+    no = f"{talk.name}-no"
+    for version in range(2, 8):
+        name = f"{talk.name}-{version}"
+        topic = {
+            "name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [],
+            "configs": [{"name": "retention.ms", "value": "5000"}],
+        }  # fmt: skip
+        trial = talk.ask(Api.CREATE_TOPICS, version, topics=[topic], validate_only=True).topics[0]
+        made = talk.ask(Api.CREATE_TOPICS, version, topics=[topic], timeout=5000).topics[0]
+        told = [trial.error_code, made.error_code]
+        if version >= 5:
+            told += made.num_partitions, made.replication_factor
+        talk.check(f"made by {version}", told, [0, 0, 2, 1][: len(told)])
+        gone = talk.ask(
+            Api.DELETE_TOPICS, version - 1, topic_names=[name, no], timeout=5000,
+            topics=[{"name": name}, {"name": no}],
+        )  # fmt: skip
+        codes = {t.name: t.error_code for t in gone.responses}
+        talk.check(f"deleted by {version - 1}", codes, {name: 0, no: E.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+def test_who_asks_for_a_topic_makes_it(talk: Talk) -> None:
+    for version in (3, 4, 9, 13):
+        name = f"{talk.name}-{version}"
+
+        def found(name: str = name, version: int = version) -> bool:
+            asked = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
+            return bool(talk.ask(Api.METADATA, version, **asked).topics[0].error_code == E.NONE)
+
+        until(found, f"{name} is there")
+        talk.check(f"asked for in {version}", talk.create(name), E.TOPIC_ALREADY_EXISTS)

@@ -50,15 +50,17 @@ class Client:
         return told.responses[0].partition_responses[0]
 
 
-def batch(*values: bytes) -> bytes:
+def batch(*values: bytes, key: bytes | None = None) -> bytes:
     builder = Builder(1 << 20)
     for value in values:
-        builder.append(1, None, value)
+        builder.append(1, key, value)
     return bytes(builder.close())
 
 
-def produced(*values: bytes, partition: int = 0, acks: int = 1, topic: str = "t") -> dict[str, Any]:
-    data = [{"index": partition, "records": batch(*values)}]
+def produced(
+    *values: bytes, partition: int = 0, acks: int = 1, topic: str = "t", key: bytes | None = None
+) -> dict[str, Any]:
+    data = [{"index": partition, "records": batch(*values, key=key)}]
     topics = [{"name": topic, "partition_data": data}]
     return {"acks": acks, "timeout": 1000, "topic_data": topics}
 

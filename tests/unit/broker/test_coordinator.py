@@ -309,7 +309,9 @@ def test_topics_go_by_id_since_version_10(desk: Desk) -> None:
 # What is answered for several groups.
 
 
-def test_a_described_group_shows_metadata_and_assignments_while_it_is_stable(desk: Desk) -> None:
+def test_a_described_group_shows_metadata_while_it_is_stable_and_assignments_until_the_next(
+    desk: Desk,
+) -> None:
     leader, follower = stable(desk)
     described = desk.replies[desk.ask(15, 5, groups=["g", "no"])]["groups"]
     assert described[0]["group_state"] == "Stable"
@@ -321,7 +323,10 @@ def test_a_described_group_shows_metadata_and_assignments_while_it_is_stable(des
     desk.join(leader)
     (described,) = desk.replies[desk.ask(15, 5, groups=["g"])]["groups"]
     assert described["group_state"] == "PreparingRebalance"
-    assert {m["member_assignment"] for m in described["members"]} == {b""}
+    assert {m["member_metadata"] for m in described["members"]} == {b""}
+    assert {m["member_assignment"] for m in described["members"]} == {
+        leader.encode(), follower.encode(),
+    }  # fmt: skip
 
 
 def test_an_absent_group_is_described_as_absent_since_version_6(desk: Desk) -> None:

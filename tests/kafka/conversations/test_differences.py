@@ -1,0 +1,13 @@
+"""The table of what we answer otherwise: short, and each of it is heard in a conversation."""
+
+from pathlib import Path
+
+from tests.support.talk import DIFFERENCES
+
+DIFFERENCES_MAX = 5
+
+
+def test_every_difference_is_heard_and_there_are_few() -> None:
+    told = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert [label for label in DIFFERENCES if f'"{label}"' not in told] == []
+    assert len(DIFFERENCES) <= DIFFERENCES_MAX
