@@ -106,8 +106,8 @@ class Log:
         """Up to which offset, and when (ms), as far as `cleaning` wants to know."""
         trusted = clean and unflushed is None
         limit = sys.maxsize if unflushed is None or not sync else unflushed
-        while len(self.segments) > 1 and self.segments[-1].base >= limit:
-            self.segments.pop().delete()
+        while len(self.segments) > 1 and self.segments[-1].base > limit:
+            self.segments.pop().delete()  # what begins there stays, empty: before it may be holes
         for segment in tuple(self.segments):
             last = segment is self.segments[-1]
             self._recover(segment, last=last, verify=not trusted, limit=limit)

@@ -91,6 +91,27 @@ def test_of_each_key_the_newest_stays_where_it_was(tmp_path: Path, seed: int) ->
         assert (rows(again), again.end, again.compacted) == (after, end, log.compacted)
 
 
+def test_a_flush_that_fails_behind_a_compaction_costs_what_was_not_flushed_alone(
+    tmp_path: Path,
+) -> None:
+    """What was compacted was cut at its first hole, as if it were the last file (seed 387)."""
+    log = Log(tmp_path / "t-0", DESCRIPTORS, segment_bytes=10_000, clean=False, sync=True)
+    for number in range(6):
+        append(log, (b"k%d" % (number % 2), b"v%d" % number))
+    append(log, (b"k0", b"newest"))
+    log.flush()
+    log.flushed_to(log.mark())
+    assert cleaned(log)
+    kept = state(log)
+    append(log, (b"k1", b"nobody was told of it"))
+    log.fail()
+    log.close()
+    for _ in range(2):
+        log = Log(tmp_path / "t-0", DESCRIPTORS, segment_bytes=10_000, clean=False, sync=True)
+        assert (state(log), log.end) == (kept, 7)
+        log.close()
+
+
 class Killed(Exception):
     """At a step on the disk."""
 
