@@ -105,7 +105,7 @@ def _from_environment(environment: Mapping[str, str], notes: list[str]) -> Itera
         if name in SETTINGS:
             yield _Given(name, value, variable)
         else:
-            notes.append(f"unknown variable: {variable}: {_nearest(name)}")
+            notes.append(f"unknown variable: {variable}: {_nearest(name, variable=True)}")
 
 
 def _parsed(source: Iterator[_Given], notes: list[str]) -> dict[str, object]:
@@ -143,6 +143,8 @@ def _meaningless(given: _Given) -> str:
     raise SettingError(f"unknown setting: {given.name} ({given.where}): {_nearest(given.name)}")
 
 
-def _nearest(name: str) -> str:
+def _nearest(name: str, *, variable: bool = False) -> str:
     found = get_close_matches(name, SETTINGS, n=1)
-    return f"did you mean {found[0]}?" if found else "see the settings of Config"
+    if not found:
+        return "see the settings of Config"
+    return f"did you mean {PREFIX + found[0].upper() if variable else found[0]}?"

@@ -115,6 +115,7 @@ def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
         ({"imbalance_percentage": "inf"}, "a share is written 0.2"),
         ({"imbalance_percentage": "nan"}, "a share is written 0.2"),
         ({"imbalance_percentage": -0.1}, "a share is written 0.2"),
+        ({"imbalance_percentage": "much"}, "'much': a share is written 0.2"),
         ({"topic_partitions": 0}, "not a whole number from 1 on"),
         ({"topic_partitions": "x"}, "not a whole number from 1 on: 'x'"),
         ({"topic_allow_declare": "perhaps"}, "not yes or no"),
@@ -152,5 +153,5 @@ def test_every_setting_of_faust_is_taken() -> None:
 
 def test_an_unknown_variable_of_ours_is_a_note() -> None:
     assert settle(STREAMSX_COMIT_INTERVAL="1s").notes == (
-        "unknown variable: STREAMSX_COMIT_INTERVAL: did you mean commit_interval?",
+        "unknown variable: STREAMSX_COMIT_INTERVAL: did you mean STREAMSX_COMMIT_INTERVAL?",
     )
