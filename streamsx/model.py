@@ -2,6 +2,7 @@
 but how they are written."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -27,8 +28,12 @@ class TaskId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "TaskId":
         """The id that `str` wrote. Raises ValueError for anything else."""
-        subtopology, _, partition = text.partition("_")
-        return cls(int(subtopology), int(partition))
+        with suppress(ValueError):
+            subtopology, _, partition = text.partition("_")
+            found = cls(int(subtopology), int(partition))
+            if str(found) == text and min(found) >= 0:
+                return found
+        raise ValueError(f"not a task: {text!r}: expected SUBTOPOLOGY_PARTITION, such as 0_3")
 
 
 def brief(tasks: Iterable[TaskId | str]) -> str:

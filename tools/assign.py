@@ -13,10 +13,16 @@ from contextlib import ExitStack
 from streamsx.errors import UsageError
 from streamsx.tools.cli.command import Command
 
+EXAMPLE = (
+    '{"tasks": [{"id": "0_0"}, {"id": "0_1"}], '
+    '"members": [{"id": "a", "owned": ["0_0", "0_1"]}, {"id": "b"}]}'
+)
+
 
 def main() -> None:
     """One plan for each group; 2 where one of the lines was none."""
     command = Command("assign", "Plan groups: a JSON object a line in, a plan a line out.")
+    command.epilog = f"A line is such as {EXAMPLE}"
     add = command.add_argument
     add("--input", metavar="FILE", default="-", help="where the groups are; -: standard input (-)")
     command.run(run)
@@ -48,5 +54,7 @@ def answers(lines: Iterable[str | bytes]) -> Iterator[dict[str, object]]:
             continue
         try:
             yield {**document_of(assign(*group_of(json.loads(line))))}
-        except (UsageError, ValueError, RecursionError) as error:
+        except RecursionError:
+            yield {"error": f"line {number}: nested too deep"}
+        except (UsageError, ValueError) as error:
             yield {"error": f"line {number}: {error}"}

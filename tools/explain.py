@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import Group
 
 from streamsx.clock import Clock
-from streamsx.errors import UsageError
+from streamsx.errors import NotFound, UsageError
 from streamsx.model import TaskId
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
 from streamsx.tools.cli.progress import console_on, progress
+from streamsx.tools.status import NOBODY
 
 PLAN = "plan"
 FIELDS = frozenset({"t", "instance", "generation", "decisions"})
@@ -27,7 +28,7 @@ SETTLE_S = 10.0
 
 
 def main() -> None:
-    """Ends with 3 when the cluster does not know the app."""
+    """Ends with 3 when the cluster does not know the app, or nobody runs it."""
     command = ClusterCommand("explain", "Say why a rebalance did what it did.")
     command.add_app(required=False)
     add = command.add_argument
@@ -44,7 +45,8 @@ def task(text: object) -> TaskId:
 async def explain(options: argparse.Namespace, clock: Clock) -> None:
     """Raises UsageError for files that hold no plan, NotFound and what `status` does."""
     if bool(options.events) == bool(options.app):
-        raise UsageError("explain what? give --app ID for the newest rebalance, or --events FILE")
+        forms = "--app ID for the newest rebalance, or --events FILE"
+        raise UsageError(f"explain what? give {forms}{', not both' * bool(options.events)}")
     if options.events:
         plans = in_files(options.events, options.generation)
     elif options.generation is not None:
@@ -69,6 +71,8 @@ async def newest(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     ):
         again = f"the group of {options.app} is rebalancing: asking again"
         report = (await settled(cluster, clock, options.app, SETTLE_S, lambda _: say(again))).report
+    if not report.instances:
+        raise NotFound(f"no rebalance to explain: {options.app}: {NOBODY}")
     return {
         "generation": report.generation,
         "leader": report.labels.get(report.leader or ""),
@@ -85,16 +89,17 @@ def in_files(paths: Iterable[Path], generation: int | None) -> list[dict[str, An
     for path in paths:
         if not path.is_file():
             raise UsageError(f"no such file: {path}: give what a worker wrote with --events")
-        plans = (event for event in EventsFile(path).more() if is_plan(event))
-        told += [plan for plan in plans if generation in (None, plan["generation"])]
+        told += [event for event in EventsFile(path).more() if is_plan(event)]
     if not told:
-        which = "" if generation is None else f" of generation {generation}"
-        where = ", ".join(map(str, paths))
-        raise UsageError(f"no plan{which} in {where}: give the file of who led then too")
+        raise UsageError(f"no plan in {', '.join(map(str, paths))}: give the leader's file too")
+    if generation is not None and all(e["generation"] != generation for e in told):
+        known = sorted({e["generation"] for e in told})
+        raise UsageError(f"no plan of generation {generation}: there are {known[0]} to {known[-1]}")
     return [
         {"generation": e["generation"], "leader": e["instance"], "t": e["t"],
          "decisions": e["decisions"]}
         for e in sorted(told, key=lambda event: event["t"])
+        if generation in (None, e["generation"])
     ]  # fmt: skip
 
 

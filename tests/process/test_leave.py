@@ -129,6 +129,9 @@ def test_at_rest_two_leave_at_once_and_the_last_one_alone(
     assert not workers.events("lost", "error")
     code, told = tools.run("status")
     assert (code, told["state"], told["instances"]) == (0, "Empty", {})
+    explain = tools.begin("explain")
+    assert "no rebalance to explain" in explain.communicate()[1]
+    assert explain.returncode == 3
     assert outcome(tools.leave(last)) == (3, {last: ("unknown", 0, 0)})
 
 

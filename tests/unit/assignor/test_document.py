@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.tools.assign import answers
+from streamsx.tools.assign import EXAMPLE, answers
 
 Told = dict[str, Any]
 
@@ -188,6 +188,10 @@ def test_what_is_no_group_is_told_by_line_and_field(document: object, error: str
     told(error, document)
 
 
+def test_help_shows_a_line_that_is_one() -> None:
+    assert planned(json.loads(EXAMPLE))["members"]["b"]["learner"]
+
+
 def test_a_bad_line_costs_itself_and_the_exit_code(tmp_path: Path) -> None:
     """In a process, whatever its hashes are."""
     good = json.dumps(settled(12, 5))
@@ -205,7 +209,7 @@ def test_a_bad_line_costs_itself_and_the_exit_code(tmp_path: Path) -> None:
     first, wrong, torn, last = map(json.loads, said.pop().splitlines())
     assert not said
     assert first == last == planned(json.loads(good))
-    assert wrong["error"].startswith("line 3: maximum recursion depth")
+    assert wrong["error"].startswith("line 3: nested too deep")
     assert torn["error"].startswith("line 4: 'utf-8' codec can't decode")
     missing = [sys.executable, "-m", "streamsx", "assign", "--input", str(tmp_path / "none")]
     ended = subprocess.run(missing, capture_output=True, text=True, check=False)

@@ -66,10 +66,11 @@ def test_of_one_task_or_one_rebalance(
     ("words", "says"),
     [
         ((), "explain what?"),
-        (("--app", "a", "--events", "x"), "explain what?"),
+        (("--app", "a", "--events", "x"), "or --events FILE, not both"),
         (("--events", "nope.jsonl"), "no such file: nope.jsonl"),
         (("--app", "a", "--generation", "3"), "a group keeps the newest plan alone"),
-        (("--app", "a", "--task", "three"), "--task"),
+        (("--app", "a", "--task", "three"), "--task: not a task: 'three': expected SUBTOPOLOGY_"),
+        (("--app", "a", "--task", "0_1_0"), "not a task: '0_1_0'"),
     ],
 )
 def test_what_cannot_be_explained_is_refused(
@@ -85,12 +86,11 @@ def test_files_without_a_plan_are_refused(
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"event": "left", "t": 61}\n[1]\n')
     assert run(monkeypatch, "--events", tmp_path / "a.jsonl") == 2
-    assert "give the file of who led then too" in capsys.readouterr().err
+    assert "give the leader's file too" in capsys.readouterr().err
 
 
-def test_a_rebalance_that_no_file_has_is_refused(
+def test_a_rebalance_that_is_in_no_file_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: list[Path]
 ) -> None:
-    """Nothing was printed, as if nothing had been decided."""
     assert run(monkeypatch, "--events", *files, "--generation", "9") == 2
-    assert "error: no plan of generation 9 in " in capsys.readouterr().err
+    assert "no plan of generation 9: there are 7 to 8" in capsys.readouterr().err
