@@ -143,6 +143,8 @@ def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
         return ""
     if not here.alike:
         return "its code is not the leader's: it gets tasks when nobody with that code stays"
+    if not tasks:
+        return "there are no tasks: the app reads no topic, or none that is there"
     return "there are more workers than tasks" if tasks < len(report.instances) else ""
 
 

@@ -153,6 +153,8 @@ class AppTopics:
         where = self.directory.stores_of(nodes[0].name) if nodes else ""
         if not effect.anew:
             what = "what is sent to it waits: make it again, with as many partitions as it had"
+            if topic in self._sources():
+                what = f"nothing is read from it, and {what}"
             if nodes:
                 what = (
                     f"table {nodes[0].name} is committed no more, and its tasks wait: what is in "
@@ -165,6 +167,9 @@ class AppTopics:
 
     def _names(self) -> list[str]:
         return [spec.name for spec in self.topology.topics]
+
+    def _sources(self) -> set[str]:
+        return {spec.name for spec in self.topology.topics if spec.kind is TopicKind.SOURCE}
 
     def _tables(self) -> list[StoreNode]:
         return [node for plan in self.topology.subtopologies for node in plan.stores]

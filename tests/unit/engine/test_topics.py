@@ -181,6 +181,11 @@ def test_a_topic_of_records_that_vanishes_is_told_of_and_ends_nobody(bench: Benc
     bench.run(20)
     (told,) = station.told("error")
     assert str(told["what"]).startswith("topic out is not there any more: what is sent to it waits")
+    bench.delete("words")
+    bench.run(35)
+    gone = [str(it["what"]) for it in station.told("error") if it["where"] == "words"]
+    assert gone[0].startswith("topic words is not there any more: nothing is read from it, and")
+    make_anew(bench, "words")
     make_anew(bench, "out")
     bench.feed(0, "a")
     bench.run(20)

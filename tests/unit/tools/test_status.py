@@ -152,6 +152,11 @@ def test_a_row_that_is_empty_says_why() -> None:
     assert "\nc: there are more workers than tasks\n" in out.getvalue()
 
 
+def test_where_there_are_no_tasks_workers_are_not_too_many() -> None:
+    data = status.as_data("shop", settled(runs("m1", "a", "p1")), {})
+    assert data["instances"]["a"]["note"].startswith("there are no tasks: the app reads no topic")
+
+
 def test_standbys_are_shown_where_there_are_some() -> None:
     seen = settled(
         runs("m1", "a", "p1", T(0, 0)), Instance(MemberAtJoin("m2", "b"), standbys={T(0, 0): 7})
