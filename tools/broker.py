@@ -9,22 +9,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from streamsx.config import seconds, size_bytes, whole
+from streamsx.config import positive, seconds, size_bytes, whole
 from streamsx.tools.cli.command import INTERRUPTED, Command, port, value
 
 DATA = "streamsx-broker"
 
-positive, duration, size = value(whole(1)), value(seconds), value(size_bytes)
+at_least_1, duration, size = value(whole(1)), value(seconds), value(positive(size_bytes))
 LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "connections_max": ("connections; the next one is closed", positive),
-    "connections_max_idle_s": ("how long a connection may be idle", duration),
+    "connections_max": ("connections; the next one is closed", at_least_1),
+    "connections_max_idle_s": ("how long a connection may be idle, as 10m", duration),
     "frame_bytes_max": ("size of a request", size),
-    "queued_requests_max": ("requests of a connection that wait to be served", positive),
+    "queued_requests_max": ("requests of a connection that wait to be served", at_least_1),
     "queued_bytes_max": ("size of those", size),
     "in_flight_bytes_max": ("size of all requests that are not answered yet", size),
     "unsent_bytes_max": ("answers that a client does not take; then it is served no more", size),
     "unsent_by_all_bytes_max": ("those of all clients; then whoever takes least is closed", size),
-    "partitions_max": ("partitions of all topics together", positive),
+    "partitions_max": ("partitions of all topics together", at_least_1),
 }
 
 
@@ -40,7 +40,7 @@ def main() -> None:
         help="make this topic if it is not there; may be repeated",
     )  # fmt: skip
     add(
-        "--partitions", type=positive, default=1,
+        "--partitions", type=at_least_1, default=1,
         help="of a topic for which nobody says how many (1)",
     )  # fmt: skip
     add(

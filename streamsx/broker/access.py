@@ -39,7 +39,8 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
         files = f"{certificate} and {key}" if key else str(certificate)
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise UsageError(
-            f"cannot use the certificate: {files}: {why}: PEM is wanted, a chain and its key"
+            f"cannot use the certificate: {files}: {why}: PEM is wanted, a chain and its key, "
+            "there or in --tls-key"
         ) from error
     return context
 

@@ -5,6 +5,7 @@ that fails; the others go on. Which bytes mean what is `streamsx.kafka.wire`'s t
 """
 
 import asyncio
+import errno
 import fcntl
 import ipaddress
 import logging
@@ -103,8 +104,9 @@ class BrokerServer:
                 )  # fmt: skip
             except OSError as error:
                 why = os.strerror(error.errno or 0)
+                what = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
                 raise WorldError(
-                    f"cannot listen: {self.bootstrap}: {why}: choose another --port"
+                    f"cannot listen: {self.bootstrap}: {why}: choose another {what}"
                 ) from error
             self.port = self._server.sockets[0].getsockname()[1]
             self._sweep()
@@ -184,6 +186,10 @@ class BrokerServer:
         for name, partitions in self.topics.items():  # now that the groups miss what is gone
             if name not in topics.by_name:
                 topics.create(name, self.fresh_id().bytes, partitions, {})
+            elif (found := len(topics.by_name[name].logs)) != partitions:
+                logger.warning(
+                    "topic_is_there topic=%s partitions=%d, not %d", name, found, partitions
+                )
         flusher = Flusher(meta, topics.reopen)
         cleaner = Cleaner(topics, flusher, self.clock, self.options)
         undo.callback(cleaner.stop)

@@ -63,6 +63,24 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith(f"error: cannot listen: 127.0.0.1:{port}:")
 
 
+def test_an_address_that_is_not_here_is_named(tmp_path: Path) -> None:
+    """One of those that are for documents alone: nothing listens."""
+    done = broker("--data", str(tmp_path), "--port", "0", "--host", "192.0.2.1", "--allow-remote")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("choose another --host")
+
+
+def test_a_topic_that_has_another_number_of_partitions_is_told(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", "--topic", "a:2"):
+        pass
+    with EmbeddedBroker(tmp_path / "data", "--topic", "a:4") as process:
+        assert topics(process.bootstrap) == {"a": 2}
+        assert any(
+            "topic_is_there topic=a partitions=2, not 4" in line
+            for line in process.told().splitlines()
+        )
+
+
 WRONG = {
     "a bad topic": (["--topic", "orders"], "'orders': NAME:PARTITIONS is wanted"),
     "a topic that cannot be": (["--topic", "a/b:1"], "bad topic: a/b:1: "),
@@ -76,6 +94,7 @@ WRONG = {
         "'3x': a duration is written 500ms, 60s or 10m",
     ),
     "a bad size": (["--frame-bytes-max", "3MB"], "'3MB': a size is written 512, 64KiB or 8MiB"),
+    "a size of nothing": (["--frame-bytes-max", "0"], "'0': give more than 0, and an end"),
     "a port that cannot be": (["--port", "65536"], "'65536': a port is a number up to 65535"),
     "a word too many": (["please"], "unrecognized arguments: please"),
 }
