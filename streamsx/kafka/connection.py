@@ -93,7 +93,6 @@ REFUSALS = (
     theirs.AuthenticationFailedError,
     theirs.SaslAuthenticationFailed,
     theirs.UnsupportedSaslMechanismError,
-    theirs.IllegalSaslStateError,
 )
 """What another try cannot change."""
 OTHERS_CODE = (KERBEROS, OAUTH)
@@ -117,6 +116,9 @@ async def connect(
     try:
         async with asyncio.timeout(timeout_s):
             opened = await create_conn(*address, client_id=CLIENT_ID, **settings)
+    except theirs.IllegalSaslStateError:
+        why = "it asks for no user here: leave the credentials out, or give another port"
+        raise SettingError(f"refused by the broker: {address}: {why}") from None
     except REFUSALS as error:
         raise SettingError(f"refused by the broker: {address}: {error}") from None
     except TimeoutError:

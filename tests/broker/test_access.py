@@ -18,8 +18,10 @@ from confluent_kafka.admin import AdminClient
 
 from streamsx.broker.access import read_users, tls_context
 from streamsx.broker.sasl import MECHANISMS
-from streamsx.errors import UsageError
+from streamsx.errors import SettingError, UsageError
+from streamsx.kafka.connection import Address, connect
 from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.security import Security
 from streamsx.kafka.wire import Api
 from streamsx.tools.cli.processes import OURS
 from tests.broker.test_connections import VERSIONS, frame, received
@@ -257,3 +259,10 @@ def test_wrong_options_are_one_line_and_2(tmp_path: Path, options: tuple[str, ..
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_credentials_that_nobody_asks_for_are_refused_in_words(tmp_path: Path) -> None:
+    security = Security("SASL_PLAINTEXT", None, "PLAIN", "ann", "pencil")
+    says = "it asks for no user here: leave the credentials"
+    with EmbeddedBroker(tmp_path / "broker") as broker, pytest.raises(SettingError, match=says):
+        asyncio.run(connect(Address.parse(broker.bootstrap), security))
