@@ -35,7 +35,7 @@ def main() -> None:
     add = command.add_argument
     add(
         "--instances", required=True, type=names, metavar="A,B",
-        help="their names, as `streamsx status` shows them",
+        help="their names, as `streamsx status` has them; if one is not there, the others leave",
     )  # fmt: skip
     add(
         "--timeout", type=value(limit), default=60.0, metavar="60s",
