@@ -7,6 +7,7 @@ workers write with `--events`, the leader's each time: give them all.
 import argparse
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from streamsx.tools.cli.progress import console_on, progress
 from streamsx.tools.status import NOBODY
 
 PLAN = "plan"
-FIELDS = frozenset({"t", "instance", "generation", "decisions"})
+FIELDS = ("task", "decision", "why", "owner", "to", "lag")
+"""Of a decision."""
 STAYS = "each task stays where it is, and nothing is learned"
 SETTLE_S = 10.0
 
@@ -57,7 +59,10 @@ async def explain(options: argparse.Namespace, clock: Clock) -> None:
         told = plan["decisions"]
         plan["decisions"] = [d for d in told if options.task in (None, TaskId.parse(d["task"]))]
     console_on(options.people).print(Group(*lines(plans, options.task)), soft_wrap=True)
-    tell(options, {"app": options.app, "plans": plans})
+    for plan in plans:
+        of_all = {name: plan[name] for name in ("generation", "at", "leader")}
+        for decision in plan["decisions"]:
+            tell(options, {**of_all, **decision})
 
 
 async def newest(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
@@ -76,41 +81,45 @@ async def newest(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     return {
         "generation": report.generation,
         "leader": report.labels.get(report.leader or ""),
-        "t": None,
+        "at": None,
         "decisions": [decision_of(each) for each in report.decisions],
     }
 
 
 def in_files(paths: Iterable[Path], generation: int | None) -> list[dict[str, Any]]:
-    """In the order of their times. Lines that were torn by a kill are passed over."""
+    """The newest first. Lines that were torn by a kill are passed over."""
     from streamsx.tools.demonstration.group import EventsFile
 
     told = []
     for path in paths:
         if not path.is_file():
             raise UsageError(f"no such file: {path}: give what a worker wrote with --events")
-        told += [event for event in EventsFile(path).more() if is_plan(event)]
+        told += [plan for event in EventsFile(path).more() if (plan := plan_of(event))]
     if not told:
         raise UsageError(f"no plan in {', '.join(map(str, paths))}: give the leader's file too")
-    if generation is not None and all(e["generation"] != generation for e in told):
-        known = sorted({e["generation"] for e in told})
+    if generation is not None and all(plan["generation"] != generation for plan in told):
+        known = sorted({plan["generation"] for plan in told})
         raise UsageError(f"no plan of generation {generation}: there are {known[0]} to {known[-1]}")
-    return [
-        {"generation": e["generation"], "leader": e["instance"], "t": e["t"],
-         "decisions": e["decisions"]}
-        for e in sorted(told, key=lambda event: event["t"])
-        if generation in (None, e["generation"])
-    ]  # fmt: skip
+    told.sort(key=lambda plan: plan["at"], reverse=True)
+    return [plan for plan in told if generation in (None, plan["generation"])]
 
 
-def is_plan(event: object) -> bool:
-    """A file may hold what somebody else wrote."""
-    return isinstance(event, dict) and event.get("event") == PLAN and event.keys() >= FIELDS
+def plan_of(event: Any) -> dict[str, Any] | None:
+    """The plan that an event tells of. A file may hold what somebody else wrote."""
+    with suppress(KeyError, TypeError, ValueError, OverflowError):
+        if event["event"] == PLAN:
+            decisions = [{name: told[name] for name in FIELDS} for told in event["decisions"]]
+            told = {"generation": int(event["generation"]), "leader": str(event["instance"])}
+            for decision in decisions:
+                TaskId.parse(decision["task"])
+            datetime.fromtimestamp(event["t"], UTC)
+            return {**told, "at": event["t"], "decisions": decisions}
+    return None
 
 
 def lines(plans: Iterable[dict[str, Any]], task: TaskId | None) -> Iterable[str]:
     for plan in plans:
-        at = "" if plan["t"] is None else f"{datetime.fromtimestamp(plan['t'], UTC):%F %T}Z, "
+        at = "" if plan["at"] is None else f"{datetime.fromtimestamp(plan['at'], UTC):%F %T}Z, "
         if task is not None and not plan["decisions"]:
             continue
         yield f"{at}generation {plan['generation']}, led by {plan['leader'] or 'nobody known'}:"

@@ -35,16 +35,16 @@ def files(tmp_path: Path) -> list[Path]:
     return [b, a]
 
 
-def test_rebalances_are_told_in_their_order(
+def test_rebalances_are_told_the_newest_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: list[Path]
 ) -> None:
     assert run(monkeypatch, "--events", *files) == 0
     assert capsys.readouterr().out.splitlines() == [
+        "1970-01-01 00:02:00Z, generation 8, led by b:",
+        "  each task stays where it is, and nothing is learned",
         "1970-01-01 00:01:00Z, generation 7, led by a:",
         "  0_3 stage: b is 9 records behind (limit 5); a goes on",
         "  0_4 promote: nobody runs it; b takes over",
-        "1970-01-01 00:02:00Z, generation 8, led by b:",
-        "  each task stays where it is, and nothing is learned",
     ]
 
 
@@ -52,8 +52,10 @@ def test_of_one_task_or_one_rebalance(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: list[Path]
 ) -> None:
     assert run(monkeypatch, "--json", "--events", *files, "--task", "0_4") == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [(p["generation"], p["decisions"]) for p in told["plans"]] == [(7, [LEFT]), (8, [])]
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"generation": 7, "at": 60.0, "leader": "a", **LEFT}
+    ]
 
     assert run(monkeypatch, "--events", *files, "--task", "0_9") == 0
     assert "0_9 is in no such plan: it stays where it is, if" in capsys.readouterr().out
@@ -84,7 +86,15 @@ def test_what_cannot_be_explained_is_refused(
 def test_files_without_a_plan_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "a.jsonl").write_text('{"event": "left", "t": 61}\n[1]\n')
+    foreign = (
+        {"event": "plan"},
+        {"event": "plan", "generation": 1, "instance": "a", "t": "now", "decisions": []},
+        {"event": "plan", "generation": 1, "instance": "a", "t": 1e30, "decisions": []},
+        {"event": "plan", "generation": 1, "instance": "a", "t": 1.0, "decisions": 5},
+        {"event": "plan", "generation": 1, "instance": "a", "t": 1.0, "decisions": [{"task": "x"}]},
+    )
+    lines = ["[1]", '{"event": "left", "t": 61}', *map(json.dumps, foreign)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     assert run(monkeypatch, "--events", tmp_path / "a.jsonl") == 2
     assert "give the leader's file too" in capsys.readouterr().err
 
