@@ -52,6 +52,7 @@ from streamsx.broker.members import (
     supported,
     vote,
 )
+from streamsx.broker.offsets import Catalog
 from streamsx.broker.records import (
     CommittedOffsets,
     GroupKey,
@@ -333,7 +334,7 @@ class ClassicGroup:
     kind: ClassVar[str] = "classic"
     described_by: ClassVar[Api] = Api.DESCRIBE_GROUPS
 
-    def __init__(self, group_id: str, config: GroupConfig) -> None:
+    def __init__(self, group_id: str, config: GroupConfig, _: Catalog) -> None:
         self.id = group_id
         self.config = config
         self.committed: CommittedOffsets = {}
@@ -387,6 +388,9 @@ class ClassicGroup:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
             self.turn.touch(member)
         return self.turn.over()
+
+    def may_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Everybody may."""
 
     def reads(self) -> Callable[[str], bool]:
         """Whether a member is subscribed to a topic. Of members that cannot be understood, to all;

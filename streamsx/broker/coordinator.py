@@ -9,6 +9,7 @@ from typing import Any
 
 from streamsx.broker import events as e
 from streamsx.broker.classic import ClassicGroup
+from streamsx.broker.consumer_group import EPOCHS_SINCE, JOINS, ConsumerGroup, check_heartbeat
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.group import CoordinatedGroup, GroupConfig
 from streamsx.broker.offsets import (
@@ -21,28 +22,35 @@ from streamsx.broker.offsets import (
     refused_commit,
     rows,
 )
-from streamsx.broker.records import GroupValue, Key, OffsetKey, OffsetValue
+from streamsx.broker.records import GroupKey, Key, OffsetKey, OffsetValue
 from streamsx.broker.refusal import Refused
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 
-ABSENT_SINCE = {Api.OFFSET_COMMIT: 9, Api.DESCRIBE_GROUPS: 6}
+ABSENT_SINCE = {Api.OFFSET_COMMIT: 9, Api.DESCRIBE_GROUPS: 6, Api.CONSUMER_GROUP_DESCRIBE: 0}
 """The version from which a request is told that the group is absent."""
 SEVERAL_SINCE = 8
 """The version from which an OffsetFetch asks for several groups (KIP-709), or for none."""
 
 
+GroupKind = ClassicGroup | ConsumerGroup
+OF_CLASSIC = (GroupKey, OffsetKey)
+"""Rows that a classic group has; what stands alone was committed without a group."""
+
+
 class Coordinator:
-    """Takes every event of `events`; the requests are 8, 9, 11 to 16, 42 and 47."""
+    """Takes every event of `events`; the requests are 8, 9, 11 to 16, 42, 47, 68 and 69."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
         self.groups: dict[str, CoordinatedGroup] = {}
-        self.catalog = Catalog({})
+        self.catalog = Catalog()
         self._for_several = {
             Api.OFFSET_COMMIT: self._commit,
             Api.OFFSET_FETCH: self._fetch,
             Api.DESCRIBE_GROUPS: self._describe,
+            Api.CONSUMER_GROUP_DESCRIBE: self._describe,
+            Api.CONSUMER_GROUP_HEARTBEAT: self._beat,
             Api.LIST_GROUPS: self._list,
             Api.DELETE_GROUPS: self._delete,
             Api.OFFSET_DELETE: self._delete_offsets,
@@ -56,7 +64,7 @@ class Coordinator:
             case e.BrokerTick() | e.Gone():
                 return self._step_group(now, event.group, event)
             case e.Topics():
-                self.catalog = Catalog(event.topics)
+                self.catalog.replace(event.topics)
                 return self._drop_lost(lambda topic: self.catalog.identity(topic)[0] == NO_ID)
             case e.TopicChanged():
                 return self._change_topic(event)
@@ -69,8 +77,35 @@ class Coordinator:
         group_id = request.body.group_id
         if not group_id:
             return [self.refuse(request, ErrorCode.INVALID_GROUP_ID)]
-        self._group(group_id)
-        return self._step_group(now, group_id, request)
+        effects, group = list[e.Effect](), self._group(group_id)
+        if request.api is Api.JOIN_GROUP and not group.members():
+            effects = self._become(group_id, ClassicGroup)
+        return [*effects, *self._step_group(now, group_id, request)]
+
+    def _beat(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
+        """Only who joins makes a group, or another one of an empty group."""
+        body = request.body
+        try:
+            check_heartbeat(body, request.version)
+        except Refused as why:
+            return [e.ClientReply(request.waiter, why.answer)]
+        group, effects = self.groups.get(body.group_id), list[e.Effect]()
+        if body.member_epoch == JOINS and (group is None or not group.members()):
+            effects = self._become(body.group_id, ConsumerGroup)
+        elif not isinstance(group, ConsumerGroup):
+            return [self.refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
+        return [*effects, *self._step_group(now, body.group_id, request)]
+
+    def _become(self, group_id: str, kind: type[GroupKind]) -> list[e.Effect]:
+        """What an empty group has committed stays."""
+        old = self.groups.get(group_id)
+        if isinstance(old, kind):
+            return []
+        new = self.groups[group_id] = self._new(group_id, kind)
+        if old is None:
+            return []
+        new.committed = old.committed
+        return [e.Persist(deletes=tuple(old.keys()))] if old.keys() else []
 
     def _step_group(
         self, now: float, group_id: str, event: e.ClientRequest | e.BrokerTick | e.Gone
@@ -82,14 +117,17 @@ class Coordinator:
         self._drop_if_void(group)
         return effects
 
-    def _group(self, group_id: str) -> CoordinatedGroup:
+    def _group(self, group_id: str, kind: type[GroupKind] = ClassicGroup) -> CoordinatedGroup:
         if group_id not in self.groups:
-            self.groups[group_id] = ClassicGroup(group_id, self.config)
+            self.groups[group_id] = self._new(group_id, kind)
         return self.groups[group_id]
+
+    def _new(self, group_id: str, kind: type[GroupKind]) -> CoordinatedGroup:
+        return kind(group_id, self.config, self.catalog)
 
     def _drop_if_void(self, group: CoordinatedGroup) -> None:
         """Nothing on disk and nobody to come: its first member was refused, or never came back."""
-        if not (group.keys() or group.members() or group.awaited() or group.committed):
+        if not (group.members() or group.awaited() or group.committed or group.keys()):
             del self.groups[group.id]
 
     def _commit(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
@@ -117,6 +155,12 @@ class Coordinator:
         version, answers = request.version, list[ReplyBody]()
         for asked in fetched_groups(request):
             group = self.groups.get(asked.group_id)
+            try:
+                if group is not None and version >= EPOCHS_SINCE:
+                    group.may_fetch(asked.member_id, asked.member_epoch)
+            except Refused as why:
+                answers.append({"group_id": asked.group_id, **why.answer})
+                continue
             committed = group.committed if group else {}
             answers.append(fetched(asked.group_id, committed, asked.topics, version, self.catalog))
         first = answers[0] if answers else {}
@@ -126,10 +170,10 @@ class Coordinator:
         api, answers = request.api, list[ReplyBody]()
         absent = request.version >= ABSENT_SINCE[api]
         nobody: ReplyBody = {
-            "group_state": "Dead",
+            "group_state": "Dead" if api is Api.DESCRIBE_GROUPS else "",
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.NONE,
         }
-        for group_id in request.body.groups:
+        for group_id in described_groups(request):
             group = self.groups.get(group_id)
             there = group is not None and group.described_by is api
             told = group.described() if group is not None and there else nobody
@@ -222,12 +266,14 @@ class Coordinator:
     def _load(self, now: float, event: e.Load) -> list[e.Effect]:
         effects: list[e.Effect] = []
         for key, value in event.rows:
-            group = self._group(key.group)
+            group = self._group(
+                key.group, ClassicGroup if type(key) in OF_CLASSIC else ConsumerGroup
+            )
             if isinstance(key, OffsetKey):
                 assert isinstance(value, OffsetValue)
                 group.committed[key.topic, key.partition] = value
             else:
-                assert isinstance(value, GroupValue)
+                assert not isinstance(value, OffsetValue)
                 effects += group.load(now, key, value)
         return effects
 
@@ -247,8 +293,10 @@ class Coordinator:
             case Api.OFFSET_FETCH:
                 ids = [asked.group_id for asked in fetched_groups(request)]
                 answer = {**error, "groups": [{"group_id": name, **error} for name in ids]}
-            case Api.DESCRIBE_GROUPS:
-                answer = {"groups": [{"group_id": name, **error} for name in body.groups]}
+            case Api.DESCRIBE_GROUPS | Api.CONSUMER_GROUP_DESCRIBE:
+                answer = {
+                    "groups": [{"group_id": name, **error} for name in described_groups(request)]
+                }
             case Api.DELETE_GROUPS:
                 answer = {"results": [{"group_id": name, **error} for name in body.groups_names]}
             case Api.JOIN_GROUP:
@@ -259,3 +307,9 @@ class Coordinator:
 def fetched_groups(request: e.ClientRequest) -> Iterable[Any]:
     """Of an OffsetFetch: before version 8 there was one group, at the top."""
     return request.body.groups if request.version >= SEVERAL_SINCE else (request.body,)
+
+
+def described_groups(request: e.ClientRequest) -> Iterable[str]:
+    """The ids in either of the requests that describe groups."""
+    body = request.body
+    return [*(body.groups if request.api is Api.DESCRIBE_GROUPS else body.group_ids)]

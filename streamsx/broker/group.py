@@ -24,6 +24,8 @@ class GroupConfig:
     session_timeout_min_ms: int = 1
     session_timeout_max_ms: int = 30 * 60 * 1000
     members_max: int = 1000
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
     metadata_bytes_max: int = 64 << 10
     offset_metadata_bytes_max: int = 4 << 10
     offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000
@@ -38,6 +40,8 @@ class Committer(NamedTuple):
     """The member's epoch; in the classic protocol the generation."""
     places: Collection[tuple[str, int]]
     """Topics that there are, and partitions."""
+    version: int
+    """Of its request."""
 
 
 class CoordinatedGroup(Protocol):
@@ -67,6 +71,9 @@ class CoordinatedGroup(Protocol):
 
     def may_commit(self, now: float, who: Committer) -> list[e.Effect]:
         """What it does about a commit that is in order. Raises Refused for all of it."""
+
+    def may_fetch(self, member_id: str | None, epoch: int) -> None:
+        """None and -1 stand for nobody in particular. Raises Refused."""
 
     def reads(self) -> Callable[[str], bool]:
         """Whether a member is subscribed to a topic. Raises Refused where nobody could say."""

@@ -7,6 +7,7 @@ leads. What leaves the group is sorted by id.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.records import MemberValue, ProtocolValue
@@ -48,16 +49,28 @@ def by_id(members: Mapping[str, RoundMember]) -> list[RoundMember]:
     return [members[member_id] for member_id in sorted(members)]
 
 
-def holder(members: Mapping[str, RoundMember], instance_id: str | None) -> RoundMember | None:
+class _About(Protocol):
+    @property
+    def group_instance_id(self) -> str | None: ...
+
+
+class _Seated(Protocol):
+    @property
+    def about(self) -> _About: ...
+
+
+Seated = TypeVar("Seated", bound=_Seated)
+"""A member of any kind of group."""
+
+
+def holder(members: Mapping[str, Seated], instance_id: str | None) -> Seated | None:
     """The static member of this instance id."""
     if instance_id is None:
         return None
     return next((m for m in members.values() if m.about.group_instance_id == instance_id), None)
 
 
-def check(
-    members: Mapping[str, RoundMember], member_id: str, instance_id: str | None
-) -> RoundMember:
+def check(members: Mapping[str, Seated], member_id: str, instance_id: str | None) -> Seated:
     """The member of this id, which holds the instance id if one is given. Raises Refused.
 
     A static member that was replaced is fenced if it says who it is, and unknown if it does not.

@@ -20,21 +20,30 @@ TOPIC_IDS_SINCE = 10  # the version from which both requests name topics by id
 class Catalog:
     """The topics there are, by name and by id."""
 
-    def __init__(self, topics: Mapping[str, tuple[bytes, int]]) -> None:
+    def __init__(self) -> None:
+        self._topics: dict[str, tuple[bytes, int]] = {}
+        self.names: dict[bytes, str] = {}
+        self.version = 0
+        """Another one after each change."""
+
+    def replace(self, topics: Mapping[str, tuple[bytes, int]]) -> None:
+        """These are all."""
         self._topics = dict(topics)
-        self._names = {topic_id: name for name, (topic_id, _) in topics.items()}
+        self.names = {topic_id: name for name, (topic_id, _) in topics.items()}
+        self.version += 1
 
     def put(self, name: str, identity: tuple[bytes, int] | None) -> None:
         """What there is of this name now."""
-        self._names.pop(self.identity(name)[0], None)
+        self.names.pop(self.identity(name)[0], None)
         self._topics.pop(name, None)
+        self.version += 1
         if identity is not None:
-            self._topics[name], self._names[identity[0]] = identity, name
+            self._topics[name], self.names[identity[0]] = identity, name
 
     def name(self, topic: Any, version: int) -> str | None:
         """Of a topic in a request; None for an id that is no topic's."""
         by_id = version >= TOPIC_IDS_SINCE
-        return self._names.get(bytes(topic.topic_id)) if by_id else str(topic.name)
+        return self.names.get(bytes(topic.topic_id)) if by_id else str(topic.name)
 
     def identity(self, name: str) -> tuple[bytes, int]:
         """Id and number of partitions; zeros if there is no such topic."""
@@ -55,6 +64,7 @@ def committer(request: ClientRequest, catalog: Catalog) -> Committer:
     return Committer(
         body.member_id, body.group_instance_id, body.generation_id_or_member_epoch,
         [(name, p.partition_index) for name, partitions in named if name for p in partitions],
+        version,
     )  # fmt: skip
 
 

@@ -7,9 +7,9 @@ used are not here: after a crash their clients ask again.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import asdict, astuple, dataclass, field
+from functools import cache, partial
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 from urllib.parse import quote, unquote
 
 from streamsx.errors import StoreCorrupt
@@ -39,6 +39,32 @@ class TopicKey(NamedTuple):
     """The row of a topic."""
 
     topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupKey:
+    """The row of a group of the consumer protocol that ever had a member.
+
+    No tuple, nor are the next three: tuples of different types are equal if their parts are.
+    """
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMemberKey:
+    """The row of one of its members."""
+
+    group: str
+    member_id: str
+
+
+class TargetKey(ConsumerMemberKey):
+    """The row of what it is to get."""
+
+
+class CurrentKey(ConsumerMemberKey):
+    """The row of what it has."""
 
 
 def _is(kind: str, tag: int | None = None) -> Any:
@@ -89,6 +115,72 @@ class GroupValue:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerGroupValue:
+    """ConsumerGroupMetadataValue; Kafka keeps `target_epoch` in a record of its own."""
+
+    __flexible__: ClassVar[bool] = True
+    epoch: int = _is("int32")
+    target_epoch: int = _is("int32", OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicMemberValue:
+    """What a member said in its JoinGroup; the time in ms."""
+
+    __flexible__: ClassVar[bool] = True
+    session_timeout: int = _is("int32")
+    protocols: tuple[ProtocolValue, ...] = _is("")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMemberValue:
+    """ConsumerGroupMemberMetadataValue; `classic` of who speaks JoinGroup; the time in ms."""
+
+    __flexible__: ClassVar[bool] = True
+    group_instance_id: str | None = _is("string")
+    rack_id: str | None = _is("string")
+    client_id: str = _is("string")
+    client_host: str = _is("string")
+    topics: tuple[str, ...] = _is("string")
+    regex: str | None = _is("string")
+    rebalance_timeout: int = _is("int32")
+    assignor: str | None = _is("string")
+    classic: ClassicMemberValue | None = field(default=None, metadata={"tag": 0})
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesValue:
+    """Partitions of one topic. The epochs at which they were assigned are parallel to them, or
+    None in a record of a broker that knew none (KIP-1251).
+    """
+
+    __flexible__: ClassVar[bool] = True
+    topic_id: bytes = _is("uuid")
+    partitions: tuple[int, ...] = _is("int32")
+    epochs: tuple[int, ...] | None = field(default=None, metadata={"kafka_type": "int32", "tag": 0})
+
+
+@dataclass(frozen=True, slots=True)
+class TargetValue:
+    """ConsumerGroupTargetAssignmentMemberValue."""
+
+    __flexible__: ClassVar[bool] = True
+    places: tuple[PlacesValue, ...] = _is("")
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentValue:
+    """ConsumerGroupCurrentMemberAssignmentValue."""
+
+    __flexible__: ClassVar[bool] = True
+    epoch: int = _is("int32")
+    previous_epoch: int = _is("int32")
+    state: int = _is("int8")
+    assigned: tuple[PlacesValue, ...] = _is("")
+    revoking: tuple[PlacesValue, ...] = _is("")
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetValue:
     """Where to read on; `commit_timestamp` in unix ms."""
 
@@ -118,8 +210,8 @@ class TopicValue:
     configs: tuple[ConfigValue, ...] = _is("")
 
 
-GroupRowKey = GroupKey
-GroupRowValue = GroupValue
+GroupRowKey = GroupKey | ConsumerGroupKey | ConsumerMemberKey | TargetKey | CurrentKey
+GroupRowValue = GroupValue | ConsumerGroupValue | ConsumerMemberValue | TargetValue | CurrentValue
 """What groups keep of themselves."""
 Key = GroupRowKey | OffsetKey
 Value = GroupRowValue | OffsetValue
@@ -133,19 +225,24 @@ class RowKind(NamedTuple):
     letter: str
     """With which the bytes of the key begin."""
     key: type[Any]
-    """A tuple: any text, then names and numbers."""
+    """Any text, then names and numbers."""
     value: type[Any]
     version: int
 
 
 KINDS = (
     RowKind("G", GroupKey, GroupValue, 4),
+    RowKind("K", ConsumerGroupKey, ConsumerGroupValue, 0),
+    RowKind("M", ConsumerMemberKey, ConsumerMemberValue, 0),
+    RowKind("A", TargetKey, TargetValue, 0),
+    RowKind("C", CurrentKey, CurrentValue, 0),
     RowKind("O", OffsetKey, OffsetValue, 3),
     RowKind("T", TopicKey, TopicValue, 0),
 )
-OF_GROUPS = "GO"
+OF_GROUPS = "GKMACO"
 """The letters of what the coordinator loads, in the order in which it does: offsets are last."""
 _by_key = {kind.key: kind for kind in KINDS}
+_types = {kind.key: tuple(get_type_hints(kind.key).values()) for kind in KINDS}
 _by_letter = {kind.letter: kind for kind in KINDS}
 
 
@@ -156,7 +253,7 @@ def row_bytes(key: Key | TopicKey, value: Value | TopicValue) -> tuple[bytes, by
 
 def key_bytes(key: Key | TopicKey) -> bytes:
     """Parts behind NULs. Only the first may hold one itself: it is read from the end."""
-    first, *names = map(str, key)
+    first, *names = map(str, key if isinstance(key, tuple) else astuple(key))
     return "\0".join([_by_key[type(key)].letter, first, *map(quote, names)]).encode()
 
 
@@ -166,12 +263,16 @@ def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Any]:
         letter, _, rest = key.decode().partition("\0")
         kind = _by_letter[letter]
         value = _value(kind.value, _codec(kind)[1](data))
-        types = kind.key.__annotations__.values()
+        types = _types[kind.key]
         first, *names = rest.rsplit("\0", len(types) - 1)
         parts = zip(types, (first, *map(unquote, names)), strict=True)
         return kind.key(*(read(part) for read, part in parts)), value
     except (KeyError, ValueError, Malformed) as error:
         raise StoreCorrupt(f"row {key!r} of the broker's metadata: {error}: not ours?") from error
+
+
+def _same(said: Any) -> Any:
+    return said
 
 
 def _value(kind: Any, message: Any) -> Any:
@@ -180,7 +281,10 @@ def _value(kind: Any, message: Any) -> Any:
     content = {}
     for f in fields(kind):
         said = getattr(message, f.name)
-        content[f.name] = tuple(_value(f.struct, each) for each in said) if f.struct else said
+        read = partial(_value, f.struct) if f.struct else _same
+        if said is not None:
+            said = tuple(map(read, said)) if f.array else read(said)
+        content[f.name] = said
     return kind(**content)
 
 

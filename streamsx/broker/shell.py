@@ -39,8 +39,11 @@ OF_ONE_GROUP = frozenset(
         Api.HEARTBEAT,
         Api.LEAVE_GROUP,
         Api.SYNC_GROUP,
+        Api.CONSUMER_GROUP_HEARTBEAT,
     }
 )
+NAMING = (Api.JOIN_GROUP, Api.CONSUMER_GROUP_HEARTBEAT)
+"""Who sends one of these without a member id may be given one."""
 
 
 class Groups:
@@ -66,7 +69,8 @@ class Groups:
     def ask(self, call: Call) -> None:
         """Hands a request to its group, which will reply, perhaps later."""
         waiter = next(self._waiters)
-        fresh_id = str(self._fresh_id()) if call.api is Api.JOIN_GROUP else ""
+        named = call.api in NAMING and not call.body.member_id
+        fresh_id = str(self._fresh_id()) if named else ""
         peer = e.Peer(call.client_id, f"/{call.connection.host}")  # as Java writes an address
         request = e.ClientRequest(
             waiter, call.api, call.version, peer, call.body, fresh_id, self._wall_ms()

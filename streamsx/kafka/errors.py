@@ -86,6 +86,10 @@ class ErrorCode(IntEnum):
     THROTTLING_QUOTA_EXCEEDED = 89, errors.WorldError
     UNKNOWN_TOPIC_ID = 100, errors.TopicGone
     INCONSISTENT_TOPIC_ID = 103, errors.WorldError
+    FENCED_MEMBER_EPOCH = 110, errors.Fenced
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113, errors.Fenced
 
 
 RETRIABLE = frozenset(

@@ -9,6 +9,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from streamsx.broker.classic import ClassicGroup, Round
+from streamsx.broker.consumer_group import AWAY, ConsumerGroup
 from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import (
     BrokerTick,
@@ -27,7 +28,16 @@ from streamsx.broker.events import (
     Wake,
 )
 from streamsx.broker.group import CoordinatedGroup, GroupConfig
-from streamsx.broker.records import GroupKey, GroupValue, Key, Value
+from streamsx.broker.records import (
+    OF_GROUPS,
+    CurrentKey,
+    CurrentValue,
+    GroupKey,
+    GroupValue,
+    Key,
+    Value,
+    key_bytes,
+)
 from streamsx.errors import InvariantBroken
 from streamsx.kafka.wire import Api
 
@@ -38,14 +48,26 @@ def hold(condition: bool, what: str) -> None:
         raise InvariantBroken(what)
 
 
+def topic_id(name: str) -> bytes:
+    """Of a topic at the desk."""
+    return name.encode().ljust(16, b"-")
+
+
 def classic(group: CoordinatedGroup) -> ClassicGroup:
     """As what it is."""
     assert isinstance(group, ClassicGroup)
     return group
 
 
+def numbered(group: CoordinatedGroup) -> int:
+    """Its generation, or epoch."""
+    return group.held.epoch if isinstance(group, ConsumerGroup) else classic(group).round.generation
+
+
 def earliest(group: CoordinatedGroup) -> float:
     """When the next thing happens by itself."""
+    if isinstance(group, ConsumerGroup):
+        return min((min(m.session_at, m.revoked_by) for m in group.members()), default=inf)
     state = classic(group).round
     sessions = [m.session_at for m in state.members.values() if not m.parked]
     return min((state.deadline, *state.pending.values(), *sessions))
@@ -66,19 +88,25 @@ class AnsweredOnce:
             if isinstance(effect, ClientReply):
                 hold(effect.waiter in self.open, f"waiter {effect.waiter} is answered again")
                 self.open.remove(effect.waiter)
-        members = [m for g in desk.machine.groups.values() for m in classic(g).members()]
+        groups = desk.machine.groups.values()
+        members = [m for g in groups if isinstance(g, ClassicGroup) for m in g.members()]
         parked = {w for m in members for w in (m.join, m.sync) if w is not None}
         hold(parked == self.open, f"parked {sorted(parked)}, not answered {sorted(self.open)}")
 
 
 class GenerationsRise:
-    """A generation never falls, or a zombie's would become valid again."""
+    """A generation never falls, or a zombie's would become valid again; nor does an epoch."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, int] = {}
+        self.seen: dict[tuple[str, str], int] = {}
 
     def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
-        now = {group_id: classic(g).round.generation for group_id, g in desk.machine.groups.items()}
+        now = {
+            (g.id, g.kind): g.held.epoch
+            if isinstance(g, ConsumerGroup)
+            else classic(g).round.generation
+            for g in desk.machine.groups.values()
+        }
         for group_id in now.keys() & self.seen.keys():
             hold(now[group_id] >= self.seen[group_id], f"{group_id} fell to {now[group_id]}")
         self.seen = now
@@ -96,6 +124,15 @@ class PersistedBeforeTold:
                 self._check(desk.asked[effect.waiter], effect.body, disk)
 
     def _check(self, request: ClientRequest, body: ReplyBody, disk: dict[Key, Value]) -> None:
+        if request.api == Api.CONSUMER_GROUP_HEARTBEAT and body["member_epoch"] >= 0:
+            current = disk.get(CurrentKey(request.body.group_id, body["member_id"]))
+            assert isinstance(current, CurrentValue)
+            hold(current.epoch == body["member_epoch"], "another epoch is on disk")
+            told = body["assignment"] and body["assignment"]["topic_partitions"]
+            held = {t.topic_id: t.partitions for t in current.assigned}
+            for topic in told or ():
+                hold(held[topic["topic_id"]] == topic["partitions"], "another assignment")
+            return
         row = disk.get(GroupKey(getattr(request.body, "group_id", "")))
         if "generation_id" in body:
             hold(isinstance(row, GroupValue), "a generation is told that is on no disk")
@@ -127,6 +164,34 @@ class NothingForgotten:
             hold(not late, f"{group_id} was not done at {desk.now}")
 
 
+class HeldByOne:
+    """A partition is of one member at most, and its epoch is older than what it stands for."""
+
+    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
+        for group in desk.machine.groups.values():
+            if not isinstance(group, ConsumerGroup):
+                continue
+            held = [(p, m.id) for m in group.members() for p in (*m.assigned, *m.revoking)]
+            hold(len(held) == len(group.held.holders), f"held by several: {held}")
+            hold(dict(held) == group.held.holders, f"held {held}, known {group.held.holders}")
+            aimed = [p for places in group.held.target.values() for p in places]
+            hold(len(aimed) == len(set(aimed)), f"the target gives something twice: {aimed}")
+            hold(group.held.target_epoch <= group.held.epoch, "the target is of an epoch to come")
+            for m in group.members():
+                hold(m.epoch <= group.held.target_epoch, f"{m.id} is beyond the target")
+                for since in (*m.assigned.values(), *m.revoking.values()):
+                    hold(since <= m.epoch or m.epoch == AWAY, f"{m.id} has what is to come")
+
+
+def remembered(group: CoordinatedGroup) -> object:
+    """What must be the same after a crash."""
+    if isinstance(group, ConsumerGroup):
+        held = {m.id: (m.about, m.state, m.assigned, m.revoking) for m in group.members()}
+        return group.held.epoch, group.held.target, held, group.described()
+    told = group.described()
+    return told if told["group_state"] == "Stable" else None
+
+
 class Desk:
     """Drives a coordinator by hand. `replies` is by waiter; who is not in it, waits."""
 
@@ -142,6 +207,7 @@ class Desk:
         self.wakes: dict[str, float] = {}
         self.invariants = (
             AnsweredOnce(), GenerationsRise(), PersistedBeforeTold(), NothingForgotten(),
+            HeldByOne(),
         )  # fmt: skip
         self.machine = Coordinator(config)
 
@@ -225,6 +291,35 @@ class Desk:
         )  # fmt: skip
         return self.replies[waiter]
 
+    def beat(
+        self, member_id: str, epoch: int, *, group: str = "g", instance: str | None = None,
+        topics: Iterable[str] | None = None, owned: Iterable[tuple[str, int]] | None = None,
+        rebalance_ms: int = -1, assignor: str | None = None, regex: str | None = None,
+        version: int = 1,
+    ) -> ReplyBody:  # fmt: skip
+        """ConsumerGroupHeartbeat, and its answer. With epoch 0 it subscribes to t, if to nothing
+        else, and owns nothing.
+        """
+        if epoch == 0:
+            topics = ("t",) if topics is None and regex is None else topics
+            owned, rebalance_ms = owned or (), 60_000 if rebalance_ms == -1 else rebalance_ms
+        held = None
+        if owned is not None:
+            held = [SimpleNamespace(topic_id=topic_id(t), partitions=[p]) for t, p in owned]
+        waiter = self.ask(
+            68, version, group_id=group, member_id=member_id, member_epoch=epoch,
+            instance_id=instance, rack_id=None, rebalance_timeout=rebalance_ms,
+            subscribed_topic_names=topics and tuple(topics), subscribed_topic_regex=regex,
+            server_assignor=assignor, topic_partitions=held,
+        )  # fmt: skip
+        return self.replies[waiter]
+
+    def consumers(self, group: str = "g") -> ConsumerGroup:
+        """A group of the consumer protocol."""
+        found = self.machine.groups[group]
+        assert isinstance(found, ConsumerGroup)
+        return found
+
     def leave(self, *members: tuple[str, str | None], group: str = "g") -> list[int]:
         """LeaveGroup of (member id, instance id); the code of each, or of the whole."""
         who = [SimpleNamespace(member_id=m, group_instance_id=i) for m, i in members]
@@ -289,7 +384,7 @@ class Desk:
     def set_topics(self, **partitions: int) -> None:
         """All topics there are, each under the id of its name."""
         before = self.topics
-        self.topics = {t: (t.encode().ljust(16, b"-"), n) for t, n in partitions.items()}
+        self.topics = {t: (topic_id(t), n) for t, n in partitions.items()}
         for name in sorted({*before, *self.topics}):
             if before.get(name) != self.topics.get(name):
                 self.step(TopicChanged(name, self.topics.get(name)))
@@ -305,15 +400,19 @@ class Desk:
 
     def crash(self) -> None:
         """A new coordinator, from what is on the disk; who waited will never be answered."""
-        groups = self.machine.groups.values()
-        stable = {g.id: g.described() for g in groups if g.listed()["group_state"] == "Stable"}
+        before = {g.id: remembered(g) for g in self.machine.groups.values()}
         for invariant in self.invariants:
             if isinstance(invariant, AnsweredOnce):
                 invariant.open.clear()
         self.machine, self.wakes = Coordinator(self.config), {}
-        rows = sorted(self.disk.items(), key=lambda row: (type(row[0]).__name__, row[0]))
-        self.step(Load(tuple(rows)))
+        self.step(Load(tuple(sorted(self.disk.items(), key=lambda row: in_order(row[0])))))
         self.step(Topics(self.topics))
-        after = {group_id: g.described() for group_id, g in self.machine.groups.items()}
-        for group_id, told in stable.items():
-            hold(after[group_id] == told, f"{group_id} came back otherwise than it was")
+        for group_id, known in before.items():
+            if known is not None and (group := self.machine.groups.get(group_id)):
+                hold(remembered(group) == known, f"{group_id} came back otherwise than it was")
+
+
+def in_order(key: Key) -> tuple[int, bytes]:
+    """As rows are loaded."""
+    row = key_bytes(key)
+    return OF_GROUPS.index(chr(row[0])), row

@@ -299,7 +299,11 @@ def test_topics_go_by_id_since_version_10(desk: Desk) -> None:
     codes = [t["partitions"][0]["error_code"] for t in desk.replies[waiter]["topics"]]
     assert codes == [NONE, ErrorCode.UNKNOWN_TOPIC_ID]
     topics = [SimpleNamespace(topic_id=id_, partition_indexes=[0]) for id_ in (known, unknown)]
-    waiter = desk.ask(9, 10, groups=[SimpleNamespace(group_id="g", topics=topics)])
+    waiter = desk.ask(
+        9,
+        10,
+        groups=[SimpleNamespace(group_id="g", member_id=None, member_epoch=-1, topics=topics)],
+    )
     told = [t["partitions"][0] for t in desk.replies[waiter]["groups"][0]["topics"]]
     assert [(p["committed_offset"], p["error_code"]) for p in told] == [
         (5, NONE), (-1, ErrorCode.UNKNOWN_TOPIC_ID),

@@ -5,14 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx.broker.records import (
+    ClassicMemberValue,
     ConfigValue,
+    ConsumerGroupKey,
+    ConsumerGroupValue,
+    ConsumerMemberKey,
+    ConsumerMemberValue,
+    CurrentKey,
+    CurrentValue,
     GroupKey,
     GroupValue,
     Key,
     MemberValue,
     OffsetKey,
     OffsetValue,
+    PlacesValue,
     ProtocolValue,
+    TargetKey,
+    TargetValue,
     TopicKey,
     TopicValue,
     Value,
@@ -36,11 +46,38 @@ GROUP = st.builds(
     st.booleans(),
 )  # fmt: skip
 CONFIGS = st.lists(st.builds(ConfigValue, TOPIC, TEXT), max_size=3).map(tuple)
+INT32S = st.lists(INT32, max_size=3).map(tuple)
+PLACES = st.lists(
+    st.builds(PlacesValue, st.binary(min_size=16, max_size=16), INT32S, st.none() | INT32S),
+    max_size=3,
+).map(tuple)
 ROWS = st.one_of(
     st.tuples(st.builds(GroupKey, TEXT), GROUP),
     st.tuples(
         st.builds(OffsetKey, TEXT, TOPIC, st.integers(0, 9999)),
         st.builds(OffsetValue, INT64, INT32, TEXT, INT64),
+    ),
+    st.tuples(st.builds(ConsumerGroupKey, TEXT), st.builds(ConsumerGroupValue, INT32, INT32)),
+    st.tuples(
+        st.builds(ConsumerMemberKey, TEXT, TEXT),
+        st.builds(
+            ConsumerMemberValue,
+            MAYBE,
+            MAYBE,
+            TEXT,
+            TEXT,
+            st.lists(TEXT, max_size=3).map(tuple),
+            MAYBE,
+            INT32,
+            MAYBE,
+            st.none()
+            | st.builds(ClassicMemberValue, INT32, st.lists(PROTOCOL, max_size=3).map(tuple)),
+        ),
+    ),
+    st.tuples(st.builds(TargetKey, TEXT, TEXT), st.builds(TargetValue, PLACES)),
+    st.tuples(
+        st.builds(CurrentKey, TEXT, TEXT),
+        st.builds(CurrentValue, INT32, INT32, st.integers(0, 2), PLACES, PLACES),
     ),
     st.tuples(
         st.builds(TopicKey, TOPIC),
@@ -84,3 +121,19 @@ def test_a_topic_is_written_as_it_was_ever_since() -> None:
     key, data = row_bytes(TopicKey("t"), value)
     assert key == b"T\0t"
     assert data == b"\0\0" + bytes(range(16)) + b"\0\0\0\x03\x02\x02a\x02b\0\0"
+
+
+def test_rows_of_different_kinds_have_different_keys() -> None:
+    """Of one member they have the same parts."""
+    keys = [ConsumerMemberKey("g", "m"), TargetKey("g", "m"), CurrentKey("g", "m")]
+    assert len({*keys, ConsumerGroupKey("g"), GroupKey("g")}) == 5
+
+
+def test_epochs_of_partitions_lie_where_kafka_looks() -> None:
+    """Version, epoch, epoch before, state, one topic with one partition, tag 0: one epoch."""
+    places = (PlacesValue(b"i" * 16, (7,), (5,)),)
+    _, data = row_bytes(CurrentKey("g", "m"), CurrentValue(6, 4, 1, places, ()))
+    assert data == (
+        b"\0\0" + b"\0\0\0\6" + b"\0\0\0\4" + b"\1"
+        b"\2" + b"i" * 16 + b"\2\0\0\0\7" + b"\1\0\5\2\0\0\0\5" + b"\1\0"
+    )

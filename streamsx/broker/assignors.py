@@ -1,0 +1,96 @@
+"""Who of a group of the consumer protocol is to get which partition: the broker's assignors. Pure.
+
+Each takes what the members are subscribed to, how many partitions there are, and what the members
+were to get before; its name is the one by which they ask for it.
+"""
+
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+
+TopicIdPartition = tuple[bytes, int]
+Subscribed = Mapping[str, frozenset[bytes]]
+"""By member id: topic ids."""
+Target = dict[str, frozenset[TopicIdPartition]]
+"""By member id; a partition is of one member at most."""
+Assignor = Callable[[Subscribed, Mapping[bytes, int], Target], Target]
+
+
+class Shares:
+    """What each member gets; finds the one with the least, fast also among thousands.
+
+    Members with the same subscription stand in one heap. Who gets or loses something is put in
+    once more; what a heap says of it from before is thrown away when it comes to the top.
+    """
+
+    def __init__(self, subscribed: Subscribed) -> None:
+        self._subscribed = subscribed
+        self._heaps: dict[frozenset[bytes], list[tuple[int, str]]] = {
+            topics: [] for topics in subscribed.values()
+        }
+        self.of: dict[str, set[TopicIdPartition]] = {}
+        for member in subscribed:
+            self.give(member, ())
+
+    def give(
+        self, member: str, places: set[TopicIdPartition] | tuple[TopicIdPartition, ...]
+    ) -> None:
+        """These too."""
+        held = self.of.setdefault(member, set())
+        held.update(places)
+        heappush(self._heaps[self._subscribed[member]], (len(held), member))
+
+    def move(self, place: TopicIdPartition, old: str, new: str) -> None:
+        """From one to another."""
+        self.of[old].discard(place)
+        self.give(old, ())
+        self.give(new, (place,))
+
+    def least(self, topic: bytes) -> str:
+        """Of those that are subscribed to it, of whom there must be one."""
+        return min(self._top(heap) for topics, heap in self._heaps.items() if topic in topics)[1]
+
+    def _top(self, heap: list[tuple[int, str]]) -> tuple[int, str]:
+        while len(self.of[heap[0][1]]) != heap[0][0]:
+            heappop(heap)
+        return heap[0]
+
+
+def all_of(subscribed: Subscribed, partitions: Mapping[bytes, int]) -> set[TopicIdPartition]:
+    """What somebody is to get."""
+    topics = frozenset[bytes]().union(*subscribed.values())
+    return {(topic, p) for topic in topics for p in range(partitions.get(topic, 0))}
+
+
+def uniform(subscribed: Subscribed, partitions: Mapping[bytes, int], before: Target) -> Target:
+    """Balanced, and sticky: nothing moves but to a member that has less by two or more."""
+    shares, left = Shares(subscribed), all_of(subscribed, partitions)
+    for member, topics in subscribed.items():
+        kept = {p for p in before.get(member, ()) if p[0] in topics and p in left}
+        shares.give(member, kept)
+        left -= kept
+    for place in sorted(left):
+        shares.give(shares.least(place[0]), (place,))
+    moving = True
+    while moving:
+        moving = False
+        for member in sorted(subscribed, key=lambda m: (-len(shares.of[m]), m)):
+            for place in sorted(shares.of[member], reverse=True):
+                other = shares.least(place[0])
+                if len(shares.of[member]) - len(shares.of[other]) > 1:
+                    shares.move(place, member, other)
+                    moving = True
+    return {member: frozenset(held) for member, held in shares.of.items()}
+
+
+def ranges(subscribed: Subscribed, partitions: Mapping[bytes, int], _: Target) -> Target:
+    """Of each topic to each member one range, by member id, so that equal topics go together."""
+    given: dict[str, set[TopicIdPartition]] = {member: set() for member in subscribed}
+    for topic in frozenset[bytes]().union(*subscribed.values()):
+        members = sorted(m for m, topics in subscribed.items() if topic in topics)
+        for p in range(count := partitions.get(topic, 0)):
+            given[members[p * len(members) // count]].add((topic, p))
+    return {member: frozenset(held) for member, held in given.items()}
+
+
+ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": ranges}
+"""The first is the one that is used when nobody asks for another."""

@@ -1,0 +1,326 @@
+"""One group of the consumer protocol (KIP-848), as its coordinator sees it. Pure.
+
+Theory of operation. Nobody waits: a member sends heartbeats and is told what it may have. What the
+group is about (who is in it, what they read, which partitions there are) has a number, the group
+epoch. For each epoch an assignor says who is to get what: the target. Each member goes there on its
+own: it gives up what is not its own in the target, then takes the target's epoch, and then it is
+given what the others have given up. So a partition is of one member at most, at any time.
+
+The states of a member:
+
+STABLE       It has what the target said at its epoch; it goes on when there is another target.
+UNREVOKED    It was told to give something up and has not said that it has. It stays in its epoch
+             meanwhile, and is removed if that takes longer than its rebalance time-out.
+UNRELEASED   It has the target's epoch, but some of what it is to get is still another member's.
+
+Two rules carry the rest. What was answered survives: all that a step changed is one write, before
+the answer. And a commit that comes late overwrites nobody's offsets (KIP-1251): each partition
+bears the epoch in which it was assigned to the member. Who commits with an older epoch than that
+one speaks of a time in which the partition may have been somebody else's; with one in between it
+has only not heard yet of the newest, and holds the partition all along.
+
+A static member that leaves with -2 is AWAY: what it has waits for who comes under its instance id,
+until its session ends.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from math import inf
+from typing import Any, ClassVar
+
+from streamsx.broker import events as e
+from streamsx.broker.assignments import Assignments, ConsumerMember, Reconciliation, by_topic
+from streamsx.broker.assignors import ASSIGNORS, TopicIdPartition
+from streamsx.broker.events import ReplyBody
+from streamsx.broker.group import Committer, GroupConfig, Turn
+from streamsx.broker.members import check, holder
+from streamsx.broker.offsets import Catalog
+from streamsx.broker.records import (
+    CommittedOffsets,
+    ConsumerGroupKey,
+    ConsumerMemberKey,
+    ConsumerMemberValue,
+    CurrentKey,
+    GroupRowKey,
+    GroupRowValue,
+    OffsetValue,
+    TargetKey,
+)
+from streamsx.broker.refusal import Refused
+from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
+
+JOINS, LEAVES, AWAY = 0, -1, -2
+"""What a heartbeat may say instead of an epoch; AWAY is also the epoch of who said it."""
+IDS_OF_CLIENTS_SINCE = 1  # the version from which members name themselves
+EPOCHS_SINCE = 9  # the version of OffsetCommit from which it may bear a member's epoch
+
+
+class ConsumerGroup:
+    """The machine of one group: `step` takes ConsumerGroupHeartbeat and Tick."""
+
+    kind: ClassVar[str] = "consumer"
+    described_by: ClassVar[Api] = Api.CONSUMER_GROUP_DESCRIBE
+
+    def __init__(self, group_id: str, config: GroupConfig, catalog: Catalog) -> None:
+        self.id, self.config, self.catalog = group_id, config, catalog
+        self.committed: CommittedOffsets = {}
+        self.turn = Turn(group_id)
+        self.held = Assignments(self.turn, config, catalog)
+        self._requests = {Api.CONSUMER_GROUP_HEARTBEAT: self._heartbeat}
+
+    def step(self, now: float, event: e.ClientRequest | e.BrokerTick | e.Gone) -> list[e.Effect]:
+        """All that it changes is one write, before any answer."""
+        turn = self.turn
+        turn.begin(now)
+        if isinstance(event, e.ClientRequest):
+            try:
+                self._requests.get(event.api, self._foreign)(event)
+            except Refused as why:
+                turn.reply(event.waiter, why.answer)
+        elif isinstance(event, e.BrokerTick):
+            turn.armed = inf
+            self._tick()
+        return [*self.held.changes(), *turn.over()]
+
+    def load(self, now: float, key: GroupRowKey, value: GroupRowValue) -> list[e.Effect]:
+        """Its own row first, then those of its members."""
+        self.turn.begin(now)
+        self.held.load(key, value)
+        return self.turn.over()
+
+    # What it is to the coordinator.
+
+    def keys(self) -> list[GroupRowKey]:
+        """None before its first member."""
+        if not self.held.target_epoch:
+            return []
+        kinds = ConsumerMemberKey, TargetKey, CurrentKey
+        return [
+            ConsumerGroupKey(self.id),
+            *(k(self.id, m) for m in self.held.members for k in kinds),
+        ]
+
+    def members(self) -> Collection[ConsumerMember]:
+        """Those that are away, too."""
+        return self.held.members.values()
+
+    def awaited(self) -> bool:
+        """Ids are not promised here."""
+        return False
+
+    def may_commit(self, now: float, who: Committer) -> list[e.Effect]:
+        """KIP-1251, for all partitions or none. Raises Refused."""
+        if who.epoch < 0 and not self.held.members:
+            return []
+        member = check(self.held.members, who.member_id, None)
+        if who.version < EPOCHS_SINCE:
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+        if who.epoch == member.epoch:
+            return []
+        places = ((self.catalog.identity(topic)[0], p) for topic, p in who.places)
+        if who.epoch > member.epoch or any(who.epoch < member.since(place) for place in places):
+            raise Refused(ErrorCode.STALE_MEMBER_EPOCH)
+        return []
+
+    def may_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Raises Refused."""
+        if member_id is None and epoch < 0:
+            return
+        if check(self.held.members, member_id or "", None).epoch != epoch:
+            raise Refused(ErrorCode.STALE_MEMBER_EPOCH)
+
+    def reads(self) -> Callable[[str], bool]:
+        """By what they are subscribed to."""
+        topics = {topic for m in self.held.members.values() for topic in m.about.topics}
+        return topics.__contains__
+
+    def unused_since(self) -> Callable[[str, OffsetValue], float]:
+        """Since it was committed, unless somebody reads the topic."""
+        reads = self.reads()
+        return lambda topic, value: inf if reads(topic) else value.commit_timestamp
+
+    def listed(self) -> ReplyBody:
+        """State and protocol type."""
+        return {"protocol_type": PROTOCOL_TYPE, "group_state": self._state()}
+
+    def described(self) -> ReplyBody:
+        """As ConsumerGroupDescribe tells it."""
+        return {
+            "group_state": self._state(),
+            "group_epoch": self.held.epoch,
+            "assignment_epoch": self.held.target_epoch,
+            "assignor_name": self.held.assignor(),
+            "members": [
+                {
+                    "member_id": m.id,
+                    "instance_id": m.about.group_instance_id,
+                    "rack_id": m.about.rack_id,
+                    "member_epoch": m.epoch,
+                    "client_id": m.about.client_id,
+                    "client_host": m.about.client_host,
+                    "subscribed_topic_names": m.about.topics,
+                    "subscribed_topic_regex": m.about.regex or "",
+                    "assignment": self._told(m.assigned),
+                    "target_assignment": self._told(self.held.target.get(m.id, ())),
+                    "member_type": 1,
+                }
+                for _, m in sorted(self.held.members.items())
+            ],
+        }
+
+    def _state(self) -> str:
+        if not self.held.members:
+            return "Empty"
+        if self.held.epoch > self.held.target_epoch:
+            return "Assigning"
+        at = Reconciliation.STABLE, self.held.target_epoch
+        there = all((m.state, m.epoch) == at for m in self.held.members.values())
+        return "Stable" if there else "Reconciling"
+
+    def _told(self, places: Iterable[TopicIdPartition]) -> ReplyBody:
+        """With names; of topics that are gone nobody hears any more."""
+        names = self.catalog.names
+        topics = [
+            {"topic_id": t.topic_id, "topic_name": names[t.topic_id], "partitions": t.partitions}
+            for t in by_topic(places)
+            if t.topic_id in names
+        ]
+        return {"topic_partitions": topics}
+
+    # What members say.
+
+    def _heartbeat(self, request: e.ClientRequest) -> None:
+        body = request.body
+        if body.member_epoch < JOINS:
+            self._leave(request)
+            return
+        member = self._speaker(request)
+        self._hear(member, request)
+        self.held.aim()
+        owned: set[TopicIdPartition] | None = None
+        if body.topic_partitions is not None:
+            owned = {(bytes(t.topic_id), p) for t in body.topic_partitions for p in t.partitions}
+        before = member.assigned.keys()
+        self.held.reconcile(member, owned)
+        self.held.touch(member)
+        subscribes = (body.subscribed_topic_names, body.subscribed_topic_regex) != (None, None)
+        whole = subscribes and body.rebalance_timeout != -1 and owned is not None
+        whole |= body.member_epoch == JOINS or before != member.assigned.keys()
+        self.turn.reply(
+            request.waiter,
+            {
+                "member_id": member.id,
+                "member_epoch": member.epoch,
+                "heartbeat_interval": self.config.consumer_heartbeat_interval_ms,
+                "assignment": self._told(member.assigned) if whole else None,
+            },
+        )
+
+    def _foreign(self, _: e.ClientRequest) -> None:
+        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def _speaker(self, request: e.ClientRequest) -> ConsumerMember:
+        """Who sent this heartbeat: somebody new, if it joins."""
+        body = request.body
+        if body.member_epoch != JOINS:
+            member = check(self.held.members, body.member_id, body.instance_id)
+            check_epoch(member, body)
+            return member
+        member_id = body.member_id or request.fresh_id
+        static, known = (
+            holder(self.held.members, body.instance_id),
+            self.held.members.get(member_id),
+        )
+        if static is not None:
+            return self._take_over(static, member_id)
+        if known is not None:
+            return known
+        if len(self.held.members) >= self.config.members_max:
+            raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        self.held.members[member_id] = member = ConsumerMember(member_id)
+        return member
+
+    def _take_over(self, static: ConsumerMember, member_id: str) -> ConsumerMember:
+        """What it was assigned counts as assigned from the beginning: its epochs are 0."""
+        if static.epoch != AWAY or self.held.members.get(member_id, static) is not static:
+            raise Refused(ErrorCode.UNRELEASED_INSTANCE_ID)
+        target = self.held.target.get(static.id, frozenset())
+        self.held.forget(static)
+        self.held.members[member_id] = member = ConsumerMember(member_id)
+        self.held.describe(member, static.about)
+        self.held.hold(member, 0, Reconciliation.STABLE, static.assigned, {})
+        self.held.aim_at(member_id, target)
+        return member
+
+    def _hear(self, member: ConsumerMember, request: e.ClientRequest) -> None:
+        """What it says of itself; nothing stands for as before."""
+        body, old, names = request.body, member.about, request.body.subscribed_topic_names
+        patience, regex = body.rebalance_timeout, body.subscribed_topic_regex
+        about = ConsumerMemberValue(
+            old.group_instance_id if body.instance_id is None else body.instance_id,
+            old.rack_id if body.rack_id is None else body.rack_id,
+            request.peer.client_id, request.peer.host,
+            old.topics if names is None else tuple(sorted(set(names))),
+            old.regex if regex is None else regex,
+            old.rebalance_timeout if patience == -1 else patience,
+            old.assignor if body.server_assignor is None else body.server_assignor,
+        )  # fmt: skip
+        if about != old:
+            self.held.describe(member, about)
+        if (about.topics, about.regex) != (old.topics, old.regex):
+            self.held.set_epochs(self.held.epoch + 1, self.held.target_epoch)
+
+    def _leave(self, request: e.ClientRequest) -> None:
+        body = request.body
+        member = check(self.held.members, body.member_id, body.instance_id)
+        if body.member_epoch == AWAY:
+            held = dict.fromkeys(member.assigned, 0)
+            self.held.hold(member, AWAY, Reconciliation.STABLE, held, {})
+        else:
+            self.held.remove(member, "left")
+        told = {"member_id": body.member_id, "member_epoch": body.member_epoch}
+        self.turn.reply(request.waiter, told)
+
+    def _tick(self) -> None:
+        now = self.turn.now
+        for _, m in sorted(self.held.members.items()):
+            if m.session_at <= now:
+                self.held.remove(m, "session ended")
+            elif m.revoked_by <= now:
+                self.held.remove(m, "did not revoke")
+        due = (at for m in self.held.members.values() for at in (m.session_at, m.revoked_by))
+        self.turn.wake_at = min(due, default=inf)
+
+
+def check_heartbeat(body: Any, version: int) -> None:
+    """What is wrong with it whatever the group is. Raises Refused."""
+    joins, subscribes = (
+        body.member_epoch == JOINS,
+        (body.subscribed_topic_names is not None or body.subscribed_topic_regex is not None),
+    )
+    wrong = (
+        not body.group_id,
+        not body.member_id and (version >= IDS_OF_CLIENTS_SINCE or not joins),
+        "" in (body.instance_id, body.rack_id),
+        joins and (body.rebalance_timeout == -1 or not subscribes),
+        joins and (body.topic_partitions is None or len(body.topic_partitions) > 0),
+        body.member_epoch == AWAY and body.instance_id is None,
+        body.member_epoch < AWAY,
+    )
+    if any(wrong):
+        raise Refused(ErrorCode.INVALID_REQUEST)
+    if body.server_assignor is not None and body.server_assignor not in ASSIGNORS:
+        raise Refused(ErrorCode.UNSUPPORTED_ASSIGNOR)
+
+
+def check_epoch(member: ConsumerMember, body: Any) -> None:
+    """The one before is right too if the answer with the new one may be lost. Raises Refused."""
+    if body.member_epoch == member.epoch:
+        return
+    owned = body.topic_partitions
+    if body.member_epoch == member.previous_epoch < member.epoch and owned is not None:
+        said = {(bytes(t.topic_id), p) for t in owned for p in t.partitions}
+        if said <= member.assigned.keys():
+            return
+    raise Refused(ErrorCode.FENCED_MEMBER_EPOCH)

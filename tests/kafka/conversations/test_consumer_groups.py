@@ -1,0 +1,209 @@
+"""Groups of the consumer protocol (KIP-848), and who may commit at which epoch (KIP-1251)."""
+
+import uuid
+from typing import Any
+
+from streamsx.kafka.errors import ErrorCode as E
+from streamsx.kafka.wire import Api
+from tests.support.talk import Talk
+
+
+class Consumers:
+    """One such group of a talk, and a topic of four partitions."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk, self.id = talk, f"{talk.name}-{uuid.uuid4()}"
+        self.topic = talk.topic(4)
+        self.topic_id = talk.topic_id(self.topic)
+
+    def beat(self, member: str, epoch: int, *owned: int, version: int = 1, **about: Any) -> Any:
+        """The code, or epoch and partitions; `owned` is said if it is not empty, or None."""
+        body: dict[str, Any] = {
+            "group_id": self.id, "member_id": member, "member_epoch": epoch, "instance_id": None,
+            "rack_id": None, "rebalance_timeout": -1, "subscribed_topic_names": None,
+            "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": None,
+        }  # fmt: skip
+        if epoch == 0:
+            body |= {"rebalance_timeout": 60_000, "subscribed_topic_names": [self.topic]}
+            body["topic_partitions"] = []
+        if owned:
+            held = [{"topic_id": self.topic_id, "partitions": [p for p in owned if p >= 0]}]
+            body["topic_partitions"] = held
+        told = self.talk.ready(Api.CONSUMER_GROUP_HEARTBEAT, version, **body | about)
+        if told.error_code:
+            return E(told.error_code)
+        if told.assignment is None:
+            return told.member_epoch, None
+        topics = told.assignment.topic_partitions
+        return told.member_epoch, sorted(p for topic in topics for p in topic.partitions)
+
+    def commit(self, member: str, epoch: int, *partitions: int, version: int = 9) -> set[E]:
+        at = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+        asked = [{"partition_index": p, **at} for p in partitions]
+        told = self.talk.ask(
+            Api.OFFSET_COMMIT, version, group_id=self.id, member_id=member,
+            generation_id_or_member_epoch=epoch, group_instance_id=None,
+            topics=[{"name": self.topic, "partitions": asked}],
+        )  # fmt: skip
+        return {E(p.error_code) for p in told.topics[0].partitions}
+
+    def fetch(self, member: str | None, epoch: int) -> E:
+        asked = {"group_id": self.id, "member_id": member, "member_epoch": epoch, "topics": None}
+        told = self.talk.ask(Api.OFFSET_FETCH, 9, groups=[asked], require_stable=False)
+        return E(told.groups[0].error_code)
+
+    def described(self) -> Any:
+        """Code, state, both epochs, assignor; of each member epoch, what it has and is to get."""
+        told = self.talk.ask(
+            Api.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[self.id],
+            include_authorized_operations=False,
+        ).groups[0]  # fmt: skip
+        members = [
+            (
+                m.member_id, m.instance_id, m.member_epoch, m.member_type,
+                *([p for t in of.topic_partitions for p in t.partitions]
+                  for of in (m.assignment, m.target_assignment)),
+            )
+            for m in sorted(told.members, key=lambda m: str(m.member_id))
+        ]  # fmt: skip
+        whole = told.group_state, told.group_epoch, told.assignment_epoch, told.assignor_name
+        return E(told.error_code), *whole, members
+
+    def listed(self) -> list[tuple[str, str, str]]:
+        told = self.talk.ask(Api.LIST_GROUPS, 5, states_filter=[], types_filter=[])
+        found = [group for group in told.groups if group.group_id == self.id]
+        return [(group.protocol_type, group.group_state, group.group_type) for group in found]
+
+    def delete(self) -> E:
+        told = self.talk.ask(Api.DELETE_GROUPS, 2, groups_names=[self.id])
+        return E(told.results[0].error_code)
+
+
+def test_heartbeats_that_make_no_sense_are_refused(talk: Talk) -> None:
+    check, group = talk.check, Consumers(talk)
+    for epoch, instance in ((1, None), (-1, None), (-2, "i")):
+        told = group.beat("a", epoch, instance_id=instance)
+        check(f"absent, {epoch}", told, E.GROUP_ID_NOT_FOUND)
+    wrong: dict[str, dict[str, Any]] = {
+        "no group id": {"group_id": ""},
+        "no member id": {"member_id": ""},
+        "no time-out": {"rebalance_timeout": -1},
+        "owns nothing it says": {"topic_partitions": None},
+        "no subscription": {"subscribed_topic_names": None},
+        "no rack": {"rack_id": ""},
+        "no instance id": {"instance_id": ""},
+    }
+    for label, about in wrong.items():
+        check(label, group.beat("a", 0, **about), E.INVALID_REQUEST)
+    check("owns something", group.beat("a", 0, 1), E.INVALID_REQUEST)
+    check("away, but not static", group.beat("a", -2), E.INVALID_REQUEST)
+    check("no such epoch", group.beat("a", -3), E.INVALID_REQUEST)
+    for name in ("", "best"):
+        told = group.beat("a", 0, server_assignor=name)
+        check(f"assignor {name!r}", told, E.UNSUPPORTED_ASSIGNOR)
+    check("nobody is there", group.listed(), [])
+    check("named by the broker", group.beat("", 0, version=0), (2, [0, 1, 2, 3]))
+
+
+def test_consumers_come_and_go(talk: Talk) -> None:
+    check, group = talk.check, Consumers(talk)
+    everything = [0, 1, 2, 3]
+    check("first", group.beat("a", 0), (2, everything))
+    check("nothing new", group.beat("a", 2), (2, None))
+    check("again from the start", group.beat("a", 0), (2, everything))
+    full: dict[str, Any] = {"rebalance_timeout": 60_000, "subscribed_topic_names": [group.topic]}
+    check("a full one", group.beat("a", 2, *everything, **full), (2, everything))
+    check("listed", group.listed(), [("consumer", "Stable", "consumer")])
+    check("an epoch to come", group.beat("a", 3), E.FENCED_MEMBER_EPOCH)
+    check("second", group.beat("b", 0), (3, []))
+    check(
+        "described",
+        group.described(),
+        (E.NONE, "Reconciling", 3, 3, "uniform",
+         [("a", None, 2, 1, everything, [0, 1]), ("b", None, 3, 1, [], [2, 3])]),
+    )  # fmt: skip
+    check("to be revoked", group.beat("a", 2), (2, [0, 1]))
+    check("not yet", group.beat("a", 2, 0, 1, 2), (2, None))
+    check("not said", group.beat("a", 2), (2, None))
+    check("second waits", group.beat("b", 3), (3, None))
+    check("revoked", group.beat("a", 2, 0, 1), (3, None))
+    check("the answer was lost", group.beat("a", 2, 0, 1), (3, None))
+    check("it says what it has not", group.beat("a", 2, 0, 2), E.FENCED_MEMBER_EPOCH)
+    check("it does not say", group.beat("a", 2), E.FENCED_MEMBER_EPOCH)
+    check("second has it", group.beat("b", 3), (3, [2, 3]))
+    check("delete", group.delete(), E.NON_EMPTY_GROUP)
+    old = talk.ask(
+        Api.DESCRIBE_GROUPS, 6, groups=[group.id], include_authorized_operations=False
+    ).groups[0]  # fmt: skip
+    check("the other request", (old.error_code, old.group_state), (E.GROUP_ID_NOT_FOUND, "Dead"))
+    check("unknown leaves", group.beat("c", -1), E.UNKNOWN_MEMBER_ID)
+    check("unknown", group.beat("c", 3), E.UNKNOWN_MEMBER_ID)
+    check("leaves", group.beat("b", -1), (-1, None))
+    check("to be assigned", group.listed(), [("consumer", "Assigning", "consumer")])
+    check("has it all", group.beat("a", 3), (4, everything))
+    check("another subscription", group.beat("a", 4, subscribed_topic_names=["no"]), (4, []))
+    check("last", group.beat("a", -1), (-1, None))
+    check("empty", group.described(), (E.NONE, "Empty", 6, 5, "uniform", []))
+    check("gone", group.delete(), E.NONE)
+    check("described no more", group.described(), (E.GROUP_ID_NOT_FOUND, "", 0, 0, "", []))
+
+
+def test_who_commits_late_is_heard_while_it_has_the_partition(talk: Talk) -> None:
+    """KIP-1251."""
+    check, group = talk.check, Consumers(talk)
+    commit = group.commit
+    group.beat("a", 0)
+    check("own epoch", commit("a", 2, 0, 1), {E.NONE})
+    check("epoch to come", commit("a", 3, 0), {E.STALE_MEMBER_EPOCH})
+    check("epoch before", commit("a", 1, 0), {E.STALE_MEMBER_EPOCH})
+    check("no epoch", commit("a", -1, 0), {E.STALE_MEMBER_EPOCH})
+    check("nobody", commit("", -1, 0), {E.UNKNOWN_MEMBER_ID})
+    check("unknown", commit("x", 2, 0), {E.UNKNOWN_MEMBER_ID})
+    check("an old request", commit("a", 2, 0, version=8), {E.UNSUPPORTED_VERSION})
+    group.beat("b", 0)
+    group.beat("a", 2)
+    check("to be revoked", commit("a", 2, 2), {E.NONE})
+    group.beat("a", 2, 0, 1)
+    check("kept", commit("a", 2, 0, 1), {E.NONE})
+    check("given up", commit("a", 2, 2), {E.STALE_MEMBER_EPOCH})
+    check("mixed", commit("a", 2, 0, 2), {E.STALE_MEMBER_EPOCH})
+    check("not its own, own epoch", commit("a", 3, 2), {E.NONE})
+    check("not there", commit("a", 2, 9), {E.UNKNOWN_TOPIC_OR_PARTITION})
+    group.beat("b", 3)
+    check("its own", commit("b", 3, 2), {E.NONE})
+    check("before it had it", commit("b", 2, 2), {E.STALE_MEMBER_EPOCH})
+    group.beat("b", -1)
+    check("back", group.beat("a", 3), (4, [0, 1, 2, 3]))
+    check("bounced", commit("a", 2, 2) | commit("a", 3, 2), {E.STALE_MEMBER_EPOCH})
+    check("never lost", commit("a", 2, 0), {E.NONE})
+    fetched = [group.fetch("a", 4), group.fetch(None, -1), group.fetch("a", 3)]
+    check("fetch", fetched, [E.NONE, E.NONE, E.STALE_MEMBER_EPOCH])
+    unknown = [group.fetch("x", 4), group.fetch("", -1)]
+    check("fetch of unknown", unknown, [E.UNKNOWN_MEMBER_ID] * 2)
+    group.beat("a", -1)
+    check("empty", commit("", -1, 0), {E.NONE})
+    check("empty, of a member", commit("a", 4, 0), {E.UNKNOWN_MEMBER_ID})
+
+
+def test_a_static_consumer_returns(talk: Talk) -> None:
+    check, group = talk.check, Consumers(talk)
+    i: dict[str, Any] = {"instance_id": "i"}
+    everything = [0, 1, 2, 3]
+    check("joins", group.beat("a", 0, **i), (2, everything))
+    check("held", group.beat("b", 0, **i), E.UNRELEASED_INSTANCE_ID)
+    check("held by itself", group.beat("a", 0, **i), E.UNRELEASED_INSTANCE_ID)
+    check("of another", group.beat("b", 2, **i), E.FENCED_INSTANCE_ID)
+    check("unknown", group.beat("a", 2, instance_id="j"), E.UNKNOWN_MEMBER_ID)
+    check("another leaves", group.beat("b", -2, **i), E.FENCED_INSTANCE_ID)
+    check("away", group.beat("a", -2, **i), (-2, None))
+    away = (E.NONE, "Reconciling", 2, 2, "uniform", [("a", "i", -2, 1, everything, everything)])
+    check("described", group.described(), away)
+    check("speaks while away", group.beat("a", 2, **i), E.FENCED_MEMBER_EPOCH)
+    check("commits while away", group.commit("a", 2, 0), {E.STALE_MEMBER_EPOCH})
+    check("returns", group.beat("b", 0, **i), (2, everything))
+    check("fenced", group.beat("a", 2, **i), E.FENCED_INSTANCE_ID)
+    check("without its name", group.beat("a", 2), E.UNKNOWN_MEMBER_ID)
+    check("commits", group.commit("a", 2, 0), {E.UNKNOWN_MEMBER_ID})
+    check("any epoch", group.commit("b", 0, 0) | group.commit("b", 1, 3), {E.NONE})
+    check("for good", group.beat("b", -1, **i), (-1, None))
+    check("empty", group.described(), (E.NONE, "Empty", 3, 2, "uniform", []))
