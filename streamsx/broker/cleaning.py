@@ -1,7 +1,8 @@
 """What of a log is to go: files of old records, files beyond a size, records that were overwritten.
 
-As Kafka has it, but that a log is compacted up to its end: its last file is closed for it, so that
-a small log is no longer than a few times its keys. When the cleaner comes is its own to say.
+As Kafka has it, but that a log is compacted up to its last stable offset: its last file is closed
+for it, so that a small log is no longer than a few times its keys. When the cleaner comes is its
+own to say.
 """
 
 from collections.abc import Iterable
@@ -63,7 +64,9 @@ def compaction(log: Log, now_ms: int, *, lag_ms: int, tombstones_ms: int) -> Com
         log.roll()
     closed = list(
         takewhile(
-            lambda s: not s.damaged and s.newest <= youngest_ms and s.next <= log.high_watermark,
+            lambda s: (
+                not s.damaged and s.newest <= youngest_ms and s.next <= log.last_stable_offset
+            ),
             log.segments[:-1],
         )
     )
@@ -79,13 +82,23 @@ def compaction(log: Log, now_ms: int, *, lag_ms: int, tombstones_ms: int) -> Com
         tuple((segment.base, segment.path) for segment in closed),
         log.segments[len(closed)].base, compacted_to(log), max(heard, default=0),
         log.segment_bytes, now_ms, tombstones_ms,
+        tuple(log.producers.aborted),
     )  # fmt: skip
 
 
 def put(log: Log, job: CompactionJob, made: Iterable[Made]) -> None:
-    """What compaction has made takes its place. Raises OSError."""
+    """What compaction has made takes its place. Raises OSError.
+
+    All of it, or nothing behind the first that finds no place: "a file was deleted meanwhile": a
+    marker that is gone from a later one still ends what an earlier one holds.
+    """
+    placed = True
     for one in made:
-        log.put(one)
+        placed = placed and log.put(one)
+        if not placed:
+            one.path.unlink()
+    if not placed:
+        return
     times = log.compacted
     if len(times) > 1 and job.now_ms - times[-2][1] < job.tombstones_ms / TIMES:
         times.pop()  # tombstones below it count from now on

@@ -1,8 +1,9 @@
 """One partition on disk: append, read, find by time, cut off at either end, recover.
 
-A folder of segments with the same bytes that Kafka writes. Everything else (index, producers) is
-rebuilt from the headers of the batches at the start: there are no files that could disagree. What
-is to go, and when, is `cleaner`'s to say.
+A folder of segments with the same bytes that Kafka writes. Everything else (index, producers and
+their transactions) is rebuilt from the headers of the batches at the start: there are no files that
+could disagree. What clients may append is `appending`'s to say; what is to go, and when, is
+`cleaner`'s.
 
 A flush that fails takes the log out of service: the system gives up what it could not write and
 calls it written, so that the next flush would succeed without it. The log is to be opened anew,
@@ -11,26 +12,21 @@ goes; else all of it is written once more.
 """
 
 import logging
-import mmap
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
 
-from streamsx.broker.compaction import MADE, Made
+from streamsx.broker.compaction import MADE, Made, batches
 from streamsx.broker.producer_state import ProducerState
-from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import Descriptors, Segment
 from streamsx.errors import CorruptRecord
-from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, MAGIC, Header, columns, place, scan
-from streamsx.kafka.compression import CODECS
-from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.batch import Header, columns, commits, place, scan
 from streamsx.state.disk import sync_folder
 
-MAGIC_AT = 16
 LEADER_EPOCH = 0
 """There is one broker, and it leads for ever."""
 
@@ -46,39 +42,11 @@ which offset the log was compacted, and when (ms).
 logger = logging.getLogger(__name__)
 
 
-def check_batch(records: memoryview, bytes_max: int) -> Header:
-    """The header of what a client wants to append: exactly one whole batch of its own making.
-
-    Raises Refused: 87 for anything that is no such batch, 2 for what no broker could ever have
-    meant, 10 for a long one; CorruptRecord if its checksum is wrong.
-    """
-    size = int.from_bytes(records[LENGTH_END - 4 : LENGTH_END], signed=True) + LENGTH_END
-    magic = records[MAGIC_AT] if len(records) > MAGIC_AT else MAGIC
-    if magic > MAGIC or (len(records) >= HEADER_BYTES > size):
-        raise Refused(ErrorCode.CORRUPT_MESSAGE)
-    if len(records) < HEADER_BYTES or size != len(records) or magic != MAGIC:
-        raise Refused(ErrorCode.INVALID_RECORD)
-    if size > bytes_max:
-        raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
-    _, _, header = next(scan(records, check=True))
-    if not sound(header):
-        raise Refused(ErrorCode.INVALID_RECORD)
-    if header.transactional:
-        raise Refused(ErrorCode.INVALID_TXN_STATE)
-    return header
-
-
-def sound(header: Header) -> bool:
-    """Whether its numbers agree, so that the offsets of the log can only rise."""
-    counted = not header.base_offset and 0 < header.records == header.last_offset_delta + 1
-    sequenced = header.producer_id < 0 or min(header.producer_epoch, header.base_sequence) >= 0
-    return counted and sequenced and header.codec < len(CODECS) and not header.control
-
-
 class Log:
-    """Offsets from `start` to before `end`; readers see those before `high_watermark`.
+    """Offsets from `start` to before `end`; readers see those before `high_watermark`, or before
+    `last_stable_offset` if they read what is committed.
 
-    `waiters` are called once more when it closes.
+    `waiters` (whether they do) are called once more when it closes.
     """
 
     def __init__(
@@ -91,9 +59,10 @@ class Log:
         self.folder, self.segment_bytes, self.sync = folder, segment_bytes, sync
         self.failed = False
         """A flush did: nobody is served from it any more."""
-        self.waiters: dict[Appended, None] = {}
+        self.waiters: dict[Appended, bool] = {}
         self.producers = ProducerState()
         self._appended_bytes = self._flushed_bytes = 0  # since it was opened
+        self._told_bytes = [0, 0]  # to waiters, which do not and which do
         self._descriptors = descriptors
         folder.mkdir(exist_ok=True)
         for left in (*folder.glob("*.tmp"), *folder.glob(f"*{MADE}")):
@@ -133,66 +102,77 @@ class Log:
         """Where readers stop."""
         return self.flushed if self.sync else self.end
 
-    def append(self, records: memoryview | None, bytes_max: int) -> int:
-        """Appends one batch of a client, in place: `records` is changed. Gives the offset of its
-        first record; if it is here already, where that is. Raises Refused, CorruptRecord, or
-        OSError, and then nothing changed.
-        """
-        if records is None:
-            raise Refused(ErrorCode.INVALID_RECORD)
-        header = check_batch(records, bytes_max)
-        if (known := self.producers.duplicate_of(header)) is not None:
-            return known
-        return self._add(records, header)
+    @property
+    def last_stable_offset(self) -> int:
+        """Before it every transaction has ended (KIP-98)."""
+        begun = self.producers.first_open
+        end = self.high_watermark
+        return end if begun is None else max(self.start, min(begun.first, end))
 
-    def _add(self, records: memoryview, header: Header) -> int:
-        """Whoever it is of. Raises OSError, and then nothing changed."""
+    def readable_to(self, *, committed: bool) -> int:
+        """Where these readers stop."""
+        return self.last_stable_offset if committed else self.high_watermark
+
+    def append(self, batch: memoryview, header: Header) -> int:
+        """Appends a batch, whoever it is of, in place: it is changed. Gives the offset of its first
+        record. Raises OSError, and then nothing changed.
+        """
         segment = self.segments[-1]
-        if segment.size and segment.size + len(records) > self.segment_bytes:
+        if segment.size and segment.size + len(batch) > self.segment_bytes:
             segment = self._next_segment()
-        place(records, segment.next, LEADER_EPOCH)
+        place(batch, segment.next, LEADER_EPOCH)
         header = header._replace(base_offset=segment.next)
         try:
-            segment.append(records, header)
+            segment.append(batch, header)
         except OSError:
             if segment is not self.segments[-1]:
                 segment.delete()  # or what still fits into the last one would stand behind it
             raise
         if segment is not self.segments[-1]:
             self.segments.append(segment)
-        self.producers.note(header)
-        self._appended_bytes += len(records)
-        if not self.sync:
-            self._wake(len(records))
+        self.producers.note(header, commits(header, batch), self._appended_bytes)
+        self._appended_bytes += len(batch)
+        self._tell()
         return header.base_offset
 
-    def read(self, offset: int, most: int) -> bytes:
+    def read(self, offset: int, most: int, *, committed: bool = False) -> bytes:
         """Batches from the one that holds this offset on: the first whole, the last perhaps cut;
-        about as many bytes as asked for. Nothing at the high watermark.
+        about as many bytes as asked for. Nothing where these readers stop.
         """
-        if offset >= self.high_watermark:
+        limit = self.readable_to(committed=committed)
+        if offset >= limit:
             return b""
         index = bisect_right(self.segments, offset, key=lambda segment: segment.next)
         segment = next((each for each in self.segments[index:] if each.size), None)
         if segment is None:  # all that there was is damaged
             return b""
-        cut = self.high_watermark < segment.next
-        end = segment.locate(self.high_watermark) if cut else segment.size
+        end = segment.locate(limit) if limit < segment.next else segment.size
         return segment.read(segment.locate(offset), most, end)
 
-    def at_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record this old or younger. Raises CorruptRecord."""
+    def aborted(self, offset: int, data: bytes) -> list[tuple[int, int]]:
+        """(producer id, first offset) of what was aborted and reaches into what was read there."""
+        found = [(each.producer_id, each.first) for each in self.producers.aborted_from(offset)]
+        if not found:
+            return found
+        end = max((header.last_offset for _, _, header in scan(data, check=False)), default=-1)
+        return [each for each in found if each[1] <= end]
+
+    def at_time(self, timestamp: int, *, committed: bool = False) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record this old or younger, markers too. Raises
+        CorruptRecord.
+        """
+        limit = self.readable_to(committed=committed)
         for segment in self.segments:
             for position in segment.since(timestamp):
-                batch = columns(segment.read(position, 0, segment.size), self.start, check=False)
-                for offset, time in zip(batch.offsets, batch.timestamps, strict=True):
+                for offset, time in times(segment.read(position, 0, segment.size), self.start):
                     if time >= timestamp:
-                        return (offset, time) if offset < self.high_watermark else None
+                        return (offset, time) if offset < limit else None
         return None
 
-    def newest(self) -> tuple[int, int] | None:
+    def newest(self, *, committed: bool = False) -> tuple[int, int] | None:
         """Offset and timestamp of the youngest record."""
-        return self.at_time(max(segment.newest for segment in self.segments))
+        youngest = max(segment.newest for segment in self.segments)
+        return self.at_time(youngest, committed=committed)
 
     def delete_before(self, offset: int) -> None:
         """Makes `start` this offset, if it is not behind it already. Raises OSError."""
@@ -218,8 +198,8 @@ class Log:
                 raise
             self.segments.append(segment)
 
-    def put(self, made: Made) -> None:
-        """One file in place of some, if they are all there. Raises OSError.
+    def put(self, made: Made) -> bool:
+        """One file in place of some, if they are all there; whether they were. Raises OSError.
 
         It takes the place of the first of them, in one step; the others go behind it, the oldest
         first: "the process ends between": what is left of them is a tail, in which nothing stands
@@ -227,18 +207,20 @@ class Log:
         """
         found = [segment for segment in self.segments[:-1] if segment.base in made.bases]
         if tuple(segment.base for segment in found) != made.bases:
-            made.path.unlink(missing_ok=True)
-            return
+            return False
         first, index = found[0], self.segments.index(found[0])
         self._descriptors.close(first.path)
         made.path.rename(first.path)
         sync_folder(self.folder)
         segment = Segment(self.folder, first.base, self._descriptors)
         self.segments[index : index + len(found)] = [segment]
-        for length, header in batches(segment.path, check=False):
-            segment.note(length, header)
+        with suppress(CorruptRecord):
+            for header, batch in batches(segment.path):
+                segment.note(len(batch), header)
+        self.producers.forget_aborted(found[-1].next)
         for old in found[1:]:
             old.delete()
+        return True
 
     def note_compacted(self) -> None:
         """Remembers `compacted`. Raises OSError."""
@@ -258,7 +240,7 @@ class Log:
         self.failed = True
         with suppress(OSError):  # the disk is not well; `note_failure` is asked again
             self.note_failure()
-        self._wake(sys.maxsize)
+        self._dismiss()
 
     def note_failure(self) -> None:
         """For whoever opens it: what is to be trusted. Raises OSError."""
@@ -268,20 +250,28 @@ class Log:
         """A flush that began at this mark has ended; if the log has failed meanwhile, too late."""
         if self.failed:
             return
-        seen = mark[1] - self._flushed_bytes
         self.flushed, self._flushed_bytes = mark
-        if self.sync:
-            self._wake(seen)
+        self._tell()
 
     def close(self) -> None:
         """Lets go of the files; who waits for more has waited enough."""
         for segment in self.segments:
             self._descriptors.close(segment.path)
-        self._wake(sys.maxsize)
+        self._dismiss()
 
-    def _wake(self, size: int) -> None:
+    def _tell(self) -> None:
+        """Who waits is told of what it sees more than before."""
+        visible = self._flushed_bytes if self.sync else self._appended_bytes
+        begun = self.producers.first_open
+        told, stable = self._told_bytes, min(visible, begun.position) if begun else visible
+        self._told_bytes = [visible, stable]
+        for wake, committed in tuple(self.waiters.items()):
+            if more := self._told_bytes[committed] - told[committed]:
+                wake(more)
+
+    def _dismiss(self) -> None:
         for wake in tuple(self.waiters):
-            wake(size)
+            wake(sys.maxsize)
 
     def _next_segment(self) -> Segment:
         try:
@@ -311,14 +301,18 @@ class Log:
             self.segments.remove(segment)
             segment.delete()
             return
-        for length, header in batches(segment.path, check=last and verify):
-            gap = header.base_offset - segment.next
-            if header.leader_epoch != LEADER_EPOCH or gap < 0 or (last and gap):
-                break
-            if header.base_offset >= limit:
-                break
-            segment.note(length, header)
-            self.producers.note(header)
+        with (
+            suppress(CorruptRecord),
+            closing(batches(segment.path, check=last and verify)) as found,
+        ):
+            for header, batch in found:
+                gap = header.base_offset - segment.next
+                if header.leader_epoch != LEADER_EPOCH or gap < 0 or (last and gap):
+                    break
+                if header.base_offset >= limit:
+                    break
+                segment.note(len(batch), header)
+                self.producers.note(header, commits(header, batch), 0)
         lost = segment.path.stat().st_size - segment.size
         if lost and last:
             os.truncate(segment.path, segment.size)
@@ -347,18 +341,13 @@ class Log:
     def _drop_below_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base <= self.start:
             self.segments.pop(0).delete()
+        self.producers.forget_aborted(self.start)
 
 
-def batches(path: Path, *, check: bool) -> Iterator[tuple[int, Header]]:
-    """Length and header of each whole batch of a file, to the first that is none."""
-    if not path.stat().st_size:
-        return
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
-        memoryview(mapped) as view,
-        closing(scan(view, check=check)) as found,
-        suppress(CorruptRecord),
-    ):
-        for _, length, header in found:
-            yield length, header
+def times(data: bytes, start: int) -> Iterable[tuple[int, int]]:
+    """Offset and timestamp of each record from this offset on, in the first batch."""
+    _, _, header = next(scan(data, check=False))
+    if header.control:
+        return [(header.base_offset, header.max_timestamp)] if header.base_offset >= start else []
+    batch = columns(data, start, check=False)
+    return zip(batch.offsets, batch.timestamps, strict=True)

@@ -1,10 +1,14 @@
-"""Idempotence of one partition (KIP-98): which producer wrote what last, and what may come next.
+"""What producers wrote to one partition (KIP-98): what may come next, what is open or was aborted.
 
-Kept in memory alone: batch headers hold all of it, so it is rebuilt by reading them, and a batch
-that is sent again after a crash of the broker is recognised. Transactions are not here yet.
+Kept in memory alone: batch headers and markers hold all of it, so it is rebuilt by reading them,
+and a batch that is sent again after a crash of the broker is recognised. Whether a transaction may
+write, and how it ends, is the coordinator's to say.
 """
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 from streamsx.broker.refusal import Refused
@@ -20,10 +24,30 @@ SEQUENCE_MASK = 0x7FFF_FFFF
 
 
 class ProducerEntry(NamedTuple):
-    """The current epoch of a producer id, and (first, last sequence, offset) of its batches."""
+    """The current epoch of a producer id, and (first, last sequence, offset) of its batches.
+
+    `unknown`: there was but a marker, they may have been deleted.
+    """
 
     epoch: int
     batches: deque[tuple[int, int, int]]
+    unknown: bool
+
+
+class OpenTransaction(NamedTuple):
+    """`first`: the offset of its first record; `position`: the bytes appended before it."""
+
+    first: int
+    position: int
+    epoch: int
+
+
+class AbortedTransaction(NamedTuple):
+    """From its first record to its marker."""
+
+    producer_id: int
+    first: int
+    last: int
 
 
 class ProducerState:
@@ -31,6 +55,10 @@ class ProducerState:
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        self.open: dict[int, OpenTransaction] = {}
+        """By producer id, in the order of their first records."""
+        self.aborted: list[AbortedTransaction] = []
+        """In the order of their markers."""
 
     def duplicate_of(self, header: Header) -> int | None:
         """The offset at which this batch was appended before; None if it is to be appended now.
@@ -45,7 +73,9 @@ class ProducerState:
         if header.producer_epoch < producer.epoch:
             raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
         first, last = sequences(header)
-        if header.producer_epoch > producer.epoch:
+        if header.producer_epoch > producer.epoch or not producer.batches:
+            if header.producer_epoch == producer.epoch and producer.unknown:
+                return None
             expected = 0
         else:
             for known_first, known_last, offset in producer.batches:
@@ -56,17 +86,41 @@ class ProducerState:
             raise Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return None
 
-    def note(self, header: Header) -> None:
-        """This batch stands in the log, at its base offset."""
-        if header.producer_id < 0:
+    def note(self, header: Header, commits: bool | None, position: int) -> None:
+        """This batch stands in the log, at its base offset, behind so many bytes. `commits`: what a
+        marker says; None for records. The epoch of a marker fences those before it.
+        """
+        if (producer_id := header.producer_id) < 0:
             return
-        producer = self._producers.pop(header.producer_id, None)
+        producer = self._producers.pop(producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = ProducerEntry(header.producer_epoch, deque(maxlen=BATCHES_KEPT))
-        producer.batches.append((*sequences(header), header.base_offset))
-        self._producers[header.producer_id] = producer
+            unknown = producer is None and commits is not None
+            producer = ProducerEntry(header.producer_epoch, deque(maxlen=BATCHES_KEPT), unknown)
+        if commits is None:
+            producer.batches.append((*sequences(header), header.base_offset))
+            if header.transactional and producer_id not in self.open:
+                begun = OpenTransaction(header.base_offset, position, header.producer_epoch)
+                self.open[producer_id] = begun
+        elif (ended := self.open.pop(producer_id, None)) is not None and not commits:
+            aborted = AbortedTransaction(producer_id, ended.first, header.base_offset)
+            self.aborted.append(aborted)
+        self._producers[producer_id] = producer
         if len(self._producers) > PRODUCERS_MAX:
             del self._producers[next(iter(self._producers))]
+
+    @property
+    def first_open(self) -> OpenTransaction | None:
+        """What nobody may read yet who reads what is committed."""
+        return next(iter(self.open.values()), None)
+
+    def aborted_from(self, offset: int) -> Iterator[AbortedTransaction]:
+        """Those that end there or later."""
+        index = bisect_left(self.aborted, offset, key=attrgetter("last"))
+        return iter(self.aborted[index:])
+
+    def forget_aborted(self, before: int) -> None:
+        """Nothing of them is there any more before this offset, if they end there."""
+        self.aborted = list(self.aborted_from(before))
 
 
 def sequences(header: Header) -> tuple[int, int]:

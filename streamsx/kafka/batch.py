@@ -33,6 +33,9 @@ CHECKED_FROM = 21
 LAST_OFFSET_DELTA_AT = 23
 PRODUCER_AT = 43
 
+MARKER_KEY_AT = HEADER_BYTES + 5
+"""Behind one byte each of length, attributes, two deltas, and the length of the key."""
+
 CODEC = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
@@ -50,6 +53,10 @@ _crc = struct.Struct(">I")
 _producer = struct.Struct(">qhi")
 _attributes = struct.Struct(">h")
 _last_offset_delta = struct.Struct(">i")
+_marker_key = struct.Struct(">hh")
+"""Version, and whether it commits."""
+_marker_value = struct.Struct(">hi")
+"""Version, and the epoch of the coordinator: there is one for ever."""
 
 
 class Header(NamedTuple):
@@ -306,6 +313,30 @@ def rebuild(header: Header, kept: Sequence[DefaultRecord]) -> bytearray:
     _last_offset_delta.pack_into(batch, LAST_OFFSET_DELTA_AT, header.last_offset_delta)
     _seal(batch)
     return batch
+
+
+def emptied(header: Header) -> bytearray:
+    """Of a batch that lost all its records: whose it was, and its sequences, for a log."""
+    left = {"length": HEADER_BYTES - LENGTH_END, "records": 0}
+    batch = bytearray(HEADER_BYTES)
+    _header.pack_into(batch, 0, *header._replace(attributes=header.attributes & ~CODEC, **left))
+    _seal(batch)
+    return batch
+
+
+def marker(producer_id: int, epoch: int, timestamp: int, *, commit: bool) -> bytearray:
+    """The control batch that ends a transaction (KIP-98)."""
+    builder = Builder(HEADER_BYTES, transactional=True)
+    builder.append(timestamp, _marker_key.pack(0, commit), _marker_value.pack(0, 0))
+    batch = builder.close(producer_id, epoch)
+    _attributes.pack_into(batch, CHECKED_FROM, TRANSACTION)
+    _seal(batch)
+    return batch
+
+
+def commits(header: Header, batch: Buffer) -> bool | None:
+    """What a marker says; None for records."""
+    return bool(_marker_key.unpack_from(batch, MARKER_KEY_AT)[1]) if header.control else None
 
 
 def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:

@@ -11,6 +11,7 @@ from io import StringIO
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from streamsx.broker import appending
 from streamsx.errors import StreamsxError
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.security import PLAINTEXT
@@ -60,7 +61,7 @@ class Client:
             batch, now_ms = Builder(BATCH_BYTES), int(self.world.nodes.process.clock.wall() * 1000)
             for _ in range(size):
                 batch.append(now_ms, None, self._value(topic))
-            log.append(memoryview(batch.close()), BATCH_BYTES)
+            appending.append(log, memoryview(batch.close()), BATCH_BYTES)
             with self.world.nodes.disk.well():
                 log.flush()
             log.flushed_to(log.mark())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from streamsx.broker import appending
 from streamsx.broker.log import Log
 from streamsx.broker.segment import Descriptors
 from streamsx.kafka.batch import Builder
@@ -47,7 +48,7 @@ def test_recovery_keeps_exactly_what_is_whole(part: int, tmp_path: Path) -> None
         ends, sequence = [0], 0
         for _ in range(rng.randrange(1, 12)):
             records = batch(rng, sequence)
-            log.append(records, 1 << 20)
+            appending.append(log, records, 1 << 20)
             sequence += records[60]  # how many there are
             ends.append(ends[-1] + len(records))
         (segment,) = log.segments
@@ -60,5 +61,5 @@ def test_recovery_keeps_exactly_what_is_whole(part: int, tmp_path: Path) -> None
         kept = max(end for end in ends if end <= sound)
         assert again.read(0, 1 << 20) == whole[:kept], trial
         end = again.end
-        assert again.append(batch(rng, end), 1 << 20) == end, trial
+        assert appending.append(again, batch(rng, end), 1 << 20) == end, trial
         again.close()

@@ -5,6 +5,7 @@ import logging
 import struct
 from typing import Any
 
+from streamsx.broker.api.partitions import READ_COMMITTED
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import LEADER_EPOCH, Log
@@ -14,7 +15,6 @@ from streamsx.kafka.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-READ_COMMITTED = 1
 WHOLE = (-1, 0)
 """Session epochs of requests that name all they want: of no session, and of one to begin."""
 FETCH_BYTES_MAX = 8 << 20
@@ -41,9 +41,7 @@ class Reading:
         self._topics, self.size, self.failed = service.topics, 0, not call.body.topics
         self.logs: list[Log] = []
         self._left = min(call.body.max_bytes, FETCH_BYTES_MAX)
-        self._aborted: list[int] | None = (
-            [] if call.body.isolation_level == READ_COMMITTED else None
-        )
+        self.committed = call.body.isolation_level == READ_COMMITTED
         responses = []
         for asked in call.body.topics:
             name = getattr(asked, "topic", None)  # newer versions name topics by id alone
@@ -62,25 +60,29 @@ class Reading:
             return {"partition_index": number, **nothing, **why.answer}
 
     def _read(self, log: Log, asked: Any) -> ReplyBody:
-        known = asked.last_fetched_epoch <= LEADER_EPOCH  # else its records are not of this log
-        if not (known and log.start <= asked.fetch_offset <= log.high_watermark):
+        offset, known = asked.fetch_offset, asked.last_fetched_epoch <= LEADER_EPOCH
+        if not (known and log.start <= offset <= log.high_watermark):  # or it is not of this log
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         self.logs.append(log)
         most = min(asked.partition_max_bytes, self._left)
         room = self._left > 0 or not self.size  # KIP-74: the first batch comes, whatever is asked
         try:
-            records = log.read(asked.fetch_offset, most) if room else b""
+            records = log.read(offset, most, committed=self.committed) if room else b""
         except (OSError, struct.error) as error:  # the second: its file is shorter than it was
             logger.error("read_failed folder=%s error=%r", log.folder, error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
         self._left -= len(records)
         self.size += len(records)
+        aborted = [
+            {"producer_id": producer_id, "first_offset": first}
+            for producer_id, first in (log.aborted(offset, records) if self.committed else ())
+        ]
         return {
             "partition_index": asked.partition,
             "high_watermark": log.high_watermark,
-            "last_stable_offset": log.high_watermark,
+            "last_stable_offset": log.last_stable_offset,
             "log_start_offset": log.start,
-            "aborted_transactions": self._aborted,
+            "aborted_transactions": aborted if self.committed else None,
             "records": records,
         }
 
@@ -107,4 +109,4 @@ def wait(service: Service, call: Call, reading: Reading) -> None:
     timer = asyncio.get_running_loop().call_later(call.body.max_wait / 1000, answer_now)
     call.gone = end
     for log in reading.logs:
-        log.waiters[wake] = None
+        log.waiters[wake] = reading.committed

@@ -11,6 +11,7 @@ from streamsx.broker.refusal import Refused, each
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 
+READ_COMMITTED = 1
 NOTHING = (-1, -1)
 END = -1
 NO_EPOCH = -1
@@ -24,26 +25,27 @@ def list_offsets(service: Service, call: Call) -> ReplyBody:
     def answer(log: Log, asked: Any) -> ReplyBody:
         if asked.timestamp < 0 and call.version < SINCE.get(asked.timestamp, sys.maxsize):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION)
-        offset, timestamp = find(log, asked.timestamp)
+        committed = call.body.isolation_level == READ_COMMITTED
+        offset, timestamp = find(log, asked.timestamp, committed=committed)
         epoch = NO_EPOCH if offset < 0 else LEADER_EPOCH
         return {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
 
     return each_partition(service, call, answer)
 
 
-def find(log: Log, timestamp: int) -> tuple[int, int]:
+def find(log: Log, timestamp: int, *, committed: bool) -> tuple[int, int]:
     """(offset, timestamp). Raises CorruptRecord."""
     match timestamp:
         case -1:
-            return log.high_watermark, -1
+            return log.readable_to(committed=committed), -1
         case -2 | -4:
             return log.start, -1
         case -3:
-            return log.newest() or NOTHING
+            return log.newest(committed=committed) or NOTHING
         case -5 | -6:
             return NOTHING
         case _:
-            return log.at_time(timestamp) or NOTHING
+            return log.at_time(timestamp, committed=committed) or NOTHING
 
 
 def delete_records(service: Service, call: Call) -> ReplyBody:

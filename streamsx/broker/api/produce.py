@@ -3,13 +3,13 @@
 from functools import partial
 from typing import Any
 
+from streamsx.broker import appending
 from streamsx.broker.configs import listed
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
 from streamsx.broker.refusal import Refused, each, why_not
 from streamsx.broker.service import Service
-from streamsx.kafka.batch import columns
 from streamsx.kafka.errors import ErrorCode
 
 NO_OFFSET = -1
@@ -43,13 +43,10 @@ def append(
     log = topic.log(asked.index)
     if acks not in (-1, 0, 1):
         raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
-    records, bytes_max = asked.records, int(topic.config("max.message.bytes"))
-    keyed = "compact" in listed(topic.config("cleanup.policy"))
-    read = keyed and records and len(records) <= bytes_max
-    if read and None in columns(records, 0, check=False).keys:
-        raise Refused(ErrorCode.INVALID_RECORD)  # it would stay for ever
     try:
-        offset = log.append(records, bytes_max)
+        bytes_max = int(topic.config("max.message.bytes"))
+        keyed = "compact" in listed(topic.config("cleanup.policy"))
+        offset = appending.append(log, asked.records, bytes_max, keyed=keyed)
     finally:
         if log.failed:
             service.flusher.heal()

@@ -67,11 +67,10 @@ SERVED: dict[int, Served] = {
     # batches of magic 0 and 1; error messages per record (KIP-467).
     Api.PRODUCE: Served(3, 13, produce.answer, 32 << 20),
     # Long polls, topic ids since 13 (KIP-516), the one leader epoch (KIP-320). Not: sessions
-    # (KIP-227: the answer says session 0, so that clients send everything each time), followers,
-    # aborted transactions (there are none).
+    # (KIP-227: the answer says session 0, so that clients send everything each time), followers.
     Api.FETCH: Served(4, 18, fetch.answer),
-    # The ends, by timestamp (KIP-79), the youngest record (KIP-734). Not: transactions; of tiered
-    # storage (-4, -5, -6) what there is without tiers.
+    # The ends, by timestamp (KIP-79), the youngest record (KIP-734). Not: of tiered storage (-4,
+    # -5, -6) what there is without tiers.
     Api.LIST_OFFSETS: Served(1, 11, partitions.list_offsets),
     # Topic ids since 10 (KIP-516). Not: authorized operations, racks.
     Api.METADATA: Served(0, 13, whereabouts.metadata, 256 << 10),

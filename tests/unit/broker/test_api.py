@@ -140,10 +140,10 @@ def test_a_disk_that_fails_a_reader_who_waits_fails_no_writer(
 ) -> None:
     read = Log.read
 
-    def failing(log: Log, offset: int, most: int) -> bytes:
+    def failing(log: Log, offset: int, most: int, *, committed: bool) -> bytes:
         if log.folder.name == "t-1":
             raise OSError("bad disk")
-        return read(log, offset, most)
+        return read(log, offset, most, committed=committed)
 
     async def story(client: Client, other: Client) -> None:
         client.send(Api.FETCH, 11, **fetched(0, 1, wait_ms=60_000))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.broker import compaction
+from streamsx.broker import appending, compaction
 from streamsx.broker.log import Log
 from streamsx.broker.options import Options
 from streamsx.kafka.batch import Builder, columns
@@ -28,7 +28,7 @@ def written(log: Log, time_round: int, keys: int = KEYS) -> int:
         value = b"%d" % time_round
         builder = Builder(1 << 20)
         builder.extend(1, rows, [value.ljust(VALUE_BYTES)] * len(rows))
-        log.append(memoryview(builder.close()), 1 << 20)
+        appending.append(log, memoryview(builder.close()), 1 << 20)
         at += len(rows)
     return log.size
 
@@ -97,7 +97,7 @@ def test_each_topic_is_cut_as_its_policy_says(run: Run) -> None:
         client.broker.service.cleaner.look()
         assert [log.start for log in logs] == [0, 3, 2, 0]
         assert [log.end for log in logs] == [3] * 4
-        logs[1].append(memoryview(bytearray(record())), 1000)
+        appending.append(logs[1], memoryview(bytearray(record())), 1000)
         client.broker.service.cleaner.look()
         assert logs[1].start == 3, "it is of now"
 

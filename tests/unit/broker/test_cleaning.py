@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.broker import cleaning
+from streamsx.broker import appending, cleaning
 from streamsx.broker.compaction import CompactionJob, compact
 from streamsx.broker.log import Log
 from streamsx.broker.segment import Descriptors
@@ -34,7 +34,7 @@ def append(
     for key, value in rows:
         builder.append(time, key, value)
     sequence = (pid, 0, 0) if pid >= 0 else (-1, -1, -1)
-    return log.append(memoryview(builder.close(*sequence)), 1 << 20)
+    return appending.append(log, memoryview(builder.close(*sequence)), 1 << 20)
 
 
 def rows(log: Log, start: int | None = None) -> dict[int, Row]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamsx.broker import appending
 from streamsx.broker.log import Log
 from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import INDEX_INTERVAL_BYTES, Descriptors, Segment
@@ -28,13 +29,13 @@ def batch(
 
 
 def append(log: Log, *values: bytes, **about: int) -> int:
-    return log.append(memoryview(batch(*values, **about)), MOST)
+    return appending.append(log, memoryview(batch(*values, **about)), MOST)
 
 
 def refusal(log: Log, records: bytes | bytearray) -> ErrorCode:
     before = log.end, log.read(log.start, MOST)
     with pytest.raises(Refused) as refused:
-        log.append(memoryview(bytearray(records)), MOST)
+        appending.append(log, memoryview(bytearray(records)), MOST)
     assert (log.end, log.read(log.start, MOST)) == before
     return refused.value.code
 
@@ -269,7 +270,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
 def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -> None:
     log = opens(sync=True)
     woken: list[int] = []
-    log.waiters[woken.append] = None
+    log.waiters[woken.append] = False
     append(log, b"a")
     mark = log.mark()
     append(log, b"b")
@@ -284,7 +285,7 @@ def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -
 def test_who_waits_is_told_of_each_append_and_of_the_end(opens: Opens) -> None:
     log = opens()
     woken: list[int] = []
-    log.waiters[woken.append] = None
+    log.waiters[woken.append] = False
     append(log, b"a")
     log.close()
     assert woken[0] == len(batch(b"a"))
@@ -400,10 +401,10 @@ def test_anything_but_one_whole_batch_of_version_2_is_refused(opens: Opens) -> N
     assert refusal(log, good + good) == invalid
     assert refusal(log, old) == invalid
     with pytest.raises(CorruptRecord):
-        log.append(memoryview(damaged), MOST)
+        appending.append(log, memoryview(damaged), MOST)
     assert refusal(log, batch(bytes(MOST - 70))) == ErrorCode.MESSAGE_TOO_LARGE
     with pytest.raises(Refused):
-        log.append(None, MOST)
+        appending.append(log, None, MOST)
 
 
 @pytest.mark.parametrize(
@@ -606,7 +607,7 @@ def test_a_flush_that_fails_ahead_of_the_next_file_fails_the_log(
     log = opens(segment_bytes=1)
     append(log, b"a")
     told: list[int] = []
-    log.waiters[told.append] = None
+    log.waiters[told.append] = False
     monkeypatch.setattr("os.fdatasync", failing)
     with pytest.raises(OSError, match="planted"):
         append(log, b"b")

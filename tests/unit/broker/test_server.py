@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from streamsx.broker import appending
 from streamsx.broker.api.served import SERVED
 from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.segment import Segment
@@ -52,7 +53,7 @@ def test_only_a_broker_that_ended_well_says_so(
         log = broker.service.topics.by_name["t"].logs[0]
         builder = Builder(1000)
         builder.append(1, None, b"x")
-        log.append(memoryview(builder.close()), 1000)
+        appending.append(log, memoryview(builder.close()), 1000)
         flushed.clear()
         if well:
             await broker.close()
@@ -84,7 +85,8 @@ def test_nothing_of_a_broker_that_ended_is_left_open_or_under_way(
         await broker.start()
         builder = Builder(1000)
         builder.append(1, None, b"x")
-        broker.service.topics.by_name["t"].logs[0].append(memoryview(builder.close()), 1000)
+        log = broker.service.topics.by_name["t"].logs[0]
+        appending.append(log, memoryview(builder.close()), 1000)
         assert any(path.endswith(".log") for path in held_in(tmp_path))
         sweep = broker._sweep_timer
         if well:

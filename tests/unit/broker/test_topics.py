@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from streamsx.broker import appending
 from streamsx.broker.configs import CONFIGS, ConfigType, wrong
 from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.meta import Meta
@@ -44,7 +45,7 @@ def test_topics_are_there_again_with_ids_partitions_configs_and_records(places: 
     topic = store.create("t", b"1" * 16, 2, {"segment.bytes": "1000"})
     store.grow(topic, 3)
     store.configure(topic, {"segment.bytes": "500", "retention.ms": "1"})
-    topic.logs[2].append(batch(), 1000)
+    appending.append(topic.logs[2], batch(), 1000)
     store.close()
 
     again = places.open()
@@ -63,7 +64,7 @@ def test_a_deleted_topic_leaves_nothing(places: Places) -> None:
     store, changes = places.open(), []
     store.changed = lambda *change: changes.append(change)
     topic = store.create("t", b"1" * 16, 2, {})
-    topic.logs[0].append(batch(), 1000)
+    appending.append(topic.logs[0], batch(), 1000)
     store.delete(topic)
     assert changes == [("t", (b"1" * 16, 2)), ("t", None)]
     assert list((places.folder / "logs").iterdir()) == []
@@ -86,7 +87,7 @@ def test_the_last_of_many_topics_is_made_as_fast_as_the_first(places: Places) ->
 def test_what_a_crash_left_of_a_deleted_topic_does_not_greet_its_namesake(places: Places) -> None:
     store = places.open()
     log = store.create("t", b"1" * 16, 1, {}).logs[0]
-    log.append(batch(), 1000)
+    appending.append(log, batch(), 1000)
     left = log.segments[0].path.read_bytes()
     store.delete(store.by_name["t"])
     (places.folder / "logs" / "t-0").mkdir()
@@ -148,7 +149,7 @@ def test_a_log_out_of_service_refuses_all_until_it_is_opened_anew(
 ) -> None:
     store = places.open()
     topic = store.create("t", b"1" * 16, 2, {})
-    topic.logs[1].append(batch(), 1000)
+    appending.append(topic.logs[1], batch(), 1000)
     topic.logs[1].fail()
     with pytest.raises(Refused) as refused:
         topic.log(1)
@@ -168,7 +169,7 @@ def test_a_folder_that_cannot_be_removed_is_in_nobodys_way(
 ) -> None:
     store = places.open()
     topic = store.create("t", b"1" * 16, 1, {})
-    topic.logs[0].append(batch(), 1000)
+    appending.append(topic.logs[0], batch(), 1000)
     with monkeypatch.context() as broken:
         broken.setattr("shutil.rmtree", failing)
         store.delete(topic)

@@ -18,6 +18,7 @@ import pytest
 
 from streamsx import App, Stream
 from streamsx.assignor.wire import AssignmentView
+from streamsx.broker import appending
 from streamsx.broker.api.served import answered
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
@@ -156,7 +157,9 @@ class Bench:
         builder = Builder(BATCH_BYTES)
         for key, value in rows:
             assert builder.append(now_ms if at_ms is None else at_ms, key, value)
-        self.at_broker(lambda: self.log(tp).append(memoryview(builder.close()), BATCH_BYTES))
+        self.at_broker(
+            lambda: appending.append(self.log(tp), memoryview(builder.close()), BATCH_BYTES)
+        )
 
     def feed(self, partition: int, *values: str, at_ms: int | None = None) -> None:
         """Words."""
