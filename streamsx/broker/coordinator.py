@@ -1,7 +1,8 @@
 """The coordinator: owns all groups, finds the one that an event is for, answers for several. Pure.
 
-One machine for the whole broker, so that one write can change several groups, and so that a write
-that failed throws away one machine and loads another from what is on disk.
+One machine for the whole broker, transactions included, so that one write can change several groups
+and end a transaction, and so that a write that failed throws away one machine and loads another
+from what is on disk.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,8 +23,16 @@ from streamsx.broker.offsets import (
     refused_commit,
     rows,
 )
-from streamsx.broker.records import GroupKey, Key, OffsetKey, OffsetValue
+from streamsx.broker.records import (
+    GroupKey,
+    Key,
+    OffsetKey,
+    OffsetValue,
+    TransactionKey,
+    TransactionValue,
+)
 from streamsx.broker.refusal import Refused
+from streamsx.broker.transactions import Transactions, refused
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 
@@ -39,12 +48,15 @@ OF_CLASSIC = (GroupKey, OffsetKey)
 
 
 class Coordinator:
-    """Takes every event of `events`; the requests are 8, 9, 11 to 16, 42, 47, 68 and 69."""
+    """Takes every event of `events`; the requests are 8 to 16 without 10, 22, 24 to 28 without 27,
+    42, 47, 68 and 69.
+    """
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
         self.groups: dict[str, CoordinatedGroup] = {}
         self.catalog = Catalog()
+        self.transactions = Transactions(self.catalog.unknown)
         self._for_several = {
             Api.OFFSET_COMMIT: self._commit,
             Api.OFFSET_FETCH: self._fetch,
@@ -54,6 +66,11 @@ class Coordinator:
             Api.LIST_GROUPS: self._list,
             Api.DELETE_GROUPS: self._delete,
             Api.OFFSET_DELETE: self._delete_offsets,
+            Api.TXN_OFFSET_COMMIT: self._stage,
+            Api.INIT_PRODUCER_ID: self._transact,
+            Api.ADD_PARTITIONS_TO_TXN: self._transact,
+            Api.ADD_OFFSETS_TO_TXN: self._transact,
+            Api.END_TXN: self._transact,
         }
 
     def step(self, now: float, event: e.Event) -> list[e.Effect]:
@@ -61,6 +78,10 @@ class Coordinator:
         match event:
             case e.ClientRequest():
                 return self._for_several.get(event.api, self._of_member)(now, event)
+            case e.AddPartition() | e.MarkersWritten() | e.OpenInLogs():
+                return self._transact(now, event)
+            case e.BrokerTick(e.TRANSACTIONS):
+                return self._transact(now, event)
             case e.BrokerTick() | e.Gone():
                 return self._step_group(now, event.group, event)
             case e.Topics():
@@ -69,14 +90,14 @@ class Coordinator:
             case e.TopicChanged():
                 return self._change_topic(event)
             case e.ExpireOffsets(wall_ms):
-                return self._expire(wall_ms)
+                return [*self._expire(wall_ms), *self._transact(now, event)]
             case e.Load():
                 return self._load(now, event)
 
     def _of_member(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         group_id = request.body.group_id
         if not group_id:
-            return [self.refuse(request, ErrorCode.INVALID_GROUP_ID)]
+            return [refuse(request, ErrorCode.INVALID_GROUP_ID)]
         effects, group = list[e.Effect](), self._group(group_id)
         if request.api is Api.JOIN_GROUP and not group.members():
             effects = self._become(group_id, ClassicGroup)
@@ -93,7 +114,7 @@ class Coordinator:
         if body.member_epoch == JOINS and (group is None or not group.members()):
             effects = self._become(body.group_id, ConsumerGroup)
         elif not isinstance(group, ConsumerGroup):
-            return [self.refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
+            return [refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
         return [*effects, *self._step_group(now, body.group_id, request)]
 
     def _become(self, group_id: str, kind: type[GroupKind]) -> list[e.Effect]:
@@ -101,7 +122,7 @@ class Coordinator:
         old = self.groups.get(group_id)
         if isinstance(old, kind):
             return []
-        new = self.groups[group_id] = self._new(group_id, kind)
+        new = self.groups[group_id] = kind(group_id, self.config, self.catalog)
         if old is None:
             return []
         new.committed = old.committed
@@ -119,16 +140,47 @@ class Coordinator:
 
     def _group(self, group_id: str, kind: type[GroupKind] = ClassicGroup) -> CoordinatedGroup:
         if group_id not in self.groups:
-            self.groups[group_id] = self._new(group_id, kind)
+            self.groups[group_id] = kind(group_id, self.config, self.catalog)
         return self.groups[group_id]
-
-    def _new(self, group_id: str, kind: type[GroupKind]) -> CoordinatedGroup:
-        return kind(group_id, self.config, self.catalog)
 
     def _drop_if_void(self, group: CoordinatedGroup) -> None:
         """Nothing on disk and nobody to come: its first member was refused, or never came back."""
-        if not (group.members() or group.awaited() or group.committed or group.keys()):
+        there = group.keys() or group.members() or group.awaited() or group.committed
+        if not (there or self.transactions.unstable(group.id)):
             del self.groups[group.id]
+
+    def _transact(self, now: float, event: e.TransactionEvent) -> list[e.Effect]:
+        """What a transaction has held for groups counts from its decision on."""
+        effects = self.transactions.step(now, event)
+        for effect in effects:
+            for key, value in effect.puts if isinstance(effect, e.Persist) else ():
+                if isinstance(key, OffsetKey):
+                    assert isinstance(value, OffsetValue)
+                    self._group(key.group).committed[key.topic, key.partition] = value
+        return effects
+
+    def _stage(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
+        """A commit within a transaction: by a member, or by nobody in particular (KIP-447)."""
+        code, effects = ErrorCode.NONE, list[e.Effect]()
+        puts, answer = self._judge(request, code)
+        try:
+            group = self.groups.get(request.body.group_id)
+            effects += may_stage(now, group, request, self.catalog)
+            if puts:
+                offsets = {(key.topic, key.partition): value for key, value in puts.items()}
+                effects += self.transactions.stage(now, request, offsets)
+                self._group(request.body.group_id)
+        except Refused as why:
+            fenced = why.code is ErrorCode.PRODUCER_FENCED  # which no version of this knows
+            code = ErrorCode.INVALID_PRODUCER_EPOCH if fenced else why.code
+            _, answer = self._judge(request, code)
+        return [*effects, e.ClientReply(request.waiter, answer)]
+
+    def _judge(
+        self, request: e.ClientRequest, code: ErrorCode
+    ) -> tuple[dict[OffsetKey, OffsetValue], ReplyBody]:
+        note_max = self.config.offset_metadata_bytes_max
+        return judge_commit(request, code, self.catalog, note_max)
 
     def _commit(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         body = request.body
@@ -142,8 +194,7 @@ class Coordinator:
         elif body.generation_id_or_member_epoch >= 0:
             absent = request.version >= ABSENT_SINCE[Api.OFFSET_COMMIT]
             refused = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.ILLEGAL_GENERATION
-        note_max = self.config.offset_metadata_bytes_max
-        puts, answer = judge_commit(request, refused, self.catalog, note_max)
+        puts, answer = self._judge(request, refused)
         reply = e.ClientReply(request.waiter, answer)
         if not puts:
             return [*effects, reply]
@@ -162,7 +213,10 @@ class Coordinator:
                 answers.append({"group_id": asked.group_id, **why.answer})
                 continue
             committed = group.committed if group else {}
-            answers.append(fetched(asked.group_id, committed, asked.topics, version, self.catalog))
+            stable = request.body.require_stable
+            unstable = self.transactions.unstable(asked.group_id) if stable else ()
+            told = fetched(asked.group_id, committed, asked.topics, version, self.catalog, unstable)
+            answers.append(told)
         first = answers[0] if answers else {}
         return [e.ClientReply(request.waiter, {**first, "groups": answers})]
 
@@ -198,6 +252,7 @@ class Coordinator:
     def _delete(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         results: list[ReplyBody] = []
         keys: list[Key] = []
+        effects: list[e.Effect] = []
         for group_id in request.body.groups_names:
             group, code = self.groups.get(group_id), ErrorCode.NONE
             if group is None:
@@ -206,24 +261,29 @@ class Coordinator:
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
                 keys += [*group.keys(), *rows(group_id, group.committed)]
+                effects += self.transactions.drop(lambda group, *_, lost=group_id: group == lost)
                 del self.groups[group_id]
             results.append({"group_id": group_id, "error_code": code})
-        reply = e.ClientReply(request.waiter, {"results": results})
-        return [e.Persist(deletes=tuple(keys)), reply] if keys else [reply]
+        if keys:
+            effects.append(e.Persist(deletes=tuple(keys)))
+        return [*effects, e.ClientReply(request.waiter, {"results": results})]
 
     def _delete_offsets(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         group = self.groups.get(request.body.group_id)
         if group is None:
-            return [self.refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
+            return [refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
         try:
-            keys, answer = deleted(request, group.committed, group.reads(), self.catalog)
+            held = {*group.committed, *self.transactions.unstable(group.id)}
+            keys, answer = deleted(request, held, group.reads(), self.catalog)
         except Refused as why:
-            return [self.refuse(request, why.code)]
+            return [refuse(request, why.code)]
         for key in keys:
-            del group.committed[key.topic, key.partition]
+            group.committed.pop((key.topic, key.partition), None)
+        effects = self.transactions.drop(lambda *place: OffsetKey(*place) in keys)
         self._drop_if_void(group)
-        reply = e.ClientReply(request.waiter, answer)
-        return [e.Persist(deletes=tuple(keys)), reply] if keys else [reply]
+        if keys:
+            effects.append(e.Persist(deletes=tuple(keys)))
+        return [*effects, e.ClientReply(request.waiter, answer)]
 
     def _expire(self, wall_ms: int) -> list[e.Effect]:
         """With its last offset a group goes too, if nobody is in it."""
@@ -237,7 +297,8 @@ class Coordinator:
                 if unused_since(key.topic, committed[place]) <= before:
                     keys.append(key)
                     del committed[place]
-            if not (committed or group.members() or group.awaited()):
+            pending = self.transactions.unstable(group.id)
+            if not (committed or pending or group.members() or group.awaited()):
                 keys += group.keys()
                 del self.groups[group.id]
             if keys:
@@ -261,19 +322,25 @@ class Coordinator:
                 del group.committed[topic, partition]
             self._drop_if_void(group)
             keys += lost
-        return [e.Persist(deletes=tuple(keys))] if keys else []
+        effects = self.transactions.drop(lambda _, topic, __: lost_topic(topic))
+        return [*effects, e.Persist(deletes=tuple(keys))] if keys else effects
 
     def _load(self, now: float, event: e.Load) -> list[e.Effect]:
         effects: list[e.Effect] = []
         for key, value in event.rows:
-            group = self._group(
-                key.group, ClassicGroup if type(key) in OF_CLASSIC else ConsumerGroup
-            )
+            if isinstance(key, TransactionKey):
+                assert isinstance(value, TransactionValue)
+                effects += self.transactions.load(now, key, value)
+                for staged in value.groups:
+                    self._group(staged.group)
+                continue
+            kind = ClassicGroup if type(key) in OF_CLASSIC else ConsumerGroup
+            group = self._group(key.group, kind)
             if isinstance(key, OffsetKey):
                 assert isinstance(value, OffsetValue)
                 group.committed[key.topic, key.partition] = value
             else:
-                assert not isinstance(value, OffsetValue)
+                assert not isinstance(value, OffsetValue | TransactionValue)
                 effects += group.load(now, key, value)
         return effects
 
@@ -281,27 +348,30 @@ class Coordinator:
         """Know nothing of a group, until `Load` says what is on disk."""
         self.groups.pop(group_id, None)
 
-    def refuse(self, request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
-        """The answer to a request of which nothing is done, in the form its clients look for."""
-        body, error = request.body, {"error_code": code}
-        answer: ReplyBody = error
-        match request.api:
-            case Api.OFFSET_DELETE:
-                answer = {**error, "topics": []}
-            case Api.OFFSET_COMMIT:
-                answer = {"topics": [refused_commit(topic, code) for topic in body.topics]}
-            case Api.OFFSET_FETCH:
-                ids = [asked.group_id for asked in fetched_groups(request)]
-                answer = {**error, "groups": [{"group_id": name, **error} for name in ids]}
-            case Api.DESCRIBE_GROUPS | Api.CONSUMER_GROUP_DESCRIBE:
-                answer = {
-                    "groups": [{"group_id": name, **error} for name in described_groups(request)]
-                }
-            case Api.DELETE_GROUPS:
-                answer = {"results": [{"group_id": name, **error} for name in body.groups_names]}
-            case Api.JOIN_GROUP:
-                answer = {**error, "member_id": body.member_id}
-        return e.ClientReply(request.waiter, answer)
+
+def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
+    """The answer to a request of which nothing is done, in the form its clients look for."""
+    body, error = request.body, {"error_code": code}
+    answer: ReplyBody = error
+    match request.api:
+        case Api.OFFSET_DELETE:
+            answer = {**error, "topics": []}
+        case Api.OFFSET_COMMIT:
+            answer = {"topics": [refused_commit(topic, code) for topic in body.topics]}
+        case Api.OFFSET_FETCH:
+            ids = [asked.group_id for asked in fetched_groups(request)]
+            answer = {**error, "groups": [{"group_id": name, **error} for name in ids]}
+        case Api.DESCRIBE_GROUPS | Api.CONSUMER_GROUP_DESCRIBE:
+            answer = {"groups": [{"group_id": name, **error} for name in described_groups(request)]}
+        case Api.DELETE_GROUPS:
+            answer = {"results": [{"group_id": name, **error} for name in body.groups_names]}
+        case Api.TXN_OFFSET_COMMIT:
+            answer = {"topics": [refused_commit(topic, code) for topic in body.topics]}
+        case Api.ADD_PARTITIONS_TO_TXN | Api.INIT_PRODUCER_ID | Api.END_TXN:
+            answer = refused(request, code)
+        case Api.JOIN_GROUP:
+            answer = {**error, "member_id": body.member_id}
+    return e.ClientReply(request.waiter, answer)
 
 
 def fetched_groups(request: e.ClientRequest) -> Iterable[Any]:
@@ -313,3 +383,24 @@ def described_groups(request: e.ClientRequest) -> Iterable[str]:
     """The ids in either of the requests that describe groups."""
     body = request.body
     return [*(body.groups if request.api is Api.DESCRIBE_GROUPS else body.group_ids)]
+
+
+def may_stage(
+    now: float, group: CoordinatedGroup | None, request: e.ClientRequest, catalog: Catalog
+) -> list[e.Effect]:
+    """What a group does about a commit within a transaction. Raises Refused if it may not be."""
+    who = committer(request, catalog)
+    if not request.body.group_id:
+        raise Refused(ErrorCode.INVALID_GROUP_ID)
+    if who[:3] == ("", None, -1):  # nobody in particular, as all were before KIP-447
+        return []
+    if group is None and who.epoch >= 0:
+        raise Refused(ErrorCode.ILLEGAL_GENERATION)
+    try:
+        return [] if group is None else group.may_commit(now, who)
+    except Refused as why:
+        if why.code is ErrorCode.REBALANCE_IN_PROGRESS:  # of this generation: that is enough here
+            return []
+        if why.code is ErrorCode.STALE_MEMBER_EPOCH:  # which no version of this knows
+            raise Refused(ErrorCode.ILLEGAL_GENERATION) from None
+        raise

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from streamsx.broker.records import Key, Value
 from streamsx.kafka.wire import Api
 
+TRANSACTIONS = ""
+"""No group's id: ticks of this one are for transactions."""
 ReplyBody = dict[str, Any]
 """A reply, by field name; the encoder leaves out what the version of its request does not know."""
 
@@ -86,7 +88,37 @@ class ExpireOffsets:
     wall_ms: int
 
 
-Event = ClientRequest | BrokerTick | Gone | Topics | TopicChanged | ExpireOffsets | Load
+@dataclass(frozen=True, slots=True)
+class AddPartition:
+    """A transaction's first batch comes to a partition, and says so by itself (KIP-890)."""
+
+    transactional_id: str
+    owner: tuple[int, int]
+    place: tuple[str, int]
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersWritten:
+    """All that a WriteMarkers asked for is there to stay."""
+
+    transactional_id: str
+    owner: tuple[int, int]
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInLogs:
+    """Transactions that the logs found open at the start: whose, and where. Behind `Load`."""
+
+    found: tuple[tuple[tuple[int, int], tuple[str, int]], ...]
+    wall_ms: int
+
+
+TransactionEvent = (
+    ClientRequest | BrokerTick | ExpireOffsets | AddPartition | MarkersWritten | OpenInLogs
+)
+Event = TransactionEvent | Gone | Topics | TopicChanged | Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +142,18 @@ class ClientReply:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteMarkers:
+    """Ends a transaction in these partitions, wherever something of it is open: then
+    MarkersWritten, whose `owner` is also the producer id and epoch of the markers.
+    """
+
+    transactional_id: str
+    owner: tuple[int, int]
+    places: tuple[tuple[str, int], ...]
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """Send this group a Tick at that time, and forget the earlier Wake of the group."""
 
@@ -124,4 +168,4 @@ class Story:
     text: str
 
 
-Effect = Persist | ClientReply | Wake | Story
+Effect = Persist | ClientReply | WriteMarkers | Wake | Story

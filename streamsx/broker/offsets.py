@@ -3,6 +3,7 @@
 Who may commit is the group's to say, and since when nobody has used an offset.
 """
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 from typing import Any
@@ -11,6 +12,7 @@ from streamsx.broker.events import ClientRequest, ReplyBody
 from streamsx.broker.group import Committer
 from streamsx.broker.records import CommittedOffsets, OffsetKey, OffsetValue
 from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
 
 NO_ID = bytes(16)
 NOTHING = OffsetValue(-1, -1, "", -1)
@@ -58,20 +60,24 @@ class Catalog:
 
 
 def committer(request: ClientRequest, catalog: Catalog) -> Committer:
-    """Who sends an OffsetCommit, and for what of that which there is."""
+    """Who sends an OffsetCommit or a TxnOffsetCommit, and for what of that which there is."""
     body, version = request.body, request.version
+    staged = request.api is Api.TXN_OFFSET_COMMIT
     named = ((catalog.name(t, version), t.partitions) for t in body.topics)
     return Committer(
-        body.member_id, body.group_instance_id, body.generation_id_or_member_epoch,
+        body.member_id, body.group_instance_id,
+        body.generation_id if staged else body.generation_id_or_member_epoch,
         [(name, p.partition_index) for name, partitions in named if name for p in partitions],
-        version,
+        sys.maxsize if staged else version,  # all of TxnOffsetCommit may have epochs
     )  # fmt: skip
 
 
 def judge_commit(
     request: ClientRequest, refused: ErrorCode, catalog: Catalog, metadata_bytes_max: int
 ) -> tuple[dict[OffsetKey, OffsetValue], ReplyBody]:
-    """What an OffsetCommit changes, and its answer; nothing if its group refused it."""
+    """What an OffsetCommit changes, or a TxnOffsetCommit stages, and its answer; nothing if it is
+    refused.
+    """
     body = request.body
     puts: dict[OffsetKey, OffsetValue] = {}
     topics = []
@@ -88,7 +94,8 @@ def judge_commit(
                     p.committed_offset, p.committed_leader_epoch, note, request.wall_ms
                 )
             partitions.append({"partition_index": p.partition_index, "error_code": code})
-        topics.append({"name": name, "topic_id": t.topic_id, "partitions": partitions})
+        topic_id = getattr(t, "topic_id", NO_ID)
+        topics.append({"name": name, "topic_id": topic_id, "partitions": partitions})
     return puts, {"topics": topics}
 
 
@@ -97,14 +104,17 @@ def refused_commit(topic: Any, code: ErrorCode) -> ReplyBody:
     partitions = [
         {"partition_index": p.partition_index, "error_code": code} for p in topic.partitions
     ]
-    name = getattr(topic, "name", None)
-    return {"name": name, "topic_id": topic.topic_id, "partitions": partitions}
+    name, topic_id = getattr(topic, "name", None), getattr(topic, "topic_id", NO_ID)
+    return {"name": name, "topic_id": topic_id, "partitions": partitions}
 
 
 def fetched(
-    group_id: str, committed: CommittedOffsets, topics: Any, version: int, catalog: Catalog
-) -> ReplyBody:
-    """The answer to an OffsetFetch for one group: of these topics, or of all if None."""
+    group_id: str, committed: CommittedOffsets, topics: Any, version: int, catalog: Catalog,
+    unstable: Collection[tuple[str, int]] = (),
+) -> ReplyBody:  # fmt: skip
+    """The answer to an OffsetFetch for one group: of these topics, or of all if None. What is
+    `unstable` is not told (KIP-447).
+    """
     asked: list[tuple[str | None, bytes, Collection[int]]]
     if topics is None:
         asked = [
@@ -119,13 +129,15 @@ def fetched(
         ]
 
     def answer(name: str | None, partition: int) -> ReplyBody:
-        value = committed.get((name or "", partition), NOTHING)
+        value, code = committed.get((name or "", partition), NOTHING), ErrorCode.NONE
+        if (name, partition) in unstable:
+            value, code = NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT
         return {
             "partition_index": partition,
             "committed_offset": value.offset,
             "committed_leader_epoch": value.leader_epoch,
             "metadata": value.metadata,
-            "error_code": ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE,
+            "error_code": ErrorCode.UNKNOWN_TOPIC_ID if name is None else code,
         }
 
     answers = [
@@ -136,7 +148,7 @@ def fetched(
 
 
 def deleted(
-    request: ClientRequest, committed: CommittedOffsets, in_use: Callable[[str], bool],
+    request: ClientRequest, committed: Collection[tuple[str, int]], in_use: Callable[[str], bool],
     catalog: Catalog,
 ) -> tuple[list[OffsetKey], ReplyBody]:  # fmt: skip
     """What an OffsetDelete deletes of a group, and its answer (KIP-496)."""

@@ -63,15 +63,18 @@ class ProducerState:
     def duplicate_of(self, header: Header) -> int | None:
         """The offset at which this batch was appended before; None if it is to be appended now.
 
-        Raises Refused: 47 for an old epoch, 45 for a sequence that does not follow; also for one
-        far behind, which Kafka never calls a duplicate. Nothing is known of a new producer id,
-        since its first batches may have been deleted: any sequence will do.
+        Raises Refused: 47 for an old epoch, 48 for what is not of the transaction that is open, 45
+        for a sequence that does not follow; also for one far behind, which Kafka never calls a
+        duplicate. Nothing is known of a new producer id, since its first batches may have been
+        deleted: any sequence will do.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
         if header.producer_epoch < producer.epoch:
             raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
+        if header.producer_id in self.open and not header.transactional:
+            raise Refused(ErrorCode.INVALID_TXN_STATE)
         first, last = sequences(header)
         if header.producer_epoch > producer.epoch or not producer.batches:
             if header.producer_epoch == producer.epoch and producer.unknown:

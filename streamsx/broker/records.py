@@ -1,7 +1,8 @@
 """What the broker keeps beside the logs: its rows, as values and as bytes.
 
 Groups and offsets have the bytes of Kafka's own GroupMetadataValue (version 4) and
-OffsetCommitValue (version 3), so that they could be written to `__consumer_offsets` as they are.
+OffsetCommitValue (version 3), so that they could be written to `__consumer_offsets` as they are;
+transactions those of TransactionLogValue (version 1).
 What Kafka does not keep stands in tagged fields, which it skips. Joins under way and ids not yet
 used are not here: after a crash their clients ask again.
 """
@@ -33,6 +34,12 @@ class OffsetKey(NamedTuple):
     group: str
     topic: str
     partition: int
+
+
+class TransactionKey(NamedTuple):
+    """The row of a transactional id."""
+
+    transactional_id: str
 
 
 class TopicKey(NamedTuple):
@@ -192,6 +199,59 @@ class OffsetValue:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionTopicValue:
+    """What of a topic belongs to a transaction."""
+
+    __flexible__: ClassVar[bool] = True
+    topic: str = _is("string")
+    partition_ids: tuple[int, ...] = _is("int32")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOffsetValue:
+    """An offset that counts once its transaction is committed."""
+
+    __flexible__: ClassVar[bool] = True
+    topic: str = _is("string")
+    partition: int = _is("int32")
+    offset: int = _is("int64")
+    leader_epoch: int = _is("int32")
+    metadata: str = _is("string")
+    commit_timestamp: int = _is("int64")
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionGroupValue:
+    """A group that belongs to a transaction, and what is committed for it."""
+
+    __flexible__: ClassVar[bool] = True
+    group: str = _is("string")
+    offsets: tuple[StagedOffsetValue, ...] = _is("")
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionValue:
+    """A transactional id: whose it is, and how far its transaction has come; times in unix ms.
+
+    `previous_*`: whose it was before the last change; `next_producer_id`: whose it is to be once
+    the transaction has ended.
+    """
+
+    __flexible__: ClassVar[bool] = True
+    producer_id: int = _is("int64")
+    previous_producer_id: int = _is("int64", 0)
+    next_producer_id: int = _is("int64", 1)
+    producer_epoch: int = _is("int16")
+    transaction_timeout: int = _is("int32")
+    transaction_status: int = _is("int8")
+    transaction_partitions: tuple[TransactionTopicValue, ...] | None = _is("")
+    last_update_timestamp: int = _is("int64")
+    start_timestamp: int = _is("int64")
+    previous_epoch: int = _is("int16", OURS)
+    groups: tuple[TransactionGroupValue, ...] = _is("", OURS + 1)
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigValue:
     """One configuration of a topic that was set."""
 
@@ -213,8 +273,8 @@ class TopicValue:
 GroupRowKey = GroupKey | ConsumerGroupKey | ConsumerMemberKey | TargetKey | CurrentKey
 GroupRowValue = GroupValue | ConsumerGroupValue | ConsumerMemberValue | TargetValue | CurrentValue
 """What groups keep of themselves."""
-Key = GroupRowKey | OffsetKey
-Value = GroupRowValue | OffsetValue
+Key = GroupRowKey | OffsetKey | TransactionKey
+Value = GroupRowValue | OffsetValue | TransactionValue
 CommittedOffsets = dict[tuple[str, int], OffsetValue]
 """What one group committed, by topic and partition."""
 
@@ -238,9 +298,11 @@ KINDS = (
     RowKind("C", CurrentKey, CurrentValue, 0),
     RowKind("O", OffsetKey, OffsetValue, 3),
     RowKind("T", TopicKey, TopicValue, 0),
+    RowKind("X", TransactionKey, TransactionValue, 1),
 )
 OF_GROUPS = "GKMACO"
 """The letters of what the coordinator loads, in the order in which it does: offsets are last."""
+OF_TRANSACTIONS = "X"
 _by_key = {kind.key: kind for kind in KINDS}
 _types = {kind.key: tuple(get_type_hints(kind.key).values()) for kind in KINDS}
 _by_letter = {kind.letter: kind for kind in KINDS}

@@ -26,6 +26,7 @@ from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits,
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.group import GroupConfig
+from streamsx.broker.markers import MarkerWriter
 from streamsx.broker.meta import Meta
 from streamsx.broker.options import Options
 from streamsx.broker.sasl import Authentication, Step, Users
@@ -180,7 +181,11 @@ class BrokerServer:
         topics = TopicStore(folder / "logs", meta, clean=was_clean(folder), sync=sync)
         undo.callback(topics.close)
         sync_folder(folder)  # which names both
-        groups = Groups(self.groups, meta, self.clock, topics.catalog, self.fresh_id)
+        flusher = Flusher(meta, topics.reopen)
+        groups = Groups(
+            self.groups, meta, self.clock, topics.catalog, self.fresh_id,
+            MarkerWriter(topics, flusher, sync=sync),
+        )  # fmt: skip
         undo.callback(groups.close)
         topics.changed = groups.topic_changed
         for name, partitions in self.topics.items():  # now that the groups miss what is gone
@@ -190,7 +195,6 @@ class BrokerServer:
                 logger.warning(
                     "topic_is_there topic=%s partitions=%d, not %d", name, found, partitions
                 )
-        flusher = Flusher(meta, topics.reopen)
         cleaner = Cleaner(topics, flusher, self.clock, self.options)
         undo.callback(cleaner.stop)
         self.service = Service(

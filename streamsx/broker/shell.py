@@ -1,4 +1,4 @@
-"""Carries out what the group coordinator decides: writes, answers, timers, the log.
+"""Carries out what the coordinator decides: writes, answers, markers, timers, the log.
 
 An event is carried out before the next one comes: no answer lets a request in (`connection`). If
 a group's own machine fails, what is known of that group is worth nothing: its open requests are
@@ -10,15 +10,17 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from typing import assert_never
 
 from streamsx.broker import events as e
 from streamsx.broker.connection import Call
-from streamsx.broker.coordinator import Coordinator
+from streamsx.broker.coordinator import Coordinator, refuse
 from streamsx.broker.group import GroupConfig
+from streamsx.broker.markers import MarkerWriter
 from streamsx.broker.meta import Meta
-from streamsx.broker.records import OF_GROUPS
+from streamsx.broker.records import OF_GROUPS, OF_TRANSACTIONS
 from streamsx.clock import Clock
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -47,15 +49,15 @@ NAMING = (Api.JOIN_GROUP, Api.CONSUMER_GROUP_HEARTBEAT)
 
 
 class Groups:
-    """All groups of a broker, as a machine on disk and on the clock."""
+    """All groups and transactions of a broker, as a machine on disk and on the clock."""
 
     def __init__(
         self, config: GroupConfig, meta: Meta, clock: Clock, catalog: ReadCatalog,
-        fresh_id: Callable[[], object],
+        fresh_id: Callable[[], object], markers: MarkerWriter,
     ) -> None:  # fmt: skip
         """Needs a running loop. Raises StoreCorrupt."""
         self.config, self._meta, self._clock = config, meta, clock
-        self._catalog, self._fresh_id = catalog, fresh_id
+        self._catalog, self._fresh_id, self._markers = catalog, fresh_id, markers
         self._loop = asyncio.get_running_loop()
         self._waiters = count(1)
         self._open: dict[int, tuple[e.ClientRequest, Call]] = {}
@@ -66,11 +68,12 @@ class Groups:
         """As it is in memory, None if it could not be loaded; for who looks on."""
         self._load()
 
-    def ask(self, call: Call) -> None:
+    def ask(self, call: Call, fresh_id: str = "") -> None:
         """Hands a request to its group, which will reply, perhaps later."""
         waiter = next(self._waiters)
         named = call.api in NAMING and not call.body.member_id
-        fresh_id = str(self._fresh_id()) if named else ""
+        if named:
+            fresh_id = str(self._fresh_id())
         peer = e.Peer(call.client_id, f"/{call.connection.host}")  # as Java writes an address
         request = e.ClientRequest(
             waiter, call.api, call.version, peer, call.body, fresh_id, self._wall_ms()
@@ -78,6 +81,20 @@ class Groups:
         self._open[waiter] = request, call
         call.gone = lambda: self._gone(waiter)
         self._tell(request, group_of(request))
+
+    def may_write(
+        self, transactional_id: str, owner: tuple[int, int], place: tuple[str, int], *, adds: bool
+    ) -> ErrorCode:
+        """Whether a transaction holds this topic and partition; with `adds` it comes to do so."""
+        machine = self.machine or self._load()
+        code = machine.transactions.may_write(transactional_id, owner, place)
+        if adds and code is ErrorCode.INVALID_TXN_STATE:
+            self._tell(e.AddPartition(transactional_id, owner, place, self._wall_ms()))
+            machine = self.machine or self._load()
+            code = machine.transactions.may_write(transactional_id, owner, place)
+            if code is ErrorCode.INVALID_TXN_STATE:  # the one before is still ending
+                return ErrorCode.CONCURRENT_TRANSACTIONS
+        return code
 
     def topic_changed(self, name: str, identity: tuple[bytes, int] | None) -> None:
         """To be told of each change of the catalog: id and number of partitions of one topic."""
@@ -127,6 +144,7 @@ class Groups:
             raise
 
     def _step(self, machine: Coordinator, event: e.Event) -> None:
+        ended: list[e.WriteMarkers] = []
         for effect in machine.step(self._clock.now(), event):
             match effect:
                 case e.ClientReply():
@@ -134,12 +152,25 @@ class Groups:
                     call.reply(effect.body)
                 case e.Persist():
                     self._meta.write(effect.puts, effect.deletes)
+                case e.WriteMarkers():
+                    ended.append(effect)
                 case e.Wake():
                     self._wake(effect)
                 case e.Story():
                     logger.info(effect.text)
                 case _:
                     assert_never(effect)
+        for effect in ended:
+            written = e.MarkersWritten(effect.transactional_id, effect.owner, self._wall_ms())
+            if self._markers.write(
+                effect, written.wall_ms, partial(self._tell_of, machine, written)
+            ):
+                self._step(machine, written)
+
+    def _tell_of(self, machine: Coordinator, written: e.MarkersWritten) -> None:
+        """To the machine that asked; if it was thrown away since, another asks for them itself."""
+        if machine is self.machine and not self._expiry.cancelled():
+            self._tell(written)
 
     def _wake(self, wake: e.Wake) -> None:
         if timer := self._timers.pop(wake.group, None):
@@ -149,7 +180,7 @@ class Groups:
 
     def _ring(self, group: str) -> None:
         del self._timers[group]
-        self._tell(e.BrokerTick(group, self._wall_ms()), group)
+        self._tell(e.BrokerTick(group, self._wall_ms()), group or None)
 
     def _wall_ms(self) -> int:
         return int(self._clock.wall() * 1000)
@@ -160,8 +191,9 @@ class Groups:
         """
         machine = Coordinator(self.config)
         try:
-            self._step(machine, e.Load(tuple(self._meta.rows(OF_GROUPS))))
+            self._step(machine, e.Load(tuple(self._meta.rows(OF_GROUPS + OF_TRANSACTIONS))))
             self._step(machine, e.Topics(self._catalog()))
+            self._step(machine, self._markers.found_open(self._wall_ms()))
         except Exception:
             self._dismiss(machine)
             raise
@@ -194,7 +226,7 @@ class Groups:
         for waiter, (request, call) in tuple(self._open.items()):
             if group is None or group == group_of(request):
                 del self._open[waiter]
-                call.reply(machine.refuse(request, code).body)
+                call.reply(refuse(request, code).body)
 
 
 def group_of(request: e.ClientRequest) -> str | None:

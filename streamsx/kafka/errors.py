@@ -68,6 +68,11 @@ class ErrorCode(IntEnum):
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47, errors.Fenced
     INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49, errors.Fenced
+    INVALID_TRANSACTION_TIMEOUT = 50, errors.SettingError
+    CONCURRENT_TRANSACTIONS = 51, errors.WorldError
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, errors.SettingError
+    OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56, errors.WorldError
     SASL_AUTHENTICATION_FAILED = 58, errors.UsageError
     UNKNOWN_PRODUCER_ID = 59
@@ -84,12 +89,14 @@ class ErrorCode(IntEnum):
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88, errors.WorldError
     THROTTLING_QUOTA_EXCEEDED = 89, errors.WorldError
+    PRODUCER_FENCED = 90, errors.Fenced
     UNKNOWN_TOPIC_ID = 100, errors.TopicGone
     INCONSISTENT_TOPIC_ID = 103, errors.WorldError
     FENCED_MEMBER_EPOCH = 110, errors.Fenced
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113, errors.Fenced
+    TRANSACTION_ABORTABLE = 120
 
 
 RETRIABLE = frozenset(

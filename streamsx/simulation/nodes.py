@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamsx.broker.api.served import answered
 from streamsx.broker.connection import Call, ConnectionLimits
+from streamsx.broker.coordinator import refuse
 from streamsx.broker.events import ClientRequest, Peer, ReplyBody
 from streamsx.broker.options import Options
 from streamsx.broker.server import BrokerServer
@@ -255,10 +256,10 @@ class Nodes:
         respond(call, body)
 
     def _of_group(self, service: Service, call: Call, code: ErrorCode) -> ReplyBody | None:
-        if (machine := service.groups.machine) is None:
+        if service.groups.machine is None:
             return None
         request = ClientRequest(0, call.api, call.version, Peer("", ""), call.body, "", 0)
-        return machine.refuse(request, code).body
+        return refuse(request, code).body
 
     def _respond(self, respond: Respond, call: Call, body: ReplyBody | None) -> None:
         if body is not None:

@@ -1,9 +1,11 @@
 """The group coordinator at a desk: requests in, replies out, a dict for a disk, time by hand.
 
-For unit tests and random scripts of the machine alone; `check` runs after each step.
+For unit tests and random scripts of the machine alone; `check` runs after each step. Logs are no
+more than which producer has written what, and how that ended.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -19,6 +21,8 @@ from streamsx.broker.events import (
     Event,
     Gone,
     Load,
+    MarkersWritten,
+    OpenInLogs,
     Peer,
     Persist,
     ReplyBody,
@@ -26,10 +30,12 @@ from streamsx.broker.events import (
     TopicChanged,
     Topics,
     Wake,
+    WriteMarkers,
 )
 from streamsx.broker.group import CoordinatedGroup, GroupConfig
 from streamsx.broker.records import (
     OF_GROUPS,
+    OF_TRANSACTIONS,
     CurrentKey,
     CurrentValue,
     GroupKey,
@@ -192,6 +198,26 @@ def remembered(group: CoordinatedGroup) -> object:
     return told if told["group_state"] == "Stable" else None
 
 
+Place = tuple[str, int]
+
+
+class DeskLog:
+    """What producers have written to one partition."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, tuple[int, list[int]]] = {}
+        """By producer id: its epoch, and what it has written since its last marker."""
+        self.ended: dict[bool, list[int]] = {True: [], False: []}
+        """What was committed, and what was aborted."""
+
+    def write(self, owner: tuple[int, int], what: int) -> None:
+        self.open.setdefault(owner[0], (owner[1], []))[1].append(what)
+
+    def mark(self, owner: tuple[int, int], *, commit: bool) -> None:
+        _, written = self.open.pop(owner[0], (0, []))
+        self.ended[commit] += written
+
+
 class Desk:
     """Drives a coordinator by hand. `replies` is by waiter; who is not in it, waits."""
 
@@ -205,6 +231,8 @@ class Desk:
         self.story: list[str] = []
         self.topics: dict[str, tuple[bytes, int]] = {}
         self.wakes: dict[str, float] = {}
+        self.logs: defaultdict[Place, DeskLog] = defaultdict(DeskLog)
+        self.can_mark: Callable[[Place], bool] = lambda _: True
         self.invariants = (
             AnsweredOnce(), GenerationsRise(), PersistedBeforeTold(), NothingForgotten(),
             HeldByOne(),
@@ -216,21 +244,38 @@ class Desk:
         self.disk_before = dict(self.disk)
         if isinstance(event, BrokerTick):
             self.wakes.pop(event.group, None)
-        effects = self.machine.step(self.now, event)
+        effects, written = self.machine.step(self.now, event), list[MarkersWritten]()
         for effect in effects:
-            match effect:
-                case Persist():
-                    self.disk |= dict(effect.puts)
-                    self.disk = {k: v for k, v in self.disk.items() if k not in effect.deletes}
-                case ClientReply():
-                    self.replies[effect.waiter] = effect.body
-                case Wake():
-                    self.wakes[effect.group] = effect.at
-                case Story():
-                    self.story.append(effect.text)
+            self._carry_out(effect, written)
         for invariant in self.invariants:
             invariant.after(self, event, effects)
+        for each in written:
+            self.step(each)
         return effects
+
+    def _carry_out(self, effect: Effect, written: list[MarkersWritten]) -> None:
+        match effect:
+            case WriteMarkers():
+                if self._mark(effect):
+                    about = effect.transactional_id, effect.owner
+                    written.append(MarkersWritten(*about, int(self.now * 1000)))
+            case Persist():
+                self.disk |= dict(effect.puts)
+                self.disk = {k: v for k, v in self.disk.items() if k not in effect.deletes}
+            case ClientReply():
+                self.replies[effect.waiter] = effect.body
+            case Wake():
+                self.wakes[effect.group] = effect.at
+            case Story():
+                self.story.append(effect.text)
+
+    def _mark(self, effect: WriteMarkers) -> bool:
+        """Whether all of it could be written."""
+        for place in effect.places:
+            if not self.can_mark(place):
+                return False
+            self.logs[place].mark(effect.owner, commit=effect.commit)
+        return True
 
     def round(self, group: str = "g") -> Round:
         """What a classic group has agreed on."""
@@ -407,6 +452,12 @@ class Desk:
         self.machine, self.wakes = Coordinator(self.config), {}
         self.step(Load(tuple(sorted(self.disk.items(), key=lambda row: in_order(row[0])))))
         self.step(Topics(self.topics))
+        found = [
+            ((producer_id, epoch), place)
+            for place, log in self.logs.items()
+            for producer_id, (epoch, _) in log.open.items()
+        ]
+        self.step(OpenInLogs(tuple(found), int(self.now * 1000)))
         for group_id, known in before.items():
             if known is not None and (group := self.machine.groups.get(group_id)):
                 hold(remembered(group) == known, f"{group_id} came back otherwise than it was")
@@ -415,4 +466,4 @@ class Desk:
 def in_order(key: Key) -> tuple[int, bytes]:
     """As rows are loaded."""
     row = key_bytes(key)
-    return OF_GROUPS.index(chr(row[0])), row
+    return (OF_GROUPS + OF_TRANSACTIONS).index(chr(row[0])), row

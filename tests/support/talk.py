@@ -300,6 +300,77 @@ class Group:
         return str(other)
 
 
+class Consumers:
+    """One such group of a talk, and a topic of four partitions."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk, self.id = talk, f"{talk.name}-{uuid.uuid4()}"
+        self.topic = talk.topic(4)
+        self.topic_id = talk.topic_id(self.topic)
+
+    def beat(self, member: str, epoch: int, *owned: int, version: int = 1, **about: Any) -> Any:
+        """The code, or epoch and partitions; `owned` is said if it is not empty, or None."""
+        body: dict[str, Any] = {
+            "group_id": self.id, "member_id": member, "member_epoch": epoch, "instance_id": None,
+            "rack_id": None, "rebalance_timeout": -1, "subscribed_topic_names": None,
+            "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": None,
+        }  # fmt: skip
+        if epoch == 0:
+            body |= {"rebalance_timeout": 60_000, "subscribed_topic_names": [self.topic]}
+            body["topic_partitions"] = []
+        if owned:
+            held = [{"topic_id": self.topic_id, "partitions": [p for p in owned if p >= 0]}]
+            body["topic_partitions"] = held
+        told = self.talk.ready(Api.CONSUMER_GROUP_HEARTBEAT, version, **body | about)
+        if told.error_code:
+            return E(told.error_code)
+        if told.assignment is None:
+            return told.member_epoch, None
+        topics = told.assignment.topic_partitions
+        return told.member_epoch, sorted(p for topic in topics for p in topic.partitions)
+
+    def commit(self, member: str, epoch: int, *partitions: int, version: int = 9) -> set[E]:
+        at = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+        asked = [{"partition_index": p, **at} for p in partitions]
+        told = self.talk.ask(
+            Api.OFFSET_COMMIT, version, group_id=self.id, member_id=member,
+            generation_id_or_member_epoch=epoch, group_instance_id=None,
+            topics=[{"name": self.topic, "partitions": asked}],
+        )  # fmt: skip
+        return {E(p.error_code) for p in told.topics[0].partitions}
+
+    def fetch(self, member: str | None, epoch: int) -> E:
+        asked = {"group_id": self.id, "member_id": member, "member_epoch": epoch, "topics": None}
+        told = self.talk.ask(Api.OFFSET_FETCH, 9, groups=[asked], require_stable=False)
+        return E(told.groups[0].error_code)
+
+    def described(self) -> Any:
+        """Code, state, both epochs, assignor; of each member epoch, what it has and is to get."""
+        told = self.talk.ask(
+            Api.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[self.id],
+            include_authorized_operations=False,
+        ).groups[0]  # fmt: skip
+        members = [
+            (
+                m.member_id, m.instance_id, m.member_epoch, m.member_type,
+                *([p for t in of.topic_partitions for p in t.partitions]
+                  for of in (m.assignment, m.target_assignment)),
+            )
+            for m in sorted(told.members, key=lambda m: str(m.member_id))
+        ]  # fmt: skip
+        whole = told.group_state, told.group_epoch, told.assignment_epoch, told.assignor_name
+        return E(told.error_code), *whole, members
+
+    def listed(self) -> list[tuple[str, str, str]]:
+        told = self.talk.ask(Api.LIST_GROUPS, 5, states_filter=[], types_filter=[])
+        found = [group for group in told.groups if group.group_id == self.id]
+        return [(group.protocol_type, group.group_state, group.group_type) for group in found]
+
+    def delete(self) -> E:
+        told = self.talk.ask(Api.DELETE_GROUPS, 2, groups_names=[self.id])
+        return E(told.results[0].error_code)
+
+
 def batch(
     *values: bytes, time: int = NOW, pid: int = -1, epoch: int = -1, seq: int = -1
 ) -> bytearray:

@@ -1,4 +1,4 @@
-"""Records that clients append, and the ids by which batches that come twice are recognised."""
+"""Records that clients append: each batch by itself, or why not."""
 
 from functools import partial
 from typing import Any
@@ -8,19 +8,24 @@ from streamsx.broker.configs import listed
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
-from streamsx.broker.refusal import Refused, each, why_not
+from streamsx.broker.refusal import Refused, each
 from streamsx.broker.service import Service
+from streamsx.kafka.batch import Header
 from streamsx.kafka.errors import ErrorCode
 
 NO_OFFSET = -1
+ABORTABLE_SINCE = 11
+"""The version that knows the code 120."""
+ADDS_SINCE = 12
+"""The version in which a batch adds its partition to its transaction (KIP-890)."""
 
 
 def answer(service: Service, call: Call) -> ReplyBody | None:
     """The offset of each batch; with `sync`, once it is on the disk."""
-    acks, responses, logs = call.body.acks, [], list[Log]()
+    acks, responses, logs = call.body.acks, list[ReplyBody](), list[Log]()
     for asked in call.body.topic_data:
         name = getattr(asked, "name", None)  # newer versions name topics by id alone
-        answered = partial(append, service, acks, name, asked.topic_id, logs)
+        answered = partial(append, service, call, name, asked.topic_id, logs)
         partitions = each(asked.partition_data, answered, "index", base_offset=NO_OFFSET)
         responses.append(
             {"name": name, "topic_id": asked.topic_id, "partition_responses": partitions}
@@ -36,23 +41,38 @@ def answer(service: Service, call: Call) -> ReplyBody | None:
 
 
 def append(
-    service: Service, acks: int, name: str | None, topic_id: bytes, logs: list[Log], asked: Any
+    service: Service, call: Call, name: str | None, topic_id: bytes, logs: list[Log], asked: Any
 ) -> ReplyBody:
     """Appends one batch to one partition, whose log joins `logs`. Raises what `each` knows."""
     topic = service.topics.find(name, topic_id)
     log = topic.log(asked.index)
-    if acks not in (-1, 0, 1):
+    if call.body.acks not in (-1, 0, 1):
         raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
     try:
         bytes_max = int(topic.config("max.message.bytes"))
         keyed = "compact" in listed(topic.config("cleanup.policy"))
-        offset = appending.append(log, asked.records, bytes_max, keyed=keyed)
+        admits = partial(admit, service, call, (topic.name, asked.index))
+        offset = appending.append(log, asked.records, bytes_max, admits, keyed=keyed)
     finally:
         if log.failed:
             service.flusher.heal()
     logs.append(log)
     service.flusher.appended(log)
     return {"base_offset": offset, "log_start_offset": log.start}
+
+
+def admit(service: Service, call: Call, place: tuple[str, int], header: Header) -> None:
+    """A batch of a transaction that holds this topic and partition; newer producers add it by
+    writing (KIP-890). Raises Refused if it does not.
+    """
+    owner, adds = (header.producer_id, header.producer_epoch), call.version >= ADDS_SINCE
+    if (transactional_id := call.body.transactional_id) is None:
+        raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    code = service.groups.may_write(transactional_id, owner, place, adds=adds)
+    if code is ErrorCode.INVALID_TXN_STATE and call.version >= ABORTABLE_SINCE:
+        code = ErrorCode.TRANSACTION_ABORTABLE
+    if code:
+        raise Refused(code)
 
 
 def stored(reply: ReplyBody, logs: list[Log]) -> ReplyBody:
@@ -63,13 +83,3 @@ def stored(reply: ReplyBody, logs: list[Log]) -> ReplyBody:
             if "error_code" not in partition and next(appended).failed:
                 partition |= {"error_code": ErrorCode.KAFKA_STORAGE_ERROR, "base_offset": NO_OFFSET}
     return reply
-
-
-def producer_id(service: Service, call: Call) -> ReplyBody:
-    """An id that nobody had, at epoch 0."""
-    if call.body.transactional_id is not None:
-        return {"error_code": ErrorCode.INVALID_REQUEST, "producer_epoch": -1}
-    try:
-        return {"producer_id": service.meta.next_producer_id(), "producer_epoch": 0}
-    except OSError as error:
-        return {"producer_epoch": -1, **why_not(error)}

@@ -14,6 +14,7 @@ from streamsx.broker.api import (
     fetch,
     partitions,
     produce,
+    transacting,
     whereabouts,
 )
 from streamsx.broker.connection import Call
@@ -52,6 +53,15 @@ def of_groups(service: Service, call: Call) -> None:
     service.groups.ask(call)
 
 
+FEATURES: ReplyBody = {
+    "finalized_features_epoch": 0,
+    "finalized_features": [
+        {"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}
+    ],
+}
+"""KIP-584: clients may use the second version of transactions (KIP-890)."""
+
+
 def versions(_: Service, call: Call) -> ReplyBody:
     """This table; a version of the request that we do not know is answered as version 0."""
     keys = [
@@ -59,12 +69,13 @@ def versions(_: Service, call: Call) -> ReplyBody:
         for key, served in sorted(SERVED.items())
     ]
     code = ErrorCode.NONE if call.body else ErrorCode.UNSUPPORTED_VERSION
-    return {"error_code": code, "api_keys": keys}
+    return {"error_code": code, "api_keys": keys, **FEATURES}
 
 
 SERVED: dict[int, Served] = {
-    # One batch per partition, idempotent (KIP-98), topic ids since 13 (KIP-516). Not: transactions;
-    # batches of magic 0 and 1; error messages per record (KIP-467).
+    # One batch per partition, idempotent and transactional (KIP-98); since 12 it adds its partition
+    # to its transaction (KIP-890), topic ids since 13 (KIP-516). Not: batches of magic 0 and 1;
+    # error messages per record (KIP-467).
     Api.PRODUCE: Served(3, 13, produce.answer, 32 << 20),
     # Long polls, topic ids since 13 (KIP-516), the one leader epoch (KIP-320). Not: sessions
     # (KIP-227: the answer says session 0, so that clients send everything each time), followers.
@@ -77,10 +88,10 @@ SERVED: dict[int, Served] = {
     # KIP-98's leader epochs are kept, KIP-516's topic ids are understood. Not: the retention times
     # of version 2 to 4, which Kafka ignores as well.
     Api.OFFSET_COMMIT: Served(2, 10, of_groups),
-    # Several groups at once (KIP-709), topic ids (KIP-1074). There are no transactions, so nothing
-    # committed is ever unstable (KIP-447).
+    # Several groups at once (KIP-709), topic ids (KIP-1074); what a transaction holds is unstable
+    # (KIP-447).
     Api.OFFSET_FETCH: Served(1, 10, of_groups),
-    # Several at once since 4 (KIP-699). Not: coordinators of transactions and of share groups.
+    # Several at once since 4 (KIP-699). Not: coordinators of share groups.
     Api.FIND_COORDINATOR: Served(0, 6, whereabouts.coordinator),
     # KIP-62 time-outs, KIP-345 static members, KIP-394 ids first, KIP-814 skips.
     Api.JOIN_GROUP: Served(0, 9, of_groups),
@@ -96,7 +107,7 @@ SERVED: dict[int, Served] = {
     Api.LIST_GROUPS: Served(0, 5, of_groups),
     # PLAIN and SCRAM. Not: tokens without a request around them (0), other mechanisms.
     Api.SASL_HANDSHAKE: Served(0, 1, authenticating.handshake, LARGE_BYTES),
-    # A version that we do not know is answered as 0 (KIP-511). Not: features (KIP-584).
+    # A version that we do not know is answered as 0 (KIP-511). Of features (KIP-584) transactions.
     Api.API_VERSIONS: Served(0, 4, versions),
     # With configurations; what came of them since 5 (KIP-525). Not: replicas on other brokers.
     Api.CREATE_TOPICS: Served(2, 7, changes.create_topics),
@@ -104,11 +115,19 @@ SERVED: dict[int, Served] = {
     Api.DELETE_TOPICS: Served(1, 6, changes.delete_topics),
     # Everything before an offset (KIP-107); -1 stands for the end.
     Api.DELETE_RECORDS: Served(0, 2, partitions.delete_records),
-    # A new id for an idempotent producer (KIP-98). Not: transactional ids, and what belongs to them
-    # (KIP-360, KIP-890, KIP-939).
-    Api.INIT_PRODUCER_ID: Served(0, 5, produce.producer_id),
+    # A new id for an idempotent producer, the next epoch of a transactional id (KIP-98, KIP-360).
+    # Not: transactions that others decide (KIP-939).
+    Api.INIT_PRODUCER_ID: Served(0, 5, transacting.producer_id),
     # There is one leader in one epoch, so nothing was ever cut (KIP-320).
     Api.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, partitions.epoch_ends),
+    # Of producers. Not: several transactions at once, which brokers ask of each other (since 4).
+    Api.ADD_PARTITIONS_TO_TXN: Served(0, 3, of_groups),
+    # Groups that are committed with it.
+    Api.ADD_OFFSETS_TO_TXN: Served(0, 4, of_groups),
+    # With a new epoch since 5 (KIP-890).
+    Api.END_TXN: Served(0, 5, transacting.ask),
+    # By members (KIP-447) or nobody in particular; since 5 it adds its group (KIP-890).
+    Api.TXN_OFFSET_COMMIT: Served(0, 5, of_groups),
     # Of topics, with types (KIP-226, KIP-569); of the broker, what it has of them. Not: synonyms,
     # documentation.
     Api.DESCRIBE_CONFIGS: Served(1, 4, configurations.describe),

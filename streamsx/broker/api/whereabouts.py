@@ -13,7 +13,7 @@ from streamsx.kafka.errors import ErrorCode
 
 NULL_IS_ALL_SINCE = 1
 REQUEST_ALLOWS_SINCE = 4
-GROUP = 0
+GROUP, TRANSACTION = 0, 1
 
 
 def metadata(service: Service, call: Call) -> ReplyBody:
@@ -36,8 +36,8 @@ def metadata(service: Service, call: Call) -> ReplyBody:
 def coordinator(service: Service, call: Call) -> ReplyBody:
     """One answer per key, and the first once more at the top, where it was before version 4."""
     body = call.body
-    if body.key_type != GROUP:
-        why = "only groups have a coordinator here"
+    if body.key_type not in (GROUP, TRANSACTION):
+        why = "only groups and transactions have a coordinator here"
         us = {"node_id": -1, "error_code": ErrorCode.INVALID_REQUEST, "error_message": why}
     else:
         us = {"node_id": NODE_ID, **address(service, call)}

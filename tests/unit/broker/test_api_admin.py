@@ -240,7 +240,9 @@ def test_partitions_of_a_trial_and_of_no_topic_are_not_added(run: Run) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 6])
-def test_groups_have_their_coordinator_here_and_nothing_else_has(run: Run, version: int) -> None:
+def test_groups_and_transactions_have_their_coordinator_here_and_nothing_else_has(
+    run: Run, version: int
+) -> None:
     """Several were asked for at once since version 4."""
     keys = ["g", "h"] if version >= 4 else []
 
@@ -254,21 +256,22 @@ def test_groups_have_their_coordinator_here_and_nothing_else_has(run: Run, versi
         here = (E.NONE, 0, "127.0.0.1", client.broker.port)
         for c in await told(client, 0):
             assert (c.error_code, c.node_id, c.host, c.port) == here
-        assert {(c.error_code, c.node_id) for c in await told(client, 1)} == {
+        assert {(c.error_code, c.node_id) for c in await told(client, 1)} == {(E.NONE, 0)}
+        assert {(c.error_code, c.node_id) for c in await told(client, 2)} == {
             (E.INVALID_REQUEST, -1)
         }
 
     run(story)
 
 
-def test_each_producer_has_an_id_of_its_own_and_a_transactional_one_has_none(run: Run) -> None:
+def test_each_producer_has_an_id_of_its_own_and_a_transactional_one_keeps_it(run: Run) -> None:
     async def story(client: Client, other: Client) -> None:
         about = {"transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
         found = []
-        for each, name in ((client, None), (other, None), (client, "transactional")):
+        for each, name in ((client, None), (other, None), (client, "tx"), (other, "tx")):
             told = await each.ask(Api.INIT_PRODUCER_ID, 4, transactional_id=name, **about)
             found.append((told.error_code, told.producer_id, told.producer_epoch))
-        assert found == [(E.NONE, 0, 0), (E.NONE, 1, 0), (E.INVALID_REQUEST, -1, -1)]
+        assert found == [(E.NONE, 0, 0), (E.NONE, 1, 0), (E.NONE, 2, 0), (E.NONE, 2, 1)]
 
     run(story)
 

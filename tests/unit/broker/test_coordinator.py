@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamsx.broker.classic import GroupState
-from streamsx.broker.coordinator import Coordinator
+from streamsx.broker.coordinator import refuse
 from streamsx.broker.events import BrokerTick, TopicChanged
 from streamsx.kafka.errors import ErrorCode
 from tests.support.desk import Desk
@@ -254,7 +254,7 @@ def test_a_note_that_is_too_long_is_refused(desk: Desk) -> None:
 
 def test_what_was_not_committed_is_minus_one(desk: Desk) -> None:
     topics = [SimpleNamespace(name="t", topic_id=bytes(16), partition_indexes=[0])]
-    waiter = desk.ask(9, 5, group_id="g", topics=topics, groups=())
+    waiter = desk.ask(9, 5, group_id="g", topics=topics, groups=(), require_stable=False)
     reply = desk.replies[waiter]
     partition = reply["topics"][0]["partitions"][0]
     assert (partition["committed_offset"], partition["error_code"]) == (-1, NONE)
@@ -262,9 +262,9 @@ def test_what_was_not_committed_is_minus_one(desk: Desk) -> None:
 
 
 def test_who_asks_for_the_offsets_of_no_group_is_told_of_none(desk: Desk) -> None:
-    waiter = desk.ask(9, 8, groups=())
+    waiter = desk.ask(9, 8, groups=(), require_stable=False)
     assert desk.replies[waiter] == {"groups": []}
-    refused = desk.machine.refuse(desk.asked[waiter], ErrorCode.NOT_COORDINATOR)
+    refused = refuse(desk.asked[waiter], ErrorCode.NOT_COORDINATOR)
     assert refused.body == {"error_code": ErrorCode.NOT_COORDINATOR, "groups": []}
 
 
@@ -277,7 +277,9 @@ def test_what_was_committed_is_told_whole(desk: Desk) -> None:
         topics=[SimpleNamespace(name="t", topic_id=bytes(16), partitions=[at])],
     )  # fmt: skip
     desk.crash()
-    waiter = desk.ask(9, 8, groups=[SimpleNamespace(group_id="g", topics=None)])
+    waiter = desk.ask(
+        9, 8, groups=[SimpleNamespace(group_id="g", topics=None)], require_stable=False
+    )
     assert desk.replies[waiter]["groups"][0]["topics"][0]["partitions"] == [
         {
             "partition_index": 0, "committed_offset": 5, "committed_leader_epoch": 3,
@@ -303,6 +305,7 @@ def test_topics_go_by_id_since_version_10(desk: Desk) -> None:
         9,
         10,
         groups=[SimpleNamespace(group_id="g", member_id=None, member_epoch=-1, topics=topics)],
+        require_stable=False,
     )
     told = [t["partitions"][0] for t in desk.replies[waiter]["groups"][0]["topics"]]
     assert [(p["committed_offset"], p["error_code"]) for p in told] == [
@@ -411,7 +414,7 @@ def test_a_refused_request_is_answered_where_its_client_looks(desk: Desk, api: i
     desk.ask(15, 5, groups=["g"])
     desk.ask(42, 2, groups_names=["g"])
     request = next(r for r in desk.asked.values() if r.api == api)
-    body = desk.machine.refuse(request, code).body
+    body = refuse(request, code).body
     found = {
         8: lambda: body["topics"][0]["partitions"][0]["error_code"],
         9: lambda: body["groups"][0]["error_code"],
@@ -429,6 +432,6 @@ def test_a_coordinator_that_could_not_be_loaded_tells_nobody_that_a_topic_is_gon
     """It knows of no topic, and a member would believe it."""
     desk.commit("", -1, {("t", 0): 1})
     (request,) = desk.asked.values()
-    body = Coordinator().refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE).body
+    body = refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE).body
     (partition,) = body["topics"][0]["partitions"]
     assert partition["error_code"] == ErrorCode.COORDINATOR_NOT_AVAILABLE
