@@ -14,10 +14,11 @@ from aiokafka import (  # type: ignore[import-untyped]  # has no types
     ConsumerRebalanceListener,
     TopicPartition,
 )
-from aiokafka.errors import KafkaError  # type: ignore[import-untyped]  # has no types
-from confluent_kafka import Consumer, KafkaException, Producer
+from aiokafka.errors import ProducerFenced  # type: ignore[import-untyped]  # has no types
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer
 from confluent_kafka import TopicPartition as At
 
+from streamsx.broker.group import GroupConfig
 from streamsx.testing import Broker
 
 WAIT_S = 20.0
@@ -26,7 +27,8 @@ admin: Any = confluent_kafka.admin  # its types do not know what it exports
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(tmp_path / "data", topics={"t": 4}) as broker:
+    groups = GroupConfig(consumer_heartbeat_interval_ms=100)
+    with Broker(tmp_path / "data", topics={"t": 4}, groups=groups) as broker:
         yield broker
 
 
@@ -119,13 +121,41 @@ def test_aiokafka_makes_a_topic_by_asking_for_it(broker: Broker) -> None:
     asyncio.run(story())
 
 
-def test_aiokafka_learns_that_there_are_no_transactions(broker: Broker) -> None:
+def test_aiokafka_moves_records_and_offsets_in_one_transaction(broker: Broker) -> None:
     async def story() -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id="x")
-        with pytest.raises(KafkaError):
-            async with asyncio.timeout(WAIT_S):
-                await producer.start()
-        await producer.stop()
+        await send(broker, range(8))
+        options = {"bootstrap_servers": broker.bootstrap, "transactional_id": "x"}
+        async with AIOKafkaProducer(**options) as producer:
+            at = {TopicPartition("t", 0): 1}
+            async with producer.transaction():
+                await producer.send("made", b"0", partition=0)
+                await producer.send_offsets_to_transaction(at, "g")
+            await producer.begin_transaction()
+            await producer.send("made", b"1", partition=0)
+            await producer.send_offsets_to_transaction({TopicPartition("t", 0): 2}, "g")
+            await producer.abort_transaction()
+            async with producer.transaction():
+                await producer.send("made", b"2", partition=0)
+        reading = {"auto_offset_reset": "earliest", "bootstrap_servers": broker.bootstrap}
+        for level, values in (("read_committed", [0, 2]), ("read_uncommitted", [0, 1, 2])):
+            consumer = AIOKafkaConsumer("made", isolation_level=level, group_id=None, **reading)
+            async with consumer:
+                assert await read(consumer, len(values)) == values
+        async with member(broker) as (consumer, _):
+            assert await consumer.committed(TopicPartition("t", 0)) == 1
+
+    asyncio.run(story())
+
+
+def test_an_aiokafka_producer_is_fenced_by_the_next_of_its_id(broker: Broker) -> None:
+    async def story() -> None:
+        options = {"bootstrap_servers": broker.bootstrap, "transactional_id": "x"}
+        async with AIOKafkaProducer(**options) as zombie:
+            await zombie.begin_transaction()
+            await zombie.send_and_wait("t", b"0", partition=0)
+            async with AIOKafkaProducer(**options):
+                with pytest.raises(ProducerFenced):
+                    await zombie.commit_transaction()
 
     asyncio.run(story())
 
@@ -206,6 +236,64 @@ def test_a_static_librdkafka_member_comes_back_without_a_rebalance(broker: Broke
     assert lost == []
     first.close()
     again.close()
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_librdkafka_consumers_of_the_new_protocol_share_a_topic(
+    assignor: str, broker: Broker
+) -> None:
+    """KIP-848."""
+    options = {
+        "bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest",
+        "enable.auto.commit": False, "group.protocol": "consumer",
+        "group.remote.assignor": assignor,
+    }  # fmt: skip
+    producer = Producer(librdkafka(broker))
+    for i in range(100):
+        producer.produce("t", b"%d" % i, partition=i % 4)
+    producer.flush(WAIT_S)
+    first, second = Consumer(options), Consumer(options)
+    first.subscribe(["t"])
+    assert sorted(take(first, 100)) == list(range(100))
+    first.commit(asynchronous=False)
+    second.subscribe(["t"])
+    settle([first, second], lambda: len(owned(first)) == len(owned(second)) == 2)
+    assert owned(first) | owned(second) == {0, 1, 2, 3}
+    (place,) = second.committed([At("t", min(owned(second)))], timeout=WAIT_S)
+    assert place.offset == 25
+    second.close()
+    settle([first], lambda: len(owned(first)) == 4)
+    client = admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+    (future,) = client.describe_consumer_groups(["g"]).values()
+    assert future.result(WAIT_S).state == ConsumerGroupState.STABLE
+    first.close()
+
+
+def test_librdkafka_moves_records_and_offsets_in_one_transaction(broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "x"})
+    consumer = Consumer(librdkafka(broker, isolation_level="read_committed"))
+    consumer.subscribe(["t"])
+    settle([consumer], lambda: len(owned(consumer)) == 4)
+    producer.init_transactions(WAIT_S)
+    for value in (b"0", b"1", b"2"):
+        producer.begin_transaction()
+        producer.produce("t", value, partition=0)
+        at = [At("t", 0, int(value) + 1)]
+        producer.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), WAIT_S)
+        if value == b"1":
+            producer.abort_transaction(WAIT_S)
+        else:
+            producer.commit_transaction(WAIT_S)
+    assert take(consumer, 2) == [0, 2]
+    assert consumer.committed([At("t", 0)], timeout=WAIT_S)[0].offset == 3
+    consumer.close()
+
+    again = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "x"})
+    producer.begin_transaction()
+    producer.produce("t", b"3", partition=0)
+    again.init_transactions(WAIT_S)
+    with pytest.raises(KafkaException, match="_FENCED"):
+        producer.commit_transaction(WAIT_S)
 
 
 def test_librdkafka_administers(broker: Broker) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from streamsx.broker.group import GroupConfig
 from streamsx.spark.maven import JarsMissing, jars
 from streamsx.testing import Broker
 from tests.support.apache_kafka import JAVA
@@ -42,7 +43,9 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(tmp_path / "data", topics={"t": 4, "lines": 2, "counts": 2}) as broker:
+    groups = GroupConfig(consumer_heartbeat_interval_ms=100)
+    topics = {"t": 4, "lines": 2, "counts": 2}
+    with Broker(tmp_path / "data", topics=topics, groups=groups) as broker:
         yield broker
 
 
@@ -59,16 +62,23 @@ def clients(class_path: str, broker: Broker) -> Clients:
     return run
 
 
-RANGE = "org.apache.kafka.clients.consumer.RangeAssignor"
-COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+ASSIGNOR = "partition.assignment.strategy=org.apache.kafka.clients.consumer"
+OF_CONSUMERS = {
+    "range": (f"{ASSIGNOR}.RangeAssignor", "heartbeat.interval.ms=100"),
+    "cooperative": (f"{ASSIGNOR}.CooperativeStickyAssignor", "heartbeat.interval.ms=100"),
+    "consumer": ("group.protocol=consumer",),
+}
 
 
-@pytest.mark.parametrize("assignor", [RANGE, COOPERATIVE], ids=["range", "cooperative"])
-def test_consumers_share_a_topic(clients: Clients, assignor: str) -> None:
-    told = clients(
-        "consumers", f"partition.assignment.strategy={assignor}", "heartbeat.interval.ms=100"
-    )
+@pytest.mark.parametrize("options", OF_CONSUMERS.values(), ids=list(OF_CONSUMERS))
+def test_consumers_share_a_topic(clients: Clients, options: tuple[str, ...]) -> None:
+    told = clients("consumers", *options)
     assert told == ["read 100", "shared", "alone again, committed 100 of 100"]
+
+
+def test_a_transaction_is_all_or_nothing_and_a_zombie_is_fenced(clients: Clients) -> None:
+    told = clients("transactions")
+    assert told == ["fenced ProducerFencedException", "read [committed]", "offset 1"]
 
 
 def test_an_admin_administers(clients: Clients) -> None:
@@ -78,6 +88,7 @@ def test_an_admin_administers(clients: Clients) -> None:
     ]  # fmt: skip
 
 
-def test_streams_counts_words_and_goes_on(clients: Clients, tmp_path: Path) -> None:
-    told = clients("streams", "processing.guarantee=at_least_once", f"state.dir={tmp_path}/state")
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_streams_counts_words_and_goes_on(clients: Clients, guarantee: str, tmp_path: Path) -> None:
+    told = clients("streams", f"processing.guarantee={guarantee}", f"state.dir={tmp_path}/state")
     assert told == ["counted {one=1, two=2}", "counted {one=2, three=1, two=3}"]

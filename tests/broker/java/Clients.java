@@ -1,4 +1,5 @@
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -45,6 +46,7 @@ public class Clients {
         switch (args[0]) {
             case "admin" -> admin();
             case "consumers" -> consumers(options);
+            case "transactions" -> transactions();
             case "streams" -> streams(options);
             default -> throw new IllegalArgumentException(args[0]);
         }
@@ -139,6 +141,41 @@ public class Clients {
             admin.deleteConsumerGroups(List.of("idle")).all().get();
             admin.deleteTopics(List.of("new")).all().get();
             System.out.println("topics " + new TreeSet<>(admin.listTopics().names().get()));
+        }
+    }
+
+    /** One transaction is aborted, one commits records and an offset, and a zombie is fenced. */
+    static void transactions() throws Exception {
+        var mine = Map.of("transactional.id", "java");
+        var place = new TopicPartition("t", 0);
+        try (var zombie = new KafkaProducer<String, String>(settings(mine))) {
+            zombie.initTransactions();
+            zombie.beginTransaction();
+            zombie.send(new ProducerRecord<>("t", 0, "k", "aborted")).get();
+            zombie.abortTransaction();
+            zombie.beginTransaction();
+            zombie.send(new ProducerRecord<>("t", 0, "k", "fenced")).get();
+            try (var producer = new KafkaProducer<String, String>(settings(mine));
+                    var reader = new KafkaConsumer<String, String>(
+                        settings(Map.of("group.id", "txn", "isolation.level", "read_committed")))) {
+                producer.initTransactions();
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>("t", 0, "k", "committed"));
+                reader.assign(List.of(place));
+                producer.sendOffsetsToTransaction(Map.of(place, new OffsetAndMetadata(1)), reader.groupMetadata());
+                producer.commitTransaction();
+                try {
+                    zombie.commitTransaction();
+                } catch (RuntimeException error) {
+                    System.out.println("fenced " + error.getClass().getSimpleName());
+                }
+                List<String> read = new ArrayList<>();
+                reader.seekToBeginning(List.of(place));
+                while (read.isEmpty())
+                    for (var each : reader.poll(SHORT)) read.add(each.value());
+                System.out.println("read " + read);
+                System.out.println("offset " + reader.committed(Set.of(place)).get(place).offset());
+            }
         }
     }
 
