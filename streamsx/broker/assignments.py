@@ -26,6 +26,8 @@ from streamsx.broker.records import (
     TargetKey,
     TargetValue,
 )
+from streamsx.broker.refusal import Refused
+from streamsx.kafka.errors import ErrorCode
 
 FIRST_EPOCH = 1  # of a group before its first member, as Kafka's
 NOBODY = ConsumerMemberValue(None, None, "", "", (), None, -1, None)
@@ -56,7 +58,7 @@ class ConsumerMember:
     assigned: Epochs = field(default_factory=dict)
     revoking: Epochs = field(default_factory=dict)
     session_at: float = 0.0
-    revoked_by: float = inf
+    expected_by: float = inf
 
     def since(self, place: TopicIdPartition) -> float:
         """The epoch at which it was assigned; inf for what is not."""
@@ -104,7 +106,7 @@ class Assignments:
         member.revoking = epochs_of(value.revoking, value.epoch)
         self.holders |= dict.fromkeys((*member.assigned, *member.revoking), member.id)
         if member.state is Reconciliation.UNREVOKED:
-            self._expect_revoked(member)
+            self.expect(member)
 
     # The target, and the way there.
 
@@ -152,23 +154,57 @@ class Assignments:
         lost = {place: since for place, since in m.assigned.items() if place not in wanted}
         if lost and (owned is None or not owned.isdisjoint(lost)):
             self.hold(m, epoch, Reconciliation.UNREVOKED, kept, lost)
-            self._expect_revoked(m)
+            self.expect(m)
             return
-        missing = wanted - kept.keys()
-        free = [place for place in sorted(missing) if place not in self.holders]
-        all_free = len(free) == len(missing)
+        free = self.free(m)
+        all_free = len(free) == len(wanted) - len(kept)
         if free or unrevoked or lost or epoch != self.target_epoch or all_free:
             state = Reconciliation.STABLE if all_free else Reconciliation.UNRELEASED
             assigned = kept | dict.fromkeys(free, self.target_epoch)
             self.hold(m, self.target_epoch, state, assigned, {})
 
-    def _expect_revoked(self, member: ConsumerMember) -> None:
-        member.revoked_by = self.turn.now + member.about.rebalance_timeout / 1000
-        self.turn.arm(member.revoked_by)
+    def free(self, m: ConsumerMember) -> list[TopicIdPartition]:
+        """What it is to get, and nobody has."""
+        return sorted(p for p in self.target.get(m.id, ()) if p not in self.holders)
+
+    def expect(self, member: ConsumerMember) -> None:
+        """It must do what it was told in the time that it asked for."""
+        member.expected_by = self.turn.now + member.about.rebalance_timeout / 1000
+        self.turn.arm(member.expected_by)
 
     def touch(self, member: ConsumerMember) -> None:
-        member.session_at = self.turn.now + self.config.consumer_session_timeout_ms / 1000
+        """It lives: its session begins anew."""
+        classic = member.about.classic
+        session_ms = classic.session_timeout if classic else self.config.consumer_session_timeout_ms
+        member.session_at = self.turn.now + session_ms / 1000
         self.turn.arm(member.session_at)
+
+    def seat(self, member_id: str) -> ConsumerMember:
+        """The member of this id, or a new one. Raises Refused if the group is full."""
+        known = self.members.get(member_id)
+        if known is None:
+            if len(self.members) >= self.config.members_max:
+                raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
+            known = self.members[member_id] = ConsumerMember(member_id)
+        return known
+
+    def take_over(self, static: ConsumerMember, member_id: str, epoch: int) -> ConsumerMember:
+        """What it was assigned counts as assigned from the beginning: its epochs are 0."""
+        target = self.target.get(static.id, frozenset())
+        self.forget(static)
+        self.members[member_id] = member = ConsumerMember(member_id)
+        self.describe(member, static.about)
+        self.hold(member, epoch, Reconciliation.STABLE, dict.fromkeys(static.assigned, 0), {})
+        self.aim_at(member_id, target)
+        return member
+
+    def hear(self, member: ConsumerMember, about: ConsumerMemberValue) -> None:
+        """What it says of itself now."""
+        old = member.about
+        if about != old:
+            self.describe(member, about)
+        if (about.topics, about.regex) != (old.topics, old.regex):
+            self.set_epochs(self.epoch + 1, self.target_epoch)
 
     def set_epochs(self, epoch: int, target_epoch: int) -> None:
         self.epoch, self.target_epoch = epoch, target_epoch
@@ -190,7 +226,7 @@ class Assignments:
             m.previous_epoch = m.epoch
         self._let_go(m)
         m.epoch, m.state, m.assigned, m.revoking = epoch, state, assigned, revoking
-        m.revoked_by = inf
+        m.expected_by = inf
         self.holders |= dict.fromkeys((*assigned, *revoking), m.id)
         self._changed[CurrentKey(self.id, m.id)] = CurrentValue(
             epoch,
@@ -205,16 +241,21 @@ class Assignments:
             del self.holders[place]
 
     def remove(self, member: ConsumerMember, why: str) -> None:
-        self._let_go(member)
+        """It is not in the group any more."""
         self.forget(member)
         self.set_epochs(self.epoch + 1, self.target_epoch)
         self.turn.tell("member_removed", f"member={member.id} why={why!r}")
 
     def forget(self, member: ConsumerMember) -> None:
+        self._let_go(member)
         del self.members[member.id]
         self.target.pop(member.id, None)
         for kind in (ConsumerMemberKey, TargetKey, CurrentKey):
-            self._changed[kind(self.id, member.id)] = None
+            self.delete(kind(self.id, member.id))
+
+    def delete(self, key: GroupRowKey) -> None:
+        """This row too."""
+        self._changed[key] = None
 
 
 def by_topic(

@@ -31,7 +31,7 @@ STABLE without a round, even if its metadata changed, so that the leader does no
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from math import inf
@@ -41,15 +41,19 @@ from streamsx.broker import events as e
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.group import Committer, GroupConfig, Turn
 from streamsx.broker.members import (
+    NAMES_SINCE,
+    PROMISE_SINCE,
     Members,
     RoundMember,
     by_id,
     check,
+    check_limits,
     holder,
     metadata,
     rebalance_ms,
     subscriptions,
     supported,
+    told_of_leaving,
     vote,
 )
 from streamsx.broker.offsets import Catalog
@@ -63,17 +67,14 @@ from streamsx.broker.records import (
     OffsetValue,
     ProtocolValue,
 )
-from streamsx.broker.refusal import Refused, each
+from streamsx.broker.refusal import Refused
 from streamsx.errors import InvalidTransition
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 
-PROMISE_SINCE = 4  # the version from which a JoinGroup without a member id is first given one
 SKIP_SINCE = 9  # the version from which a returning leader is told not to assign again
-NAMES_SINCE = 5  # the version from which SyncGroup names the protocol (KIP-559)
-LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
 CONSUMER = "consumer"  # the protocol type whose subscriptions a broker can read
 STORY_LINES = 200
 NOTHING: ReplyBody = {}
@@ -314,11 +315,13 @@ class Round:
     def save(self, event: str) -> None:
         self.tell(event)
         self.saved_ms = self.turn.wall_ms
-        value = GroupValue(
+        self.turn.effects.append(e.Persist(((GroupKey(self.turn.group_id), self.value()),)))
+
+    def value(self) -> GroupValue:
+        return GroupValue(
             self.protocol_type, self.generation, self.protocol, self.leader, self.saved_ms,
             tuple(m.about for m in self.members.values()), self.state is GroupState.STABLE,
         )  # fmt: skip
-        self.turn.effects.append(e.Persist(((GroupKey(self.turn.group_id), value),)))
 
     def set_deadline(self, delay_ms: int) -> None:
         self.deadline = self.turn.now + delay_ms / 1000
@@ -366,6 +369,21 @@ class ClassicGroup:
         self.round.load(value)
         return self.turn.over()
 
+    def begin_anew(self, now: float, epochs: Mapping[str, int]) -> list[e.Effect]:
+        """It was one of the consumer protocol, with these epochs: everybody is to join."""
+        self.turn.begin(now)
+        for member in self.round.members.values():
+            member.former_epoch = epochs[member.id]
+        self.round.prepare()
+        return self.turn.over()
+
+    def abandon(self, now: float) -> list[e.Effect]:
+        """It is to be another kind of group: who waits is told to come again."""
+        self.turn.begin(now)
+        for member in by_id(self.round.members):
+            self.turn.dismiss(member, ErrorCode.REBALANCE_IN_PROGRESS)
+        return self.turn.effects
+
     def keys(self) -> list[GroupRowKey]:
         """None before its first generation."""
         return [GroupKey(self.id)] if self.round.generation else []
@@ -383,7 +401,7 @@ class ClassicGroup:
         self.turn.begin(now)
         if who.epoch >= 0 or self.round.state is not GroupState.EMPTY:
             member = check(self.round.members, who.member_id, who.instance_id)
-            self._check_generation(who.epoch)
+            self._check_generation(member, who.epoch)
             if self.round.state is GroupState.COMPLETING:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
             self.turn.touch(member)
@@ -467,11 +485,7 @@ class ClassicGroup:
 
     def _check_join(self, body: Any) -> None:
         config, members, pending = self.config, self.round.members, self.round.pending
-        shortest, longest = config.session_timeout_min_ms, config.session_timeout_max_ms
-        if not shortest <= body.session_timeout <= longest:
-            raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
-        if sum(len(p.metadata) for p in body.protocols) > config.metadata_bytes_max:
-            raise Refused(ErrorCode.INVALID_REQUEST)
+        check_limits(body, config)
         foreign = bool(members) and body.protocol_type != self.round.protocol_type
         common = supported(members, {p.name for p in body.protocols})
         if foreign or not body.protocol_type or not common:
@@ -512,7 +526,7 @@ class ClassicGroup:
         """A member of this generation syncs, or says that it lives."""
         body, group, cause = request.body, self.round, Cause.HEARTBEAT
         member = check(group.members, body.member_id, body.group_instance_id)
-        self._check_generation(body.generation_id)
+        self._check_generation(member, body.generation_id)
         if request.api is Api.SYNC_GROUP:
             cause = Cause.LEAD if body.member_id == group.leader else Cause.SYNC
             meant = {"protocol_type": body.protocol_type, "protocol_name": body.protocol_name}
@@ -521,14 +535,11 @@ class ClassicGroup:
         group.fire(cause, member, request)
 
     def _leave(self, request: e.ClientRequest) -> None:
-        many = request.version >= LEAVE_MANY_SINCE
-        who = request.body.members if many else (request.body,)
-        answers = each(who, self._let_go, "member_id", "group_instance_id")
-        code = ErrorCode.NONE if many else answers[0]["error_code"]
-        gone = any(answer["error_code"] is ErrorCode.NONE for answer in answers)
+        answer = told_of_leaving(request, self._let_go)
+        gone = any(told["error_code"] is ErrorCode.NONE for told in answer["members"])
         if gone and self.round.state is not GroupState.EMPTY:
             self.round.fire(Cause.GONE)  # who is told that it has left is not found there later
-        self.turn.reply(request.waiter, {"error_code": code, "members": answers})
+        self.turn.reply(request.waiter, answer)
 
     def _let_go(self, who: Any) -> ReplyBody:
         members, member_id = self.round.members, who.member_id
@@ -539,8 +550,12 @@ class ClassicGroup:
             self.round.remove(check(members, member_id, instance_id), "left")
         return {"error_code": ErrorCode.NONE}
 
-    def _check_generation(self, generation: int) -> None:
-        if generation != self.round.generation:
+    def _check_generation(self, member: RoundMember, generation: int) -> None:
+        """Until it has joined, it has not heard of another one than its last epoch."""
+        known = {self.round.generation}
+        if self.round.state is GroupState.PREPARING and member.former_epoch is not None:
+            known.add(member.former_epoch)
+        if generation not in known:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
 
     def _tick(self) -> None:

@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 from streamsx.broker import events as e
 from streamsx.broker.assignments import Assignments, ConsumerMember, Reconciliation, by_topic
 from streamsx.broker.assignors import ASSIGNORS, TopicIdPartition
+from streamsx.broker.classic_members import ClassicMembers, upgrade
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.group import Committer, GroupConfig, Turn
 from streamsx.broker.members import check, holder
@@ -42,6 +43,7 @@ from streamsx.broker.records import (
     CurrentKey,
     GroupRowKey,
     GroupRowValue,
+    GroupValue,
     OffsetValue,
     TargetKey,
 )
@@ -57,7 +59,7 @@ EPOCHS_SINCE = 9  # the version of OffsetCommit from which it may bear a member'
 
 
 class ConsumerGroup:
-    """The machine of one group: `step` takes ConsumerGroupHeartbeat and Tick."""
+    """The machine of one group: `step` takes requests 11 to 14 and 68, and Tick."""
 
     kind: ClassVar[str] = "consumer"
     described_by: ClassVar[Api] = Api.CONSUMER_GROUP_DESCRIBE
@@ -67,19 +69,21 @@ class ConsumerGroup:
         self.committed: CommittedOffsets = {}
         self.turn = Turn(group_id)
         self.held = Assignments(self.turn, config, catalog)
-        self._requests = {Api.CONSUMER_GROUP_HEARTBEAT: self._heartbeat}
+        classic = ClassicMembers(self.held)
+        self._requests = {Api.CONSUMER_GROUP_HEARTBEAT: self._heartbeat, **classic.requests}
 
     def step(self, now: float, event: e.ClientRequest | e.BrokerTick | e.Gone) -> list[e.Effect]:
         """All that it changes is one write, before any answer."""
         turn = self.turn
         turn.begin(now)
         if isinstance(event, e.ClientRequest):
+            turn.wall_ms = event.wall_ms
             try:
-                self._requests.get(event.api, self._foreign)(event)
+                self._requests[event.api](event)
             except Refused as why:
                 turn.reply(event.waiter, why.answer)
         elif isinstance(event, e.BrokerTick):
-            turn.armed = inf
+            turn.wall_ms, turn.armed = event.wall_ms, inf
             self._tick()
         return [*self.held.changes(), *turn.over()]
 
@@ -88,6 +92,18 @@ class ConsumerGroup:
         self.turn.begin(now)
         self.held.load(key, value)
         return self.turn.over()
+
+    def upgraded(self, now: float, key: GroupRowKey, value: GroupValue) -> list[e.Effect]:
+        """Becomes what a classic group was, in one write. Raises Refused if that cannot be."""
+        self.turn.begin(now)
+        upgrade(value, self.held)
+        self.held.delete(key)
+        return [*self.held.changes(), *self.turn.over()]
+
+    def outlived(self) -> bool:
+        """Somebody is in it, but nobody who speaks the consumer protocol."""
+        members = self.held.members.values()
+        return bool(members) and all(m.about.classic for m in members)
 
     # What it is to the coordinator.
 
@@ -114,13 +130,15 @@ class ConsumerGroup:
         if who.epoch < 0 and not self.held.members:
             return []
         member = check(self.held.members, who.member_id, None)
-        if who.version < EPOCHS_SINCE:
+        classic = member.about.classic is not None
+        if who.version < EPOCHS_SINCE and not classic:
             raise Refused(ErrorCode.UNSUPPORTED_VERSION)
         if who.epoch == member.epoch:
             return []
         places = ((self.catalog.identity(topic)[0], p) for topic, p in who.places)
         if who.epoch > member.epoch or any(who.epoch < member.since(place) for place in places):
-            raise Refused(ErrorCode.STALE_MEMBER_EPOCH)
+            code = ErrorCode.ILLEGAL_GENERATION if classic else ErrorCode.STALE_MEMBER_EPOCH
+            raise Refused(code)
         return []
 
     def may_fetch(self, member_id: str | None, epoch: int) -> None:
@@ -163,7 +181,7 @@ class ConsumerGroup:
                     "subscribed_topic_regex": m.about.regex or "",
                     "assignment": self._told(m.assigned),
                     "target_assignment": self._told(self.held.target.get(m.id, ())),
-                    "member_type": 1,
+                    "member_type": 0 if m.about.classic else 1,
                 }
                 for _, m in sorted(self.held.members.items())
             ],
@@ -217,9 +235,6 @@ class ConsumerGroup:
             },
         )
 
-    def _foreign(self, _: e.ClientRequest) -> None:
-        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-
     def _speaker(self, request: e.ClientRequest) -> ConsumerMember:
         """Who sent this heartbeat: somebody new, if it joins."""
         body = request.body
@@ -227,31 +242,13 @@ class ConsumerGroup:
             member = check(self.held.members, body.member_id, body.instance_id)
             check_epoch(member, body)
             return member
-        member_id = body.member_id or request.fresh_id
-        static, known = (
-            holder(self.held.members, body.instance_id),
-            self.held.members.get(member_id),
-        )
-        if static is not None:
-            return self._take_over(static, member_id)
-        if known is not None:
-            return known
-        if len(self.held.members) >= self.config.members_max:
-            raise Refused(ErrorCode.GROUP_MAX_SIZE_REACHED)
-        self.held.members[member_id] = member = ConsumerMember(member_id)
-        return member
-
-    def _take_over(self, static: ConsumerMember, member_id: str) -> ConsumerMember:
-        """What it was assigned counts as assigned from the beginning: its epochs are 0."""
-        if static.epoch != AWAY or self.held.members.get(member_id, static) is not static:
+        member_id, members = body.member_id or request.fresh_id, self.held.members
+        static = holder(members, body.instance_id)
+        if static is None:
+            return self.held.seat(member_id)
+        if static.epoch != AWAY or members.get(member_id, static) is not static:
             raise Refused(ErrorCode.UNRELEASED_INSTANCE_ID)
-        target = self.held.target.get(static.id, frozenset())
-        self.held.forget(static)
-        self.held.members[member_id] = member = ConsumerMember(member_id)
-        self.held.describe(member, static.about)
-        self.held.hold(member, 0, Reconciliation.STABLE, static.assigned, {})
-        self.held.aim_at(member_id, target)
-        return member
+        return self.held.take_over(static, member_id, 0)
 
     def _hear(self, member: ConsumerMember, request: e.ClientRequest) -> None:
         """What it says of itself; nothing stands for as before."""
@@ -266,10 +263,7 @@ class ConsumerGroup:
             old.rebalance_timeout if patience == -1 else patience,
             old.assignor if body.server_assignor is None else body.server_assignor,
         )  # fmt: skip
-        if about != old:
-            self.held.describe(member, about)
-        if (about.topics, about.regex) != (old.topics, old.regex):
-            self.held.set_epochs(self.held.epoch + 1, self.held.target_epoch)
+        self.held.hear(member, about)
 
     def _leave(self, request: e.ClientRequest) -> None:
         body = request.body
@@ -287,9 +281,9 @@ class ConsumerGroup:
         for _, m in sorted(self.held.members.items()):
             if m.session_at <= now:
                 self.held.remove(m, "session ended")
-            elif m.revoked_by <= now:
-                self.held.remove(m, "did not revoke")
-        due = (at for m in self.held.members.values() for at in (m.session_at, m.revoked_by))
+            elif m.expected_by <= now:
+                self.held.remove(m, "did not revoke, or join, in time")
+        due = (at for m in self.held.members.values() for at in (m.session_at, m.expected_by))
         self.turn.wake_at = min(due, default=inf)
 
 

@@ -5,11 +5,13 @@ and end a transaction, and so that a write that failed throws away one machine a
 from what is on disk.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from streamsx.broker import events as e
 from streamsx.broker.classic import ClassicGroup
+from streamsx.broker.classic_members import downgrade
 from streamsx.broker.consumer_group import EPOCHS_SINCE, JOINS, ConsumerGroup, check_heartbeat
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.group import CoordinatedGroup, GroupConfig
@@ -57,13 +59,13 @@ class Coordinator:
         self.groups: dict[str, CoordinatedGroup] = {}
         self.catalog = Catalog()
         self.transactions = Transactions(self.catalog.unknown)
-        self._for_several = {
+        self._for_several: dict[int, Callable[[float, e.ClientRequest], list[e.Effect]]] = {
             Api.OFFSET_COMMIT: self._commit,
             Api.OFFSET_FETCH: self._fetch,
-            Api.DESCRIBE_GROUPS: self._describe,
-            Api.CONSUMER_GROUP_DESCRIBE: self._describe,
+            Api.DESCRIBE_GROUPS: partial(describe, self.groups),
+            Api.CONSUMER_GROUP_DESCRIBE: partial(describe, self.groups),
             Api.CONSUMER_GROUP_HEARTBEAT: self._beat,
-            Api.LIST_GROUPS: self._list,
+            Api.LIST_GROUPS: partial(list_groups, self.groups),
             Api.DELETE_GROUPS: self._delete,
             Api.OFFSET_DELETE: self._delete_offsets,
             Api.TXN_OFFSET_COMMIT: self._stage,
@@ -113,9 +115,32 @@ class Coordinator:
         group, effects = self.groups.get(body.group_id), list[e.Effect]()
         if body.member_epoch == JOINS and (group is None or not group.members()):
             effects = self._become(body.group_id, ConsumerGroup)
+        elif body.member_epoch == JOINS and isinstance(group, ClassicGroup):
+            try:
+                effects = self._upgrade(now, group)
+            except Refused as why:
+                return [e.ClientReply(request.waiter, why.answer)]
         elif not isinstance(group, ConsumerGroup):
             return [refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
         return [*effects, *self._step_group(now, body.group_id, request)]
+
+    def _upgrade(self, now: float, old: ClassicGroup) -> list[e.Effect]:
+        """Its members go on in a group of the consumer protocol. Raises Refused."""
+        new = ConsumerGroup(old.id, self.config, self.catalog)
+        effects = new.upgraded(now, GroupKey(old.id), old.round.value())
+        self.groups[old.id], new.committed = new, old.committed
+        return [*effects, *old.abandon(now)]
+
+    def _downgrade(self, now: float, old: ConsumerGroup) -> list[e.Effect]:
+        """Its last member of the consumer protocol has gone."""
+        new = ClassicGroup(old.id, self.config, self.catalog)
+        self.groups[old.id], new.committed = new, old.committed
+        key, value = GroupKey(old.id), downgrade(old.held)
+        return [
+            e.Persist(((key, value),), tuple(old.keys())),
+            *new.load(now, key, value),
+            *new.begin_anew(now, {m.id: m.epoch for m in old.members()}),
+        ]
 
     def _become(self, group_id: str, kind: type[GroupKind]) -> list[e.Effect]:
         """What an empty group has committed stays."""
@@ -135,6 +160,8 @@ class Coordinator:
         if group is None:  # deleted before its Tick came
             return []
         effects = group.step(now, event)
+        if isinstance(group, ConsumerGroup) and group.outlived():
+            return [*effects, *self._downgrade(now, group)]
         self._drop_if_void(group)
         return effects
 
@@ -219,35 +246,6 @@ class Coordinator:
             answers.append(told)
         first = answers[0] if answers else {}
         return [e.ClientReply(request.waiter, {**first, "groups": answers})]
-
-    def _describe(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
-        api, answers = request.api, list[ReplyBody]()
-        absent = request.version >= ABSENT_SINCE[api]
-        nobody: ReplyBody = {
-            "group_state": "Dead" if api is Api.DESCRIBE_GROUPS else "",
-            "error_code": ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.NONE,
-        }
-        for group_id in described_groups(request):
-            group = self.groups.get(group_id)
-            there = group is not None and group.described_by is api
-            told = group.described() if group is not None and there else nobody
-            answers.append({"group_id": group_id, **told})
-        return [e.ClientReply(request.waiter, {"groups": answers})]
-
-    def _list(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
-        states = {name.casefold() for name in request.body.states_filter}
-        types = {name.casefold() for name in request.body.types_filter}
-        told = (
-            {"group_id": group_id, "group_type": group.kind, **group.listed()}
-            for group_id, group in sorted(self.groups.items())
-        )
-        groups = [
-            group
-            for group in told
-            if (not states or group["group_state"].casefold() in states)
-            and (not types or group["group_type"] in types)
-        ]
-        return [e.ClientReply(request.waiter, {"groups": groups})]
 
     def _delete(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         results: list[ReplyBody] = []
@@ -372,6 +370,43 @@ def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
         case Api.JOIN_GROUP:
             answer = {**error, "member_id": body.member_id}
     return e.ClientReply(request.waiter, answer)
+
+
+def describe(
+    groups: Mapping[str, CoordinatedGroup], _: float, request: e.ClientRequest
+) -> list[e.Effect]:
+    """Each group that is asked for, in the words of its protocol."""
+    api, answers = request.api, list[ReplyBody]()
+    absent = request.version >= ABSENT_SINCE[api]
+    nobody: ReplyBody = {
+        "group_state": "Dead" if api is Api.DESCRIBE_GROUPS else "",
+        "error_code": ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.NONE,
+    }
+    for group_id in described_groups(request):
+        group = groups.get(group_id)
+        there = group is not None and group.described_by is api
+        told = group.described() if group is not None and there else nobody
+        answers.append({"group_id": group_id, **told})
+    return [e.ClientReply(request.waiter, {"groups": answers})]
+
+
+def list_groups(
+    groups: Mapping[str, CoordinatedGroup], _: float, request: e.ClientRequest
+) -> list[e.Effect]:
+    """All groups, or those in some states and of some types."""
+    states = {name.casefold() for name in request.body.states_filter}
+    types = {name.casefold() for name in request.body.types_filter}
+    told = (
+        {"group_id": group_id, "group_type": group.kind, **group.listed()}
+        for group_id, group in sorted(groups.items())
+    )
+    wanted = [
+        group
+        for group in told
+        if (not states or group["group_state"].casefold() in states)
+        and (not types or group["group_type"] in types)
+    ]
+    return [e.ClientReply(request.waiter, {"groups": wanted})]
 
 
 def fetched_groups(request: e.ClientRequest) -> Iterable[Any]:

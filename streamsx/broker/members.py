@@ -5,14 +5,19 @@ leads. What leaves the group is sorted by id.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from streamsx.broker.events import ReplyBody
+from streamsx.broker.events import ClientRequest, ReplyBody
+from streamsx.broker.group import GroupConfig
 from streamsx.broker.records import MemberValue, ProtocolValue
-from streamsx.broker.refusal import Refused
+from streamsx.broker.refusal import Refused, each
 from streamsx.kafka.errors import ErrorCode
+
+PROMISE_SINCE = 4  # the version from which a JoinGroup without a member id is first given one
+NAMES_SINCE = 5  # the version from which SyncGroup names the protocol (KIP-559)
+LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
 
 
 @dataclass(slots=True)
@@ -29,6 +34,7 @@ class RoundMember:
     join: int | None = None
     sync: int | None = None
     former_id: str = ""  # whose place it took
+    former_epoch: int | None = None  # when the group was one of the consumer protocol
 
     @property
     def id(self) -> str:
@@ -80,6 +86,23 @@ def check(members: Mapping[str, Seated], member_id: str, instance_id: str | None
         fenced = holder(members, instance_id) is not None
         raise Refused(ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.UNKNOWN_MEMBER_ID)
     return member
+
+
+def check_limits(body: Any, config: GroupConfig) -> None:
+    """Of a JoinGroup, whatever the group is. Raises Refused."""
+    shortest, longest = config.session_timeout_min_ms, config.session_timeout_max_ms
+    if not shortest <= body.session_timeout <= longest:
+        raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
+    if sum(len(p.metadata) for p in body.protocols) > config.metadata_bytes_max:
+        raise Refused(ErrorCode.INVALID_REQUEST)
+
+
+def told_of_leaving(request: ClientRequest, let_go: Callable[[Any], ReplyBody]) -> ReplyBody:
+    """The answer to a LeaveGroup, of one member or of several."""
+    many = request.version >= LEAVE_MANY_SINCE
+    who = request.body.members if many else (request.body,)
+    answers = each(who, let_go, "member_id", "group_instance_id")
+    return {"error_code": ErrorCode.NONE if many else answers[0]["error_code"], "members": answers}
 
 
 def metadata(offered: tuple[ProtocolValue, ...], protocol: str | None) -> bytes:

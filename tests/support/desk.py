@@ -36,6 +36,7 @@ from streamsx.broker.group import CoordinatedGroup, GroupConfig
 from streamsx.broker.records import (
     OF_GROUPS,
     OF_TRANSACTIONS,
+    ConsumerGroupKey,
     CurrentKey,
     CurrentValue,
     GroupKey,
@@ -45,6 +46,7 @@ from streamsx.broker.records import (
     key_bytes,
 )
 from streamsx.errors import InvariantBroken
+from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.kafka.wire import Api
 
 
@@ -73,7 +75,7 @@ def numbered(group: CoordinatedGroup) -> int:
 def earliest(group: CoordinatedGroup) -> float:
     """When the next thing happens by itself."""
     if isinstance(group, ConsumerGroup):
-        return min((min(m.session_at, m.revoked_by) for m in group.members()), default=inf)
+        return min((min(m.session_at, m.expected_by) for m in group.members()), default=inf)
     state = classic(group).round
     sessions = [m.session_at for m in state.members.values() if not m.parked]
     return min((state.deadline, *state.pending.values(), *sessions))
@@ -126,20 +128,23 @@ class PersistedBeforeTold:
         for effect in effects:
             if isinstance(effect, Persist):
                 disk |= dict(effect.puts)
+                disk = {key: row for key, row in disk.items() if key not in effect.deletes}
             elif isinstance(effect, ClientReply) and not effect.body.get("error_code"):
                 self._check(desk.asked[effect.waiter], effect.body, disk)
 
     def _check(self, request: ClientRequest, body: ReplyBody, disk: dict[Key, Value]) -> None:
-        if request.api == Api.CONSUMER_GROUP_HEARTBEAT and body["member_epoch"] >= 0:
-            current = disk.get(CurrentKey(request.body.group_id, body["member_id"]))
-            assert isinstance(current, CurrentValue)
-            hold(current.epoch == body["member_epoch"], "another epoch is on disk")
-            told = body["assignment"] and body["assignment"]["topic_partitions"]
-            held = {t.topic_id: t.partitions for t in current.assigned}
-            for topic in told or ():
-                hold(held[topic["topic_id"]] == topic["partitions"], "another assignment")
+        group_id = getattr(request.body, "group_id", "")
+        if ConsumerGroupKey(group_id) in disk and {"member_epoch", "assignment"} & body.keys():
+            if body.get("member_epoch") not in (-1, AWAY):
+                member_id = body.get("member_id") or request.body.member_id
+                self._check_current(disk.get(CurrentKey(group_id, member_id)), body)
             return
-        row = disk.get(GroupKey(getattr(request.body, "group_id", "")))
+        if ConsumerGroupKey(group_id) in disk and "generation_id" in body:
+            current = disk.get(CurrentKey(group_id, body["member_id"]))
+            assert isinstance(current, CurrentValue)
+            hold(current.epoch == body["generation_id"], "another epoch is on disk")
+            return
+        row = disk.get(GroupKey(group_id))
         if "generation_id" in body:
             hold(isinstance(row, GroupValue), "a generation is told that is on no disk")
             assert isinstance(row, GroupValue)
@@ -149,6 +154,24 @@ class PersistedBeforeTold:
             stored = {m.member_id: m.assignment for m in row.members}
             hold(row.synced, "an assignment is told that is on no disk")
             hold(stored[request.body.member_id] == body["assignment"], "another assignment")
+
+    def _check_current(self, current: Value | None, body: ReplyBody) -> None:
+        """Of a member in a group of the consumer protocol, or of a classic one there."""
+        assert isinstance(current, CurrentValue)
+        hold(body.get("member_epoch", current.epoch) == current.epoch, "another epoch is on disk")
+        stored = {(t.topic_id, p) for t in current.assigned for p in t.partitions}
+        match body["assignment"]:
+            case bytes() as told:
+                held = {
+                    (topic_id(tp.topic), tp.partition) for tp in Assignment.read(told).partitions
+                }
+            case None:
+                return
+            case told:
+                held = {
+                    (t["topic_id"], p) for t in told["topic_partitions"] for p in t["partitions"]
+                }
+        hold(held <= stored, "another assignment is on disk")
 
 
 class NothingForgotten:
