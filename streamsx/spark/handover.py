@@ -55,7 +55,7 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
     Raises UsageError, GroupNotEmpty, SnapshotAhead, IncompatibleStore, NotFound, WorldError, before
     anything is written; StateConflict.
     """
-    require_transactions(name, "workers go on from changelogs: use Apache Kafka")
+    require_transactions(name, "workers go on from changelogs: use brokers that have them")
     files = open_files(uri)
     newest_there(files)
     with AtWork(name, files, writes=True, force=force):

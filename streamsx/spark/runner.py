@@ -298,7 +298,7 @@ def pipeline(
     refuse(app.conf.id, check(app, found))
     made = stages(app.topology(), found, app.conf.topic_partitions)
     if publishes:
-        require_transactions(name, "use Apache Kafka, or give --no-publish")
+        require_transactions(name, "use brokers that have them, or give --no-publish")
     return Pipeline(spark, name, app, absolute(uri), made, sink, publishes, **more)
 
 

@@ -1,4 +1,4 @@
-"""Changelogs that Spark writes, on Apache Kafka: all or nothing, the newest, by one writer."""
+"""Changelogs that Spark writes: all or nothing, the newest, by one writer."""
 
 import asyncio
 import uuid
@@ -17,10 +17,10 @@ from streamsx.spark.plan import LOG
 from streamsx.spark.publish import written
 from streamsx.spark.reading import Brokers, Stretch, rows
 from streamsx.spark.rows import batch_of
+from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
 
 pytestmark = [
-    pytest.mark.kafka,
     pytest.mark.xdist_group("kafka"),
     pytest.mark.timeout(120),
 ]
@@ -36,9 +36,9 @@ def log(topic: str, partition: int, *pairs: Pair) -> pa.RecordBatch:
 
 
 def test_the_newest_of_each_key_is_published_once_and_by_the_last_that_began(
-    kafka: ApacheKafka,
+    either: Broker | ApacheKafka,
 ) -> None:
-    topic, brokers = f"log-{uuid.uuid4()}", Brokers(kafka.bootstrap, PLAINTEXT)
+    topic, brokers = f"log-{uuid.uuid4()}", Brokers(either.bootstrap, PLAINTEXT)
     app = f"app-{topic}"
     many = [(b"%d" % n, b"v" * 300) for n in range(3000)]
     large = (b"large", b"x" * 900_000)
@@ -47,7 +47,7 @@ def test_the_newest_of_each_key_is_published_once_and_by_the_last_that_began(
         return asyncio.run(written(app, brokers, batches))
 
     async def begin() -> None:
-        cluster = Cluster(kafka.bootstrap)
+        cluster = Cluster(either.bootstrap)
         await cluster.start()
         await admin.create_topics(cluster, [NewTopic(topic, 2)])
         await admin.find_transactions(cluster, app)

@@ -15,21 +15,21 @@ from streamsx.kafka.security import PLAINTEXT
 from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.model import TopicPartition
 from streamsx.spark.reading import Brokers, Stretch, rows
+from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
 
 pytestmark = [
-    pytest.mark.kafka,
     pytest.mark.xdist_group("kafka"),
     pytest.mark.timeout(120),
 ]
 COMMITTED, BATCH = 10_000, 1000
 
 
-def write(kafka: ApacheKafka, topic: str) -> None:
+def write(either: Broker | ApacheKafka, topic: str) -> None:
     """A hundred records that are aborted, then ten thousand that are committed, then some more."""
     batches = {"linger.ms": 5, "batch.num.messages": BATCH}
     producer = Producer(
-        {"bootstrap.servers": kafka.bootstrap, "transactional.id": topic, **batches}
+        {"bootstrap.servers": either.bootstrap, "transactional.id": topic, **batches}
     )
     producer.init_transactions(30)
     for name, records, commits in (("lost", 100, False), ("kept", COMMITTED, True), ("lost", 9, 0)):
@@ -47,8 +47,8 @@ def raises(tp: TopicPartition, offset: int, why: str = "") -> None:
     raise AssertionError(f"{tp} at {offset}: {why}")
 
 
-async def read(kafka: ApacheKafka, topic: str) -> list[bytes | None]:
-    cluster, tp, arrived = Cluster(kafka.bootstrap), TopicPartition(topic, 0), asyncio.Event()
+async def read(either: Broker | ApacheKafka, topic: str) -> list[bytes | None]:
+    cluster, tp, arrived = Cluster(either.bootstrap), TopicPartition(topic, 0), asyncio.Event()
     await cluster.start()
     await cluster.follow([topic])
     fetcher = Fetcher(cluster, SystemClock(), "data", FetchLimits(), arrived.set, raises, raises)
@@ -68,29 +68,29 @@ async def read(kafka: ApacheKafka, topic: str) -> list[bytes | None]:
 
 
 def test_what_is_committed_behind_an_aborted_transaction_is_read_to_the_last_record(
-    kafka: ApacheKafka,
+    either: Broker | ApacheKafka,
 ) -> None:
     """One answer with several pieces: what is aborted in the first says nothing of the others."""
 
     async def story() -> list[bytes | None]:
-        cluster, topic = Cluster(kafka.bootstrap), f"t-{uuid.uuid4()}"
+        cluster, topic = Cluster(either.bootstrap), f"t-{uuid.uuid4()}"
         await cluster.start()
         await admin.create_topics(cluster, [NewTopic(topic)])
         await cluster.stop()
-        await asyncio.to_thread(write, kafka, topic)
-        return await read(kafka, topic)
+        await asyncio.to_thread(write, either, topic)
+        return await read(either, topic)
 
     assert asyncio.run(story()) == [b"kept %d" % number for number in range(COMMITTED)]
 
 
 def test_a_range_ends_before_what_is_open_and_leaves_out_what_was_aborted(
-    kafka: ApacheKafka,
+    either: Broker | ApacheKafka,
 ) -> None:
     topic = f"t-{uuid.uuid4()}"
     tp = TopicPartition(topic, 0)
 
     async def bounds(*, committed: bool) -> admin.Bounds:
-        cluster = Cluster(kafka.bootstrap)
+        cluster = Cluster(either.bootstrap)
         await cluster.start()
         await admin.create_topics(cluster, [NewTopic(topic, 1)])
         found = await admin.bounds(cluster, [tp], committed=committed)
@@ -98,8 +98,10 @@ def test_a_range_ends_before_what_is_open_and_leaves_out_what_was_aborted(
         return found[tp]
 
     asyncio.run(bounds(committed=False))
-    write(kafka, topic)
-    open_one = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"{topic}-open"})
+    write(either, topic)
+    open_one = Producer(
+        {"bootstrap.servers": either.bootstrap, "transactional.id": f"{topic}-open"}
+    )
     open_one.init_transactions(30)
     open_one.begin_transaction()
     open_one.produce(topic, b"open", partition=0)
@@ -107,7 +109,7 @@ def test_a_range_ends_before_what_is_open_and_leaves_out_what_was_aborted(
 
     _, end = asyncio.run(bounds(committed=True))
     assert asyncio.run(bounds(committed=False)).high_watermark == end + 1
-    brokers = Brokers(kafka.bootstrap, PLAINTEXT)
+    brokers = Brokers(either.bootstrap, PLAINTEXT)
     found = [row for each in rows(brokers, 0, [Stretch(topic, 0, end)]) for row in each.to_pylist()]
     open_one.abort_transaction(30)
     assert [row["value"] for row in found] == [b"kept %d" % number for number in range(COMMITTED)]

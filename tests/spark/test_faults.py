@@ -63,11 +63,10 @@ def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(f
     assert feed.stored() == feed.truth()
 
 
-@pytest.mark.kafka
 def test_a_driver_that_is_killed_between_changelogs_and_manifest_goes_on_exactly(
-    feed: Feed, kafka: ApacheKafka
+    feed: Feed, either: Broker | ApacheKafka
 ) -> None:
-    feed.on_kafka(kafka)
+    feed.on_kafka(either)
     log = "frail-seen-changelog"
     feed.feed(*some(0, 50))
     command = [
@@ -75,7 +74,7 @@ def test_a_driver_that_is_killed_between_changelogs_and_manifest_goes_on_exactly
         "--available-now", "--max-records", "25", "--master", "local[2,4]",
         "--conf", "spark.driver.memory=1g", "--scratch", str(feed.folder),
     ]  # fmt: skip
-    fault = {"STREAMSX_FAULT": "before_manifest:2", "BROKER_URL": kafka.bootstrap}
+    fault = {"STREAMSX_FAULT": "before_manifest:2", "BROKER_URL": either.bootstrap}
     killed = subprocess.run(
         command, env=os.environ | fault, check=False, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""State on its way between workers and Spark, on Apache Kafka, in the middle of a feed."""
+"""State on its way between workers and Spark, in the middle of a feed."""
 
 import json
 import shutil
@@ -28,6 +28,7 @@ from streamsx.spark.source import Asked
 from streamsx.state import snapshot
 from streamsx.state.snapshot import Manifest, newest, newest_there
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
+from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.workers import Workers
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.kafka,
     pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(240),
 ]
@@ -50,10 +50,10 @@ LOG = "carried-totals-changelog"
 class Shop:
     """What was sold, and what everybody makes of it."""
 
-    def __init__(self, spark: "SparkSession", kafka: ApacheKafka, folder: Path) -> None:
-        self.spark, self.client, self.folder = spark, Client(kafka.bootstrap), folder
+    def __init__(self, spark: "SparkSession", either: Broker | ApacheKafka, folder: Path) -> None:
+        self.spark, self.client, self.folder = spark, Client(either.bootstrap), folder
         self.app, self.uri = app_named(APP), str(folder / "state")
-        self.app.override(bootstrap=kafka.bootstrap)
+        self.app.override(bootstrap=either.bootstrap)
         (self.inner,) = stages(self.app.topology(), {"sales": 2}, 2)[1].inner
         self.truth: Counter[str] = Counter()
         self.heard: list[Committed] = []
@@ -91,19 +91,19 @@ class Shop:
 
 
 @pytest.fixture
-def shop(spark: "SparkSession", kafka: ApacheKafka, tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(spark, kafka, tmp_path)
+def shop(spark: "SparkSession", either: Broker | ApacheKafka, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(spark, either, tmp_path)
     yield made
     made.client.close()
     discard_all()
 
 
 def test_what_workers_have_left_goes_on_on_spark_and_back(
-    shop: Shop, kafka: ApacheKafka, tmp_path: Path
+    shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
 ) -> None:
     shop.sell(0, 30)
     env = {"PYTHONPATH": str(Path.cwd())}
-    with Workers(kafka.bootstrap, tmp_path / "a", app=APP, env=env) as workers:
+    with Workers(either.bootstrap, tmp_path / "a", app=APP, env=env) as workers:
         workers.start("a")
         workers.until(shop.finished, "all is committed")
         for begin in (
@@ -146,7 +146,7 @@ def test_what_workers_have_left_goes_on_on_spark_and_back(
     assert held.stores["totals"].changelog_id == found
 
     env["STREAMSX_SNAPSHOT"] = shop.uri
-    with Workers(kafka.bootstrap, tmp_path / "b", app=APP, env=env) as workers:
+    with Workers(either.bootstrap, tmp_path / "b", app=APP, env=env) as workers:
         workers.start("b")
         said = f"Spark has gone on with it, in {shop.uri}: streamsx spark handover MODULE"
         assert workers.code("b") == 2
@@ -160,7 +160,7 @@ def test_what_workers_have_left_goes_on_on_spark_and_back(
     done = handover(APP, shop.uri, scratch=str(shop.folder))
     assert done.published == {}
     shop.sell(50, 20)
-    with Workers(kafka.bootstrap, tmp_path / "c", app=APP, env=env) as workers:
+    with Workers(either.bootstrap, tmp_path / "c", app=APP, env=env) as workers:
         workers.start("c")
         workers.until(shop.finished, "all is committed")
         assert workers.stop("c") == [0]
@@ -188,10 +188,10 @@ def test_what_workers_had_committed_in_another_life_is_not_ahead(
     assert shop.logged() == shop.truth
 
 
-def test_who_begins_amid_the_first_batch_ends_it(shop: Shop, kafka: ApacheKafka) -> None:
+def test_who_begins_amid_the_first_batch_ends_it(shop: Shop, either: Broker | ApacheKafka) -> None:
     """The group says nothing of Spark yet, and asks nobody to wait."""
     shop.sell(0, 30)
-    member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "carried"})
+    member = Consumer({"bootstrap.servers": either.bootstrap, "group.id": "carried"})
     member.subscribe(["sales"])
 
     def begins(told: str) -> None:
@@ -308,10 +308,10 @@ def test_what_a_changelog_held_of_another_life_is_not_state(shop: Shop) -> None:
 
 
 def test_a_shadow_beside_workers_has_what_they_have(
-    shop: Shop, kafka: ApacheKafka, tmp_path: Path
+    shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
 ) -> None:
     env = {"PYTHONPATH": str(Path.cwd())}
-    with Workers(kafka.bootstrap, tmp_path / "a", app=APP, env=env) as workers:
+    with Workers(either.bootstrap, tmp_path / "a", app=APP, env=env) as workers:
         workers.start("a")
         for start in (0, 30):
             shop.sell(start, 30)

@@ -17,6 +17,7 @@ from streamsx.spark.plan import LOG
 from streamsx.spark.publish import publish, require_transactions
 from streamsx.spark.reading import Brokers, Stretch, rows
 from streamsx.spark.rows import DDL
+from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.kafka,
     pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(180),
 ]
@@ -32,13 +32,13 @@ APP = "streamsx.examples.wordcount"
 
 
 def test_a_batch_is_published_and_the_offsets_behind_it_are_known(
-    spark: "SparkSession", kafka: ApacheKafka
+    spark: "SparkSession", either: Broker | ApacheKafka
 ) -> None:
-    app_named(APP).override(bootstrap=kafka.bootstrap)
+    app_named(APP).override(bootstrap=either.bootstrap)
     one, two = f"one-{uuid.uuid4()}", f"two-{uuid.uuid4()}"
 
     async def make() -> None:
-        cluster = Cluster(kafka.bootstrap)
+        cluster = Cluster(either.bootstrap)
         await cluster.start()
         await admin.create_topics(cluster, [NewTopic(one, 2), NewTopic(two, 1)])
         await cluster.stop()
@@ -62,7 +62,7 @@ def test_a_batch_is_published_and_the_offsets_behind_it_are_known(
     both = sent(one, 1, 5, b"old", b"new") + sent(two, 0, 3, b"x")
     found = publish(frame(sent(one, 0, 1000, b"old", b"new"), both), APP)
     assert found == {one: {0: 1000, 1: 5}, two: {0: 3}}
-    brokers = Brokers(kafka.bootstrap, PLAINTEXT)
+    brokers = Brokers(either.bootstrap, PLAINTEXT)
     values = [r["value"] for b in rows(brokers, 0, [Stretch(one, 0, 1000)]) for r in b.to_pylist()]
     assert values == [b"new"] * 1000
     assert publish(frame(sent(one, 1, 1, b"y")), APP) == {one: {1: 7}}  # behind a commit marker

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.app.lookup import app_named
+from streamsx.broker.api.served import answered
+from streamsx.broker.connection import Call
+from streamsx.broker.events import ReplyBody
+from streamsx.broker.service import Service
 from streamsx.errors import IncompatibleStore, NotFound, StateConflict, UsageError
+from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.partitioner import partition_of
+from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
 from streamsx.spark.at_work import RUNNING
 from streamsx.spark.checkout import discard_all
@@ -44,7 +50,7 @@ class Feed:
         self.heard: list[Committed] = []
         self.said: list[str] = []
 
-    def on_kafka(self, kafka: ApacheKafka) -> None:
+    def on_kafka(self, kafka: Broker | ApacheKafka) -> None:
         """From here on, and as if nobody had been there before."""
         self.client.close()
         self.client = Client(kafka.bootstrap)
@@ -304,9 +310,19 @@ def test_a_snapshot_of_something_else_is_refused(
         feed.run()
 
 
+def without_transactions(service: Service, call: Call) -> ReplyBody | None:
+    """As a broker answers that has no coordinator for them."""
+    if call.api is Api.FIND_COORDINATOR and call.body.key_type:
+        return {"error_code": ErrorCode.INVALID_REQUEST, "coordinators": []}
+    return answered(service, call)
+
+
 def test_what_is_not_there_is_refused_before_anything_is_written(feed: Feed) -> None:
-    with pytest.raises(UsageError, match=r"brokers without transactions: .*--no-publish"):
-        feed.run(publishes=True)
+    with Broker(topics=COUNTS, answer=without_transactions) as older:
+        feed.app.override(bootstrap=older.bootstrap)
+        with pytest.raises(UsageError, match=r"brokers without transactions: .*--no-publish"):
+            feed.run(publishes=True)
+    feed.app.override(bootstrap=feed.broker.bootstrap)
     feed.client.delete("words")
     with pytest.raises(NotFound, match="no such topic: words: frail reads it"):
         feed.run()
