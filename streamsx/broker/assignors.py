@@ -4,6 +4,7 @@ Each takes what the members are subscribed to, how many partitions there are, an
 were to get before; its name is the one by which they ask for it.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
@@ -27,30 +28,31 @@ class Shares:
         self._heaps: dict[frozenset[bytes], list[tuple[int, str]]] = {
             topics: [] for topics in subscribed.values()
         }
-        self.of: dict[str, set[TopicIdPartition]] = {}
+        self.of: dict[str, dict[bytes, list[int]]] = {m: defaultdict(list) for m in subscribed}
+        self.load = dict.fromkeys(subscribed, 0)
         for member in subscribed:
-            self.give(member, ())
+            self._count(member, 0)
 
-    def give(
-        self, member: str, places: set[TopicIdPartition] | tuple[TopicIdPartition, ...]
-    ) -> None:
-        """These too."""
-        held = self.of.setdefault(member, set())
-        held.update(places)
-        heappush(self._heaps[self._subscribed[member]], (len(held), member))
+    def give(self, member: str, place: TopicIdPartition) -> None:
+        """This too."""
+        self.of[member][place[0]].append(place[1])
+        self._count(member, 1)
 
-    def move(self, place: TopicIdPartition, old: str, new: str) -> None:
-        """From one to another."""
-        self.of[old].discard(place)
-        self.give(old, ())
-        self.give(new, (place,))
+    def take(self, member: str, topic: bytes) -> TopicIdPartition:
+        """What it was given last of this topic."""
+        self._count(member, -1)
+        return topic, self.of[member][topic].pop()
+
+    def _count(self, member: str, more: int) -> None:
+        self.load[member] += more
+        heappush(self._heaps[self._subscribed[member]], (self.load[member], member))
 
     def least(self, topic: bytes) -> str:
         """Of those that are subscribed to it, of whom there must be one."""
         return min(self._top(heap) for topics, heap in self._heaps.items() if topic in topics)[1]
 
     def _top(self, heap: list[tuple[int, str]]) -> tuple[int, str]:
-        while len(self.of[heap[0][1]]) != heap[0][0]:
+        while self.load[heap[0][1]] != heap[0][0]:
             heappop(heap)
         return heap[0]
 
@@ -65,21 +67,30 @@ def uniform(subscribed: Subscribed, partitions: Mapping[bytes, int], before: Tar
     """Balanced, and sticky: nothing moves but to a member that has less by two or more."""
     shares, left = Shares(subscribed), all_of(subscribed, partitions)
     for member, topics in subscribed.items():
-        kept = {p for p in before.get(member, ()) if p[0] in topics and p in left}
-        shares.give(member, kept)
-        left -= kept
+        for place in sorted(before.get(member, ())):
+            if place[0] in topics and place in left:
+                shares.give(member, place)
+                left.discard(place)
     for place in sorted(left):
-        shares.give(shares.least(place[0]), (place,))
-    moving = True
-    while moving:
-        moving = False
-        for member in sorted(subscribed, key=lambda m: (-len(shares.of[m]), m)):
-            for place in sorted(shares.of[member], reverse=True):
-                other = shares.least(place[0])
-                if len(shares.of[member]) - len(shares.of[other]) > 1:
-                    shares.move(place, member, other)
-                    moving = True
-    return {member: frozenset(held) for member, held in shares.of.items()}
+        shares.give(shares.least(place[0]), place)
+    moved = True
+    while moved:  # by one partition each, so that nobody is given what it will have to give up
+        moved = False
+        for member in sorted(subscribed):
+            moved |= _lighten(shares, member)
+    return {
+        member: frozenset((topic, p) for topic, held in of.items() for p in held)
+        for member, of in shares.of.items()
+    }
+
+
+def _lighten(shares: Shares, member: str) -> bool:
+    """Whether it has given one partition to somebody who has less by two or more."""
+    for topic, held in shares.of[member].items():
+        if held and shares.load[other := shares.least(topic)] < shares.load[member] - 1:
+            shares.give(other, shares.take(member, topic))
+            return True
+    return False
 
 
 def ranges(subscribed: Subscribed, partitions: Mapping[bytes, int], _: Target) -> Target:
