@@ -1,0 +1,386 @@
+"""The judge of histories: what a correct broker does is clean, however its clients interleave; what
+is changed in one place is found.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from streamsx.model import TopicPartition
+from tests.support.history.anomalies import Kind, told
+from tests.support.history.events import (
+    Action,
+    Assign,
+    Commit,
+    Committed,
+    Drain,
+    End,
+    Event,
+    History,
+    Level,
+    Phase,
+    Poll,
+    Row,
+    Send,
+)
+from tests.support.history.facts import at_once
+from tests.support.history.judge import forbidden, judge
+
+TPS = (TopicPartition("t", 0), TopicPartition("t", 1))
+CLIENTS, STEPS_MAX = 3, 80
+T = TypeVar("T")
+Draw = Callable[[int], int]
+"""A number below the given one."""
+
+
+class Sequential:
+    """A correct broker, and clients that each do one thing after the other: what an operation does
+    it does at once, some time between its invocation and its end, which may never be heard of.
+    """
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.history: History = []
+        self.logs: dict[TopicPartition, list[tuple[str, str | None] | None]] = {
+            tp: [] for tp in TPS
+        }
+        """Of values with their transactions; a marker has none."""
+        self.open: dict[str, set[TopicPartition]] = {}
+        self.aborted: set[str] = set()
+        self.positions: dict[str, dict[TopicPartition, int]] = {}
+        self.offset: int | None = None
+        self._numbers = self._values = 0
+
+    def run(self, times: int) -> History:
+        """So many steps of all clients, then a reader of each level that reads all."""
+        steps = (self.send, self.transact, self.poll, self.commit, self.ask)
+        for _ in range(times):
+            steps[self.draw(len(steps))](self.draw(CLIENTS))
+        for txn in tuple(self.open):
+            self._end(txn, commits=False)
+        for level in Level:
+            reader = f"last-{level}"
+            self._seek(reader, dict.fromkeys(TPS, 0))
+            for _ in TPS:
+                self._poll(reader, level, 1000)
+            self._now(reader, Drain(level, {tp: len(log) for tp, log in self.logs.items()}))
+        return self.history
+
+    def send(self, client: int) -> None:
+        tp, value = TPS[self.draw(len(TPS))], self._value()
+        over = self._begin(f"plain-{client}", Send(tp, value))
+        fate = self.draw(6)
+        if fate == 0:
+            over(Phase.FAIL, Send(tp, value))
+            return
+        offset = self._append(tp, value, None) if fate > 1 else None
+        if fate > 2:
+            over(Phase.OK, Send(tp, value, offset=offset if fate > 3 else None))
+        elif fate == 2:
+            over(Phase.INFO, Send(tp, value))
+
+    def transact(self, client: int) -> None:
+        """One step of a transaction: a record more, or its end."""
+        txn = next((txn for txn in self.open if txn.startswith(f"{client}:")), None)
+        if txn is None:
+            txn = f"{client}:{self._value()}"
+            self.open[txn] = set()
+        if self.draw(3):
+            tp, value = TPS[self.draw(len(TPS))], self._value()
+            over = self._begin(f"txn-{client}", Send(tp, value, txn))
+            self.open[txn].add(tp)
+            over(Phase.OK, Send(tp, value, txn, self._append(tp, value, txn)))
+        else:
+            self._end(txn, commits=bool(self.draw(2)))
+
+    def poll(self, client: int) -> None:
+        level = (Level.COMMITTED, Level.UNCOMMITTED)[client % 2]
+        reader = f"reader-{client}"
+        if not self.draw(4) or reader not in self.positions:
+            self._seek(reader, {tp: self.draw(len(self.logs[tp]) + 1) for tp in TPS})
+        self._poll(reader, level, 1 + self.draw(5))
+
+    def commit(self, client: int) -> None:
+        tp, offset = TPS[0], self.draw(100)
+        over = self._begin(f"member-{client}", Commit("g", {tp: offset}))
+        fate = self.draw(5)
+        if fate == 0:
+            over(Phase.FAIL, Commit("g", {tp: offset}))
+            return
+        self.offset = offset if fate > 1 else self.offset
+        if fate > 2:
+            over(Phase.OK, Commit("g", {tp: offset}))
+
+    def ask(self, client: int) -> None:
+        over = self._begin(f"member-{client}", Committed("g", TPS, {}))
+        offsets = {} if self.offset is None else {TPS[0]: self.offset}
+        over(Phase.OK, Committed("g", TPS, offsets))
+
+    def _end(self, txn: str, *, commits: bool) -> None:
+        """The markers may be written without anybody hearing of it; or the client is gone, and the
+        broker aborts what it left.
+        """
+        left = not commits and not self.draw(3)
+        if not left:
+            over = self._begin(f"txn-{txn[0]}", End(txn, commits))
+            if self.draw(4):
+                over(Phase.OK, End(txn, commits))
+        for tp in self.open.pop(txn):
+            self.logs[tp].append(None)
+        if not commits:
+            self.aborted.add(txn)
+
+    def _poll(self, reader: str, level: Level, most: int) -> None:
+        over = self._begin(reader, Poll(level))
+        rows: list[Row] = []
+        for tp, log in self.logs.items():
+            position = self.positions[reader][tp]
+            while position < len(log) and len(rows) < most:
+                value, txn = log[position] or (None, None)
+                if level is Level.COMMITTED and txn in self.open:
+                    break
+                if value and (level is Level.UNCOMMITTED or txn not in self.aborted):
+                    rows.append(Row(tp, position, value))
+                position += 1
+            self.positions[reader][tp] = position
+        over(Phase.OK, Poll(level, tuple(rows)))
+
+    def _append(self, tp: TopicPartition, value: str, txn: str | None) -> int:
+        self.logs[tp].append((value, txn))
+        return len(self.logs[tp]) - 1
+
+    def _value(self) -> str:
+        self._values += 1
+        return f"v{self._values}"
+
+    def _seek(self, reader: str, positions: dict[TopicPartition, int]) -> None:
+        self.positions[reader] = positions
+        self._now(reader, Assign(dict(positions)))
+
+    def _now(self, client: str, action: Action) -> None:
+        self._numbers += 1
+        self.history.append(Event(client, self._numbers, Phase.OK, action))
+
+    def _begin(self, client: str, action: Action) -> Callable[[Phase, Action], None]:
+        self._numbers += 1
+        number = self._numbers
+        self.history.append(Event(client, number, Phase.INVOKE, action))
+        return lambda phase, outcome: self.history.append(Event(client, number, phase, outcome))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    """Only the seed and the length are drawn: with each step drawn for itself a test takes
+    minutes.
+    """
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    history = Sequential(rng.randrange).run(draw(st.integers(0, STEPS_MAX)))
+    for _ in range(draw(st.sampled_from([0, 3 * len(history)]))):
+        stretch(history, rng.randrange(len(history) - 1))
+    return history
+
+
+def stretch(history: History, at: int) -> None:
+    """An operation began earlier, or was over later, than what another client did beside it."""
+    first, second = history[at : at + 2]
+    earlier = second.phase is Phase.INVOKE
+    later = first.phase is not Phase.INVOKE and not at_once(first.action)
+    if first.client != second.client and (earlier or later):
+        history[at : at + 2] = [second, first]
+
+
+@given(histories())
+def test_what_a_correct_broker_does_is_clean(history: History) -> None:
+    found = judge(history)
+    assert not forbidden(found), told(found, history)
+
+
+Change = Callable[[History, Draw], None]
+"""In one place, or ValueError if there is none."""
+
+
+def some(found: Iterable[T], draw: Draw) -> T:
+    places = list(found)
+    if not places:
+        raise ValueError("this history has no such place")
+    return places[draw(len(places))]
+
+
+def read(history: History, level: Level, least: int = 1) -> Iterator[tuple[int, int]]:
+    """Where the last reader of this level reads rows: event, and the place of the first of some in
+    one partition.
+    """
+    for at, event in enumerate(history):
+        if isinstance(event.action, Poll) and event.client == f"last-{level}":
+            rows = event.action.rows
+            for i in range(len(rows) - least + 1):
+                if len({row.tp for row in rows[i : i + least]}) == 1:
+                    yield at, i
+
+
+def rewrite(history: History, at: int, i: int, rows: list[Row], most: int) -> None:
+    """`rows` in place of so many."""
+    poll = history[at].action
+    assert isinstance(poll, Poll)
+    changed = (*poll.rows[:i], *rows, *poll.rows[i + most :])
+    history[at] = replace(history[at], action=replace(poll, rows=changed))
+
+
+def rows_at(history: History, at: int, i: int, count: int) -> tuple[Row, ...]:
+    poll = history[at].action
+    assert isinstance(poll, Poll)
+    return poll.rows[i : i + count]
+
+
+def pass_one(history: History, draw: Draw) -> None:
+    """What others have read as committed."""
+    known = read_values(history)
+    places = read(history, Level.UNCOMMITTED)
+    seen = (where for where in places if rows_at(history, *where, 1)[0].value in known)
+    at, i = some(seen, draw)
+    rewrite(history, at, i, [], 1)
+
+
+def turn_two(history: History, draw: Draw) -> None:
+    at, i = some(read(history, Level.UNCOMMITTED, 2), draw)
+    first, second = rows_at(history, at, i, 2)
+    rewrite(history, at, i, [second, first], 2)
+
+
+def exchange_two(history: History, draw: Draw) -> None:
+    at, i = some(read(history, Level.COMMITTED, 2), draw)
+    first, second = rows_at(history, at, i, 2)
+    changed = [first._replace(value=second.value), second._replace(value=first.value)]
+    rewrite(history, at, i, changed, 2)
+
+
+def read_one_twice(history: History, draw: Draw) -> None:
+    at, i = some(read(history, Level.COMMITTED), draw)
+    row = rows_at(history, at, i, 1)[0]
+    rewrite(history, at, i, [row, row._replace(offset=row.offset + 1)], 1)
+
+
+def lose_the_end(history: History, draw: Draw) -> None:
+    """Nobody reads the last record of a partition, and it ends before."""
+    tp, offset = some(
+        (
+            (action.tp, action.offset)
+            for event in history
+            if isinstance(action := event.action, Send) and action.txn is None
+            if event.phase is Phase.OK and action.offset is not None
+        ),
+        draw,
+    )
+    for at, event in enumerate(history):
+        action = event.action
+        if isinstance(action, Poll):
+            kept = tuple(row for row in action.rows if row.tp != tp or row.offset < offset)
+            history[at] = replace(event, action=replace(action, rows=kept))
+        if isinstance(action, Drain):
+            ends = {**action.ends, tp: offset}
+            history[at] = replace(event, action=replace(action, ends=ends))
+
+
+def read_values(history: History) -> set[str]:
+    """By those who read what is committed."""
+    return {
+        row.value
+        for event in history
+        if isinstance(event.action, Poll) and event.action.level is Level.COMMITTED
+        for row in event.action.rows
+    }
+
+
+def read_transactions(history: History) -> Iterator[str]:
+    read_ones = read_values(history)
+    for event in history:
+        if isinstance(event.action, Send) and event.action.txn and event.action.value in read_ones:
+            yield event.action.txn
+
+
+def abort(history: History, draw: Draw) -> None:
+    txn = some(read_transactions(history), draw)
+    for at, event in enumerate(history):
+        if isinstance(event.action, End) and event.action.txn == txn:
+            history[at] = replace(event, action=End(txn, commits=False))
+
+
+def commit_too_late(history: History, draw: Draw) -> None:
+    txn = some(read_transactions(history), draw)
+    ends = [each for each in history if isinstance(each.action, End) and each.action.txn == txn]
+    history[:] = [each for each in history if each not in ends] + ends
+
+
+def refuse(history: History, draw: Draw) -> None:
+    read_ones = read_values(history)
+    at = some(
+        (
+            at
+            for at, event in enumerate(history)
+            if isinstance(event.action, Send) and event.phase is Phase.OK
+            if event.action.value in read_ones
+        ),
+        draw,
+    )
+    history[at] = replace(history[at], phase=Phase.FAIL)
+
+
+def questions(history: History) -> Iterator[int]:
+    """Those that are told of a commit."""
+    for at, event in enumerate(history):
+        if isinstance(event.action, Committed) and event.action.offsets:
+            yield at
+
+
+def answer(history: History, at: int, offsets: dict[TopicPartition, int]) -> None:
+    asked = history[at].action
+    assert isinstance(asked, Committed)
+    history[at] = replace(history[at], action=replace(asked, offsets=offsets))
+
+
+def tell_of_more(history: History, draw: Draw) -> None:
+    answer(history, some(questions(history), draw), {TPS[0]: 1000})
+
+
+def forget(history: History, draw: Draw) -> None:
+    """Of what one was told another one is told nothing."""
+    first = some(questions(history), draw)
+    client = history[first].client
+    asked = Committed("g", TPS, {})
+    history.append(Event(client, -1, Phase.INVOKE, asked))
+    history.append(Event(client, -1, Phase.OK, asked))
+
+
+CHANGES: dict[Change, set[Kind]] = {
+    pass_one: {Kind.POLL_SKIP},
+    turn_two: {Kind.NONMONOTONIC_POLL},
+    exchange_two: {Kind.INCONSISTENT_OFFSET},
+    read_one_twice: {Kind.DUPLICATE},
+    lose_the_end: {Kind.LOST_WRITE},
+    abort: {Kind.ABORTED_READ},
+    commit_too_late: {Kind.DIRTY_READ},
+    refuse: {Kind.ABORTED_READ},
+    tell_of_more: {Kind.COMMIT_OF_NOBODY},
+    forget: {Kind.COMMIT_WENT_BACK},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@settings(suppress_health_check=[HealthCheck.filter_too_much])
+@given(data=st.data())
+def test_what_is_changed_in_one_place_is_found(change: Change, data: st.DataObject) -> None:
+    def draw(below: int) -> int:
+        return data.draw(st.integers(0, below - 1))
+
+    history = data.draw(histories())
+    try:
+        change(history, draw)
+    except ValueError:
+        assume(False)
+    found = {anomaly.kind for anomaly in judge(history)}
+    assert CHANGES[change] <= found

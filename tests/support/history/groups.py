@@ -1,0 +1,78 @@
+"""Offsets that groups commit, as a register that several write, and what transactions made of the
+records before them. Pure.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.support.history.anomalies import Anomaly, Kind
+from tests.support.history.events import Committed, Send, Source
+from tests.support.history.facts import NEVER, Facts, Fate, Operation, committers, of
+
+if TYPE_CHECKING:
+    from streamsx.model import TopicPartition
+
+
+@dataclass(slots=True)
+class Write:
+    """Takes effect once between two events, if it does at all: `sure`."""
+
+    offset: int
+    began: int
+    ended: int
+    sure: bool
+
+
+def commits(facts: Facts) -> Iterator[Anomaly]:
+    """A question is answered with a commit that may be the last one. What one answer has shown was
+    done by then.
+    """
+    writes: dict[tuple[str, TopicPartition], list[Write]] = defaultdict(list)
+    for action, began, ended, sure in committers(facts):
+        for tp, offset in action.offsets.items():
+            writes[action.group, tp].append(Write(offset, began, ended, sure))
+    for question in sorted(facts.questions, key=lambda op: op.ended):
+        asked = of(question, Committed)
+        for tp in asked.partitions:
+            found = writes[asked.group, tp]
+            told = asked.offsets.get(tp)
+            last = [write for write in found if write.sure and write.ended < question.began]
+            if may_be(told, found, last, question):
+                continue
+            highest = max(last, key=lambda write: write.offset, default=None)
+            back = highest is not None and (told is None or told < highest.offset)
+            kind = Kind.COMMIT_WENT_BACK if back else Kind.COMMIT_OF_NOBODY
+            shown = () if highest is None else (highest.began, highest.ended)
+            about = f"{asked.group} of {tp} is told {told}"
+            yield Anomaly(kind, about, (*shown, question.began, question.ended))
+
+
+def may_be(told: int | None, found: list[Write], last: list[Write], question: Operation) -> bool:
+    """Whether nothing that was done for sure stands between this commit and the question."""
+    if told is None:
+        return not last
+    latest = max((write.began for write in last), default=-1)
+    candidates = [
+        write
+        for write in found
+        if write.offset == told and write.began < question.ended and write.ended >= latest
+    ]
+    if len(candidates) == 1:
+        candidates[0].sure, candidates[0].ended = True, min(candidates[0].ended, question.ended)
+    return bool(candidates)
+
+
+def effects(facts: Facts) -> Iterator[Anomaly]:
+    """A group whose transactions commit what they have read goes on from each record once."""
+    made: dict[Source, list[Operation]] = defaultdict(list)
+    for send in facts.sends:
+        source = of(send, Send).source
+        if source is not None and facts.fate(send) is Fate.THERE:
+            made[source].append(send)
+    for source, sends in made.items():
+        if len({of(send, Send).txn for send in sends}) > 1:
+            about = f"{source.group} of {source.tp} at {source.offset}"
+            shown = tuple(at for send in sends for at in (send.began, send.ended) if at != NEVER)
+            yield Anomaly(Kind.REPEATED_EFFECT, about, shown)

@@ -1,0 +1,498 @@
+"""The judge of histories: each anomaly is planted alone and found, and what is right is not one."""
+
+from collections.abc import Callable
+
+import pytest
+
+from streamsx.model import TopicPartition
+from tests.support.history.anomalies import Kind, told
+from tests.support.history.cycles import components
+from tests.support.history.events import (
+    Action,
+    Assign,
+    Commit,
+    Committed,
+    Drain,
+    End,
+    Event,
+    History,
+    Level,
+    Phase,
+    Poll,
+    Row,
+    Send,
+    Source,
+)
+from tests.support.history.judge import forbidden, judge
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+OK, FAIL, INFO = Phase.OK, Phase.FAIL, Phase.INFO
+DIRTY = Level.UNCOMMITTED
+
+
+class Script:
+    """Writes a history by hand, one line an operation. Without `over` it is so at once."""
+
+    def __init__(self) -> None:
+        self.history: History = []
+        self._operations = 0
+
+    def begin(self, client: str, action: Action) -> Callable[[Phase, Action], None]:
+        self._operations += 1
+        number = self._operations
+        self.history.append(Event(client, number, Phase.INVOKE, action))
+        return lambda phase, outcome: self.history.append(Event(client, number, phase, outcome))
+
+    def done(
+        self, client: str, action: Action, phase: Phase, outcome: Action | None = None
+    ) -> None:
+        self.begin(client, action)(phase, outcome or action)
+
+    def send(
+        self, value: str, tp: TopicPartition, offset: int | None, phase: Phase = OK,
+        txn: str | None = None, client: str = "w", source: Source | None = None,
+    ) -> None:  # fmt: skip
+        asked = Send(tp, value, txn, source=source)
+        self.done(client, asked, phase, Send(tp, value, txn, offset, source))
+
+    def end(self, txn: str, *, commits: bool, phase: Phase = OK) -> None:
+        self.done("w", End(txn, commits), phase)
+
+    def read(
+        self, reader: str, *rows: tuple[TopicPartition, int, str],
+        level: Level = Level.COMMITTED, txn: str | None = None,
+    ) -> None:  # fmt: skip
+        found = tuple(Row(*row) for row in rows)
+        self.done(reader, Poll(level, txn=txn), OK, Poll(level, found, txn))
+
+    def assign(self, reader: str, **positions: int) -> None:
+        where = {tp: positions[name] for name, tp in (("p", P), ("q", Q)) if name in positions}
+        self.at_once(reader, Assign(where))
+
+    def drain(self, reader: str, end: int, level: Level = Level.COMMITTED) -> None:
+        self.at_once(reader, Drain(level, {P: end}))
+
+    def commit(self, offset: int, phase: Phase = OK, txn: str | None = None) -> None:
+        self.done("m", Commit("g", {P: offset}, txn), phase)
+
+    def committed(self, offset: int | None) -> None:
+        offsets = {} if offset is None else {P: offset}
+        self.done("m", Committed("g", (P,), {}), OK, Committed("g", (P,), offsets))
+
+    def at_once(self, client: str, action: Action) -> None:
+        self._operations += 1
+        self.history.append(Event(client, self._operations, OK, action))
+
+
+def lost_before_others(s: Script) -> None:
+    s.send("a", P, 0)
+    s.send("b", P, 1)
+    s.assign("r", p=0)
+    s.read("r", (P, 1, "b"))
+
+
+def lost_at_the_end(s: Script) -> None:
+    s.send("a", P, 0)
+    s.assign("r", p=0)
+    s.drain("r", 0)
+
+
+def lost_after_it_was_read(s: Script) -> None:
+    s.send("a", P, 0)
+    s.read("r", (P, 0, "a"))
+    s.assign("r2", p=0)
+    s.drain("r2", 0)
+
+
+def lost_without_an_offset(s: Script) -> None:
+    s.send("a", P, None)
+    s.assign("r", p=0)
+    s.drain("r", 7)
+
+
+def lost_although_it_is_committed(s: Script) -> None:
+    s.send("a", P, 0, txn="x")
+    s.end("x", commits=True)
+    s.assign("r", p=0)
+    s.drain("r", 2)
+
+
+def lost_to_who_reads_uncommitted(s: Script) -> None:
+    s.send("a", P, 0)
+    s.assign("r", p=0)
+    s.drain("r", 1, level=DIRTY)
+
+
+def torn(s: Script) -> None:
+    """Nobody knows of the commit but by what was read of it."""
+    s.send("a", P, 0, txn="x")
+    s.send("b", Q, 0, txn="x")
+    s.end("x", commits=True, phase=INFO)
+    s.assign("r", p=0, q=0)
+    s.read("r", (P, 0, "a"))
+    s.send("c", Q, 2, client="w2")
+    s.read("r", (Q, 2, "c"))
+
+
+def aborted(s: Script) -> None:
+    s.send("a", P, 0, txn="x")
+    s.end("x", commits=False)
+    s.read("r", (P, 0, "a"))
+
+
+def left_alone(s: Script) -> None:
+    """Its client was killed before it asked for anything."""
+    s.send("a", P, 0, txn="x")
+    s.read("r", (P, 0, "a"))
+
+
+def refused(s: Script) -> None:
+    s.send("a", P, None, phase=FAIL)
+    s.read("r", (P, 0, "a"), level=DIRTY)
+
+
+def dirty(s: Script) -> None:
+    s.send("a", P, 0, txn="x")
+    s.read("r", (P, 0, "a"))
+    s.end("x", commits=True)
+
+
+def own_writes(s: Script) -> None:
+    s.send("a", P, 0, txn="x")
+    s.read("w", (P, 0, "a"), txn="x")
+    s.end("x", commits=True)
+
+
+def of_nobody(s: Script) -> None:
+    s.read("r", (P, 0, "?"))
+
+
+def of_another_partition(s: Script) -> None:
+    s.send("a", P, None)
+    s.read("r", (Q, 0, "a"))
+
+
+def from_the_future(s: Script) -> None:
+    s.read("r", (P, 0, "a"))
+    s.send("a", P, 0)
+
+
+def other_orders(s: Script) -> None:
+    """What was read before the kill is overwritten after it."""
+    s.send("a", P, None, phase=INFO)
+    s.send("b", P, None, phase=INFO, client="w2")
+    s.read("r", (P, 0, "a"))
+    s.read("r2", (P, 0, "b"))
+
+
+def acknowledged_elsewhere(s: Script) -> None:
+    s.send("a", P, 0)
+    s.send("b", P, None, phase=INFO, client="w2")
+    s.read("r", (P, 0, "b"))
+    s.read("r", (P, 1, "a"))
+
+
+def twice(s: Script) -> None:
+    s.send("a", P, None)
+    s.read("r", (P, 0, "a"), (P, 1, "a"))
+
+
+def skipped(s: Script) -> None:
+    s.send("a", P, 0)
+    s.send("b", P, 1)
+    s.read("r", (P, 0, "a"), (P, 1, "b"))
+    s.assign("r2", p=0)
+    s.read("r2", (P, 1, "b"))
+
+
+def skipped_amid(s: Script) -> None:
+    for offset, value in enumerate("abc"):
+        s.send(value, P, offset)
+    s.read("r", (P, 0, "a"), (P, 1, "b"), (P, 2, "c"))
+    s.read("r2", (P, 0, "a"))
+    s.read("r2", (P, 2, "c"))
+
+
+def skipped_by_the_dirty(s: Script) -> None:
+    """Who reads uncommitted sees also what is aborted."""
+    s.send("a", P, 0, txn="x")
+    s.end("x", commits=False)
+    s.read("r", (P, 0, "a"), level=DIRTY)
+    s.assign("r2", p=0)
+    s.drain("r2", 2, level=DIRTY)
+
+
+def seen_uncommitted_alone(s: Script) -> None:
+    s.send("a", P, 0, txn="x")
+    s.end("x", commits=True)
+    s.read("r", (P, 0, "a"), level=DIRTY)
+    s.assign("r2", p=0)
+    s.drain("r2", 2)
+
+
+def skipped_although_nobody_knew(s: Script) -> None:
+    """What was not sent in a transaction is there for all as soon as anybody has read it."""
+    s.send("a", P, None, phase=INFO)
+    s.read("r", (P, 0, "a"), level=DIRTY)
+    s.assign("r2", p=0)
+    s.drain("r2", 1)
+
+
+def back_by_itself(s: Script) -> None:
+    s.send("a", P, 0)
+    s.send("b", P, 1)
+    s.read("r", (P, 0, "a"), (P, 1, "b"))
+    s.read("r", (P, 0, "a"))
+
+
+def out_of_order_within_a_poll(s: Script) -> None:
+    s.send("a", P, 0)
+    s.send("b", P, 1)
+    s.read("r", (P, 1, "b"), (P, 0, "a"))
+
+
+def before_where_it_began(s: Script) -> None:
+    s.send("a", P, 0)
+    s.assign("r", p=1)
+    s.read("r", (P, 0, "a"))
+
+
+def sent_later_stands_earlier(s: Script) -> None:
+    s.send("a", P, 1)
+    s.send("b", P, 0)
+
+
+def sent_after_it_was_acknowledged(s: Script) -> None:
+    s.send("a", P, 1, client="w1")
+    s.send("b", P, 0, client="w2")
+
+
+def commit_lost(s: Script) -> None:
+    s.commit(5)
+    s.commit(9)
+    s.committed(5)
+
+
+def commit_forgotten(s: Script) -> None:
+    s.commit(5)
+    s.committed(None)
+
+
+def commit_seen_and_gone(s: Script) -> None:
+    """Nobody knows of the second, until somebody was told of it."""
+    s.commit(5)
+    s.commit(9, phase=INFO)
+    s.committed(9)
+    s.committed(5)
+
+
+def commit_in_a_transaction_lost(s: Script) -> None:
+    s.commit(5, txn="x")
+    s.end("x", commits=True)
+    s.committed(None)
+
+
+def commit_refused(s: Script) -> None:
+    s.commit(5)
+    s.commit(9, phase=FAIL)
+    s.committed(9)
+
+
+def commit_aborted(s: Script) -> None:
+    s.commit(5)
+    s.commit(9, txn="x")
+    s.end("x", commits=False)
+    s.committed(9)
+
+
+def commit_ahead_of_its_transaction(s: Script) -> None:
+    s.commit(9, txn="x")
+    s.committed(9)
+    s.end("x", commits=True)
+
+
+def repeated(s: Script) -> None:
+    source = Source("g", Q, 0)
+    for number in range(2):
+        s.send(f"a{number}", P, 2 * number, txn=f"x{number}", source=source)
+        s.end(f"x{number}", commits=True)
+
+
+def written_in_a_circle(s: Script) -> None:
+    s.send("a1", P, 0, txn="x", client="w1")
+    s.send("b1", P, 1, txn="y", client="w2")
+    s.send("b2", Q, 0, txn="y", client="w2")
+    s.send("a2", Q, 1, txn="x", client="w1")
+    s.end("x", commits=True)
+    s.end("y", commits=True)
+
+
+def read_dirty_in_a_circle(s: Script) -> None:
+    s.send("a", P, 0, txn="x")
+    s.send("b", Q, 0, txn="y")
+    s.read("rx", (Q, 0, "b"), level=DIRTY, txn="x")
+    s.read("ry", (P, 0, "a"), level=DIRTY, txn="y")
+    s.end("x", commits=True)
+    s.end("y", commits=True)
+
+
+def read_what_wrote_after_it(s: Script) -> None:
+    """x wrote before y in P, and read what y wrote in Q."""
+    s.send("a", P, 0, txn="x", client="w1")
+    s.send("b1", P, 1, txn="y", client="w2")
+    s.send("b2", Q, 0, txn="y", client="w2")
+    s.end("y", commits=True)
+    s.read("rx", (Q, 0, "b2"), txn="x")
+    s.end("x", commits=True)
+
+
+PLANTED: list[tuple[Callable[[Script], None], Kind]] = [
+    (lost_before_others, Kind.LOST_WRITE),
+    (lost_at_the_end, Kind.LOST_WRITE),
+    (lost_after_it_was_read, Kind.LOST_WRITE),
+    (lost_without_an_offset, Kind.LOST_WRITE),
+    (lost_although_it_is_committed, Kind.LOST_WRITE),
+    (lost_to_who_reads_uncommitted, Kind.LOST_WRITE),
+    (torn, Kind.TORN_TRANSACTION),
+    (aborted, Kind.ABORTED_READ),
+    (left_alone, Kind.ABORTED_READ),
+    (refused, Kind.ABORTED_READ),
+    (dirty, Kind.DIRTY_READ),
+    (own_writes, Kind.DIRTY_READ),
+    (of_nobody, Kind.UNSENT_READ),
+    (of_another_partition, Kind.UNSENT_READ),
+    (from_the_future, Kind.UNSENT_READ),
+    (other_orders, Kind.INCONSISTENT_OFFSET),
+    (twice, Kind.DUPLICATE),
+    (skipped, Kind.POLL_SKIP),
+    (skipped_amid, Kind.POLL_SKIP),
+    (skipped_by_the_dirty, Kind.POLL_SKIP),
+    (seen_uncommitted_alone, Kind.POLL_SKIP),
+    (skipped_although_nobody_knew, Kind.POLL_SKIP),
+    (back_by_itself, Kind.NONMONOTONIC_POLL),
+    (out_of_order_within_a_poll, Kind.NONMONOTONIC_POLL),
+    (before_where_it_began, Kind.NONMONOTONIC_POLL),
+    (sent_later_stands_earlier, Kind.NONMONOTONIC_SEND),
+    (sent_after_it_was_acknowledged, Kind.NONMONOTONIC_SEND),
+    (commit_lost, Kind.COMMIT_WENT_BACK),
+    (commit_forgotten, Kind.COMMIT_WENT_BACK),
+    (commit_seen_and_gone, Kind.COMMIT_WENT_BACK),
+    (commit_in_a_transaction_lost, Kind.COMMIT_WENT_BACK),
+    (commit_refused, Kind.COMMIT_OF_NOBODY),
+    (commit_aborted, Kind.COMMIT_OF_NOBODY),
+    (commit_ahead_of_its_transaction, Kind.COMMIT_OF_NOBODY),
+    (repeated, Kind.REPEATED_EFFECT),
+    (written_in_a_circle, Kind.WRITE_CYCLE),
+    (read_dirty_in_a_circle, Kind.MIXED_CYCLE),
+    (read_what_wrote_after_it, Kind.MIXED_CYCLE),
+]
+
+
+@pytest.mark.parametrize(("plant", "kind"), PLANTED)
+def test_what_is_planted_is_found_and_nothing_else(
+    plant: Callable[[Script], None], kind: Kind
+) -> None:
+    script = Script()
+    plant(script)
+    found = judge(script.history)
+    assert [anomaly.kind for anomaly in found] == [kind], told(found, script.history)
+    assert all(0 <= at < len(script.history) for at in found[0].witnesses)
+    assert bool(forbidden(found)) == (kind not in {Kind.WRITE_CYCLE, Kind.MIXED_CYCLE})
+
+
+def test_an_acknowledgment_that_names_another_record_is_both_of_two_anomalies() -> None:
+    script = Script()
+    acknowledged_elsewhere(script)
+    found = {anomaly.kind for anomaly in judge(script.history)}
+    assert found == {Kind.INCONSISTENT_OFFSET, Kind.DUPLICATE}
+
+
+def test_a_circle_of_committed_reads_is_dirty_too() -> None:
+    """Of the two one must have read before the other asked for its commit."""
+    s = Script()
+    s.send("a", P, 0, txn="x")
+    s.send("b", Q, 0, txn="y")
+    s.read("rx", (Q, 0, "b"), txn="x")
+    s.end("x", commits=True)
+    s.read("ry", (P, 0, "a"), txn="y")
+    s.end("y", commits=True)
+    assert [anomaly.kind for anomaly in judge(s.history)] == [Kind.DIRTY_READ, Kind.READ_CYCLE]
+
+
+def test_every_kind_is_planted() -> None:
+    assert {kind for _, kind in PLANTED} | {Kind.READ_CYCLE} == set(Kind)
+
+
+def test_what_nobody_knows_may_be_there_or_not() -> None:
+    s = Script()
+    s.send("a", P, None, phase=INFO)
+    s.send("b", P, None, phase=INFO)
+    s.begin("w", Send(P, "c"))
+    s.send("d", Q, 0, txn="x")
+    s.end("x", commits=True, phase=INFO)
+    s.commit(5)
+    s.commit(7, phase=INFO)
+    s.committed(5)
+    s.committed(7)
+    s.committed(7)
+    s.assign("r", p=0, q=0)
+    s.read("r", (P, 0, "b"))
+    s.drain("r", 1)
+    assert judge(s.history) == []
+
+
+def test_who_is_sent_elsewhere_may_go_back_and_pass_records() -> None:
+    s = Script()
+    for offset, value in enumerate("abc"):
+        s.send(value, P, offset)
+    s.read("r", (P, 0, "a"), (P, 1, "b"))
+    s.assign("r", p=0)
+    s.read("r", (P, 0, "a"))
+    s.assign("r", p=2)
+    s.read("r", (P, 2, "c"))
+    assert judge(s.history) == []
+
+
+def test_a_group_may_commit_less_than_before() -> None:
+    s = Script()
+    s.commit(9)
+    s.commit(5)
+    s.committed(5)
+    assert judge(s.history) == []
+
+
+def test_of_two_commits_at_one_time_either_may_be_the_last() -> None:
+    for told_last in (5, 9):
+        s = Script()
+        five = s.begin("m1", Commit("g", {P: 5}))
+        nine = s.begin("m2", Commit("g", {P: 9}))
+        five(OK, Commit("g", {P: 5}))
+        nine(OK, Commit("g", {P: 9}))
+        s.committed(told_last)
+        assert judge(s.history) == []
+
+
+def test_an_end_that_was_found_before_says_nothing_of_what_came_later() -> None:
+    s = Script()
+    s.assign("r", p=0)
+    s.drain("r", 0)
+    s.send("a", P, 0)
+    assert judge(s.history) == []
+
+
+def test_what_is_no_history_is_refused() -> None:
+    s = Script()
+    s.send("a", P, 0)
+    s.send("a", P, 1)
+    with pytest.raises(ValueError, match="sent twice"):
+        judge(s.history)
+    with pytest.raises(ValueError, match="fits to no operation"):
+        judge([Event("w", 1, OK, Send(P, "a"))])
+    over = s.history[:2]
+    with pytest.raises(ValueError, match="over already"):
+        judge([*over, over[1]])
+
+
+def test_components_are_those_of_every_pair_that_reaches_each_other() -> None:
+    graph = {1: {2}, 2: {3}, 3: {1, 4}, 4: {5}, 5: {4}, 6: {6, 1}}
+    assert sorted(sorted(found) for found in components(graph)) == [[1, 2, 3], [4, 5]]
