@@ -75,13 +75,14 @@ class Delivery:
 
 @dataclass(slots=True)
 class Stretch:
-    """What one reader read of one partition, without being sent elsewhere. `reached`: it has seen,
+    """What one reader read of one partition, without being sent elsewhere. `level`: once it
+    has read something. `reached`: it has seen,
     or would have, all before that offset; `by`: the event that shows it.
     """
 
     client: str
     tp: TopicPartition
-    level: Level | None
+    level: Level
     start: int
     deliveries: list[Delivery] = field(default_factory=list)
     reached: int = 0
@@ -113,7 +114,8 @@ def operations(history: History) -> list[Operation]:
 
 
 def at_once(action: Action) -> bool:
-    return isinstance(action, Assign | Drain)
+    """Of no importance is when it began."""
+    return isinstance(action, Assign | Drain | Poll)
 
 
 class Facts:
@@ -229,7 +231,7 @@ def stretches(found: list[Operation]) -> list[Stretch]:
     all_of_them: list[Stretch] = []
 
     def stretch(client: str, tp: TopicPartition, start: int) -> Stretch:
-        made = current[client, tp] = Stretch(client, tp, None, start, reached=start)
+        made = current[client, tp] = Stretch(client, tp, Level.UNCOMMITTED, start, reached=start)
         all_of_them.append(made)
         return made
 

@@ -4,6 +4,7 @@ Each check looks for its kinds of anomalies and is silent about what another one
 whether a history got anywhere; a broker that does nothing has a clean one.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
@@ -129,9 +130,10 @@ def polls(facts: Facts) -> Iterator[Anomaly]:
     known: dict[TopicPartition, dict[int, tuple[str, int]]] = defaultdict(dict)
     for each in facts.deliveries:
         known[each.row.tp].setdefault(each.row.offset, (each.row.value, each.poll.ended))
+    in_order = {tp: sorted(found) for tp, found in known.items()}
     for stretch in facts.stretches:
         yield from goes_back(stretch)
-        yield from skips(facts, stretch, known[stretch.tp])
+        yield from skips(facts, stretch, known[stretch.tp], in_order.get(stretch.tp, []))
 
 
 def goes_back(stretch: Stretch) -> Iterator[Anomaly]:
@@ -143,14 +145,15 @@ def goes_back(stretch: Stretch) -> Iterator[Anomaly]:
         before, by = each.row.offset, each.poll.ended
 
 
-def skips(facts: Facts, stretch: Stretch, known: dict[int, tuple[str, int]]) -> Iterator[Anomaly]:
+def skips(
+    facts: Facts, stretch: Stretch, known: dict[int, tuple[str, int]], in_order: list[int]
+) -> Iterator[Anomaly]:
     """`known`: what anybody read, by offset, and where in the history."""
-    if stretch.level is None:
-        return
     own = {each.row.offset for each in stretch.deliveries}
-    for offset, (value, at) in sorted(known.items()):
-        between = stretch.start <= offset < stretch.reached
-        if between and offset not in own and facts.visible(value, stretch.level):
+    first, end = bisect_left(in_order, stretch.start), bisect_left(in_order, stretch.reached)
+    for offset in in_order[first:end]:
+        value, at = known[offset]
+        if offset not in own and facts.visible(value, stretch.level):
             about = f"{stretch.client} passed {value} of {stretch.tp} at {offset}"
             yield Anomaly(Kind.POLL_SKIP, about, (at, stretch.by))
 
