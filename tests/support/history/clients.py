@@ -1,8 +1,9 @@
 """Clients that do one kind of thing again and again and write it down: each is a process that may
 be killed, `python -m tests.support.history.clients JSON`, until SIGTERM.
 
-They are librdkafka's, unmodified. One that can go no further (it is fenced, or was told something
-that it does not know) ends with exit code 3 and says why; somebody else may go on in its place.
+They are librdkafka's, unmodified, and aiokafka's (`aio_clients`). One that can go no further (it is
+fenced, or was told something that it does not know) ends with exit code 3 and says why; somebody
+else may go on in its place.
 """
 
 import faulthandler
@@ -12,7 +13,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event as Moment
 from threading import Timer
@@ -22,6 +23,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka import TopicPartition as At
 
 from streamsx.model import TopicPartition
+from tests.support.history.aio_clients import AioProducer, AioTransactionalProducer, CannotGoOn
 from tests.support.history.events import (
     Assign,
     Commit,
@@ -34,6 +36,7 @@ from tests.support.history.events import (
     Send,
     Source,
 )
+from tests.support.history.given import Given
 from tests.support.history.journal import Journal
 
 EXIT_CANNOT_GO_ON = 3
@@ -41,35 +44,10 @@ CALL_S, STUCK_S, POLL_S = 2.0, 4.0, 0.1
 SESSION_MS = 1500
 BACK_MAX = 500
 NEVER_SENT = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._PURGE_QUEUE, KafkaError._QUEUE_FULL}
-FATAL: Any = (KafkaException, KafkaError, SystemError)
+FATAL: Any = (KafkaException, KafkaError, SystemError, CannotGoOn)
 """What confluent-kafka raises where it cannot go on: the second in callbacks, although its types do
 not know that; the third from `flush` of a producer that has met a fatal error."""
 QUIET = {"log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
-
-
-@dataclass(frozen=True)
-class Given:
-    """`name`: of this process alone. `identity`: what it hands on to who comes in its place, as the
-    id of its transactions. `made`: the topic to which records are copied.
-    `transaction_ms`: how long a transaction may be open.
-    """
-
-    kind: str
-    name: str
-    identity: str
-    bootstrap: str
-    seed: str
-    journal: str
-    topic: str
-    made: str
-    partitions: int
-    transaction_ms: int
-
-    def argument(self) -> str:
-        return json.dumps(asdict(self))
-
-    def tps(self, topic: str) -> list[TopicPartition]:
-        return [TopicPartition(topic, number) for number in range(self.partitions)]
 
 
 class Sender:
@@ -388,6 +366,8 @@ KINDS: dict[str, Callable[[Given, Journal, random.Random], RunningClient]] = {
     "uncommitted": UncommittedReader,
     "member": Member,
     "copier": Copier,
+    "aio": AioProducer,
+    "aio-transactional": AioTransactionalProducer,
 }
 
 

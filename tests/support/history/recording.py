@@ -27,11 +27,11 @@ from tests.support.client import Client
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.history.clients import (
     EXIT_CANNOT_GO_ON,
-    Given,
     consumer_settings,
     polled,
 )
 from tests.support.history.events import Assign, Committed, Drain, History, Level, Phase, Poll
+from tests.support.history.given import Given
 from tests.support.history.journal import Journal, merged
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,7 @@ DRAIN_S = 40.0
 STOP_S = 20.0
 EVERYBODY = (
     "plain", "plain", "reader", "uncommitted", "member", "member", "transactional",
-    "transactional", "copier", "copier",
+    "transactional", "copier", "copier", "aio", "aio-transactional",
 )  # fmt: skip
 
 
@@ -98,7 +98,9 @@ class Recording:
         is there cannot be read.
         """
         until = self._clock.now() + duration_s
-        faults = (self._kill_broker, self._kill_client, self._freeze_client)
+        faults = (
+            self._kill_broker, self._freeze_broker, self._kill_client, self._freeze_client,
+        )  # fmt: skip
         while self._clock.now() < until:
             self._pause.wait(self._rng.uniform(0.1, 1.0) * self._calm_s)
             self._do(self._rng.choice(faults))
@@ -119,6 +121,13 @@ class Recording:
         self._broker.kill()
         self._pause.wait(self._rng.choice((0.0, 0.2, 1.0)))
         self._broker.start()
+
+    def _freeze_broker(self) -> None:
+        """For longer than a session at times."""
+        assert self._broker.pid is not None
+        os.kill(self._broker.pid, signal.SIGSTOP)
+        self._pause.wait(self._rng.choice((0.1, 0.5, 2.0)))
+        os.kill(self._broker.pid, signal.SIGCONT)
 
     def _kill_client(self) -> None:
         """Who comes in its place has not always waited for its end."""
