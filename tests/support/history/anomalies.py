@@ -38,6 +38,8 @@ class Kind(StrEnum):
     """A group is told of an offset that it has not committed, or has taken back."""
     REPEATED_EFFECT = "repeated effect"
     """Two committed transactions of a group went on from one record."""
+    LOST_EFFECT = "lost effect"
+    """A group of transactions has committed a record, and none of them has gone on from it."""
     READ_CYCLE = "read cycle"
     """Each transaction read what the next one wrote, as committed. # G1c"""
     MIXED_CYCLE = "mixed cycle"

@@ -5,14 +5,11 @@ records before them. Pure.
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from streamsx.model import TopicPartition
 from tests.support.history.anomalies import Anomaly, Kind
-from tests.support.history.events import Committed, Send, Source
+from tests.support.history.events import Committed, Level, Send, Source
 from tests.support.history.facts import NEVER, Facts, Fate, Operation, committers, of
-
-if TYPE_CHECKING:
-    from streamsx.model import TopicPartition
 
 
 @dataclass(slots=True)
@@ -69,10 +66,50 @@ def effects(facts: Facts) -> Iterator[Anomaly]:
     made: dict[Source, list[Operation]] = defaultdict(list)
     for send in facts.sends:
         source = of(send, Send).source
-        if source is not None and facts.fate(send) is Fate.THERE:
+        if source is not None:
             made[source].append(send)
-    for source, sends in made.items():
+    yield from lost_effects(facts, made)
+    for source, found in made.items():
+        sends = [send for send in found if facts.fate(send) is Fate.THERE]
         if len({of(send, Send).txn for send in sends}) > 1:
             about = f"{source.group} of {source.tp} at {source.offset}"
             shown = tuple(at for send in sends for at in (send.began, send.ended) if at != NEVER)
             yield Anomaly(Kind.REPEATED_EFFECT, about, shown)
+
+
+def lost_effects(facts: Facts, made: dict[Source, list[Operation]]) -> Iterator[Anomaly]:
+    """By what each group was told last."""
+    told: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+    for question in sorted(facts.questions, key=lambda op: op.ended):
+        asked = of(question, Committed)
+        for tp, offset in asked.offsets.items():
+            told[asked.group, tp] = offset, question.ended
+    committing = {source.group for source in made}
+    for (group, tp), (end, at) in told.items():
+        if group not in committing:
+            continue
+        for row, seen in read_as_committed(facts, tp).items():
+            sends = made.get(Source(group, tp, row), [])
+            if row < end and all(is_gone(facts, send, at) for send in sends):
+                about = f"{group} has committed {tp} to {end}, and made nothing of {row}"
+                yield Anomaly(Kind.LOST_EFFECT, about, (seen, *(s.began for s in sends), at))
+
+
+def read_as_committed(facts: Facts, tp: TopicPartition) -> dict[int, int]:
+    """Offsets of records, and where in the history they were read."""
+    return {
+        each.row.offset: each.poll.ended
+        for stretch in facts.stretches_of[tp]
+        for each in stretch.deliveries
+        if each.level is Level.COMMITTED
+    }
+
+
+def is_gone(facts: Facts, send: Operation, at: int) -> bool:
+    """Of what nobody knows: if a reader has come to the end since, and not found it."""
+    fate, action = facts.fate(send), of(send, Send)
+    passed = any(
+        stretch.level is Level.COMMITTED and stretch.end[1] > at
+        for stretch in facts.stretches_of[action.tp]
+    )
+    return fate is Fate.GONE or (fate is Fate.UNKNOWN and passed)

@@ -1,9 +1,12 @@
 """The judge of histories: each anomaly is planted alone and found, and what is right is not one."""
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from streamsx.clock import SystemClock
 from streamsx.model import TopicPartition
 from tests.support.history.anomalies import Kind, told
 from tests.support.history.cycles import components
@@ -23,6 +26,7 @@ from tests.support.history.events import (
     Send,
     Source,
 )
+from tests.support.history.journal import Journal, merged
 from tests.support.history.judge import forbidden, judge
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -318,6 +322,27 @@ def repeated(s: Script) -> None:
         s.end(f"x{number}", commits=True)
 
 
+def nothing_made(s: Script) -> None:
+    """The offsets are committed, and the record that was made is aborted."""
+    s.send("a", P, 0)
+    s.read("m", (P, 0, "a"))
+    s.send("b", Q, 0, txn="x", source=Source("g", P, 0))
+    s.end("x", commits=False)
+    s.commit(1)
+    s.committed(1)
+
+
+def half_committed(s: Script) -> None:
+    """Nobody knows of the end of a transaction, of which the offsets are there and no record."""
+    s.send("a", P, 0)
+    s.read("m", (P, 0, "a"))
+    s.send("b", Q, 0, txn="x", source=Source("g", P, 0))
+    s.commit(1, txn="x")
+    s.end("x", commits=True, phase=INFO)
+    s.committed(1)
+    s.at_once("r", Drain(Level.COMMITTED, {Q: 2}))
+
+
 def written_in_a_circle(s: Script) -> None:
     s.send("a1", P, 0, txn="x", client="w1")
     s.send("b1", P, 1, txn="y", client="w2")
@@ -382,6 +407,8 @@ PLANTED: list[tuple[Callable[[Script], None], Kind]] = [
     (commit_aborted, Kind.COMMIT_OF_NOBODY),
     (commit_ahead_of_its_transaction, Kind.COMMIT_OF_NOBODY),
     (repeated, Kind.REPEATED_EFFECT),
+    (nothing_made, Kind.LOST_EFFECT),
+    (half_committed, Kind.LOST_EFFECT),
     (written_in_a_circle, Kind.WRITE_CYCLE),
     (read_dirty_in_a_circle, Kind.MIXED_CYCLE),
     (read_what_wrote_after_it, Kind.MIXED_CYCLE),
@@ -480,6 +507,17 @@ def test_an_end_that_was_found_before_says_nothing_of_what_came_later() -> None:
     assert judge(s.history) == []
 
 
+def test_what_a_group_made_of_a_record_may_be_read_later() -> None:
+    s = Script()
+    s.send("a", P, 0)
+    s.read("m", (P, 0, "a"))
+    s.send("b", Q, 0, txn="x", source=Source("g", P, 0))
+    s.commit(1, txn="x")
+    s.end("x", commits=True, phase=INFO)
+    s.committed(1)
+    assert judge(s.history) == []
+
+
 def test_what_is_no_history_is_refused() -> None:
     s = Script()
     s.send("a", P, 0)
@@ -491,6 +529,28 @@ def test_what_is_no_history_is_refused() -> None:
     over = s.history[:2]
     with pytest.raises(ValueError, match="over already"):
         judge([*over, over[1]])
+
+
+def test_a_history_is_what_all_journals_say_in_the_order_of_time(tmp_path: Path) -> None:
+    """What a killed client had begun to write is left out."""
+    time = iter(range(1, 9))
+
+    class Ticks(SystemClock):
+        def now(self) -> float:
+            return next(time)
+
+    paths = [tmp_path / name for name in "ab"]
+    with (
+        closing(Journal(paths[0], "a", Ticks())) as a,
+        closing(Journal(paths[1], "b", Ticks())) as b,
+    ):
+        over = a.begin(Send(P, "x"))
+        b.note(Assign({P: 0}))
+        over(OK, Send(P, "x", offset=0))
+        b.begin(Send(P, "y"))
+    paths[1].write_bytes(paths[1].read_bytes()[:-3])
+    told_by = [(event.client, event.operation, event.phase) for event in merged(paths)]
+    assert told_by == [("a", 1, Phase.INVOKE), ("b", 1, OK), ("a", 1, OK)]
 
 
 def test_components_are_those_of_every_pair_that_reaches_each_other() -> None:

@@ -1,0 +1,28 @@
+"""Clients whose histories are judged, on Apache Kafka: it does nothing that the judge forbids."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.apache_kafka import ApacheKafka
+from tests.support.history.anomalies import told
+from tests.support.history.judge import forbidden, judge
+from tests.support.history.recording import EVERYBODY, Recording
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("kafka"),
+    pytest.mark.timeout(240),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_clients_saw_of_apache_kafka_has_no_anomaly(
+    kafka: ApacheKafka, seed: int, tmp_path: Path
+) -> None:
+    """It is back 4 s after a kill: transactions must last longer, and there are fewer faults."""
+    with Recording(seed, kafka, tmp_path, EVERYBODY, calm_s=8.0, transaction_s=12.0) as recording:
+        history = recording.run(20.0)
+    found = forbidden(judge(history))
+    assert not found, f"{len(found)} anomalies\n{told(found[:5], history)}"
