@@ -116,7 +116,7 @@ class Assignments:
         if not stale and self.catalog.version == self._catalog_seen:
             return
         self._catalog_seen = self.catalog.version
-        read = {m.id: self._topics_of(m) for m in self.members.values()}
+        read = {m.id: self._topics_of(m) for m in sorted(self.members.values(), key=static_first)}
         partitions = {topic: count for topics in read.values() for topic, count in topics.items()}
         subscribed = {member_id: frozenset(topics) for member_id, topics in read.items()}
         if not stale and all_of(subscribed, partitions) == frozenset().union(*self.target.values()):
@@ -142,30 +142,41 @@ class Assignments:
 
     def reconcile(self, m: ConsumerMember, owned: set[TopicIdPartition] | None) -> None:
         """One step towards the target, if it may; `owned` is what it says it has, if it says so."""
-        epoch, unrevoked = m.epoch, m.state is Reconciliation.UNREVOKED
+        unrevoked = m.state is Reconciliation.UNREVOKED
         if unrevoked:
             if owned is None or not owned.isdisjoint(m.revoking):
+                self.unsubscribe(m)
                 return
-            epoch += 1
-        elif m.state is Reconciliation.STABLE and epoch == self.target_epoch:
+        elif m.state is Reconciliation.STABLE and m.epoch == self.target_epoch:
             return
         wanted = self.target.get(m.id, frozenset())
         kept = {place: since for place, since in m.assigned.items() if place in wanted}
         lost = {place: since for place, since in m.assigned.items() if place not in wanted}
         if lost and (owned is None or not owned.isdisjoint(lost)):
-            self.hold(m, epoch, Reconciliation.UNREVOKED, kept, lost)
+            self.hold(m, m.epoch, Reconciliation.UNREVOKED, kept, lost)
             self.expect(m)
             return
         free = self.free(m)
         all_free = len(free) == len(wanted) - len(kept)
-        if free or unrevoked or lost or epoch != self.target_epoch or all_free:
+        heard = m.previous_epoch == m.epoch  # of what it was told last
+        if free or unrevoked or lost or m.epoch != self.target_epoch or all_free or not heard:
             state = Reconciliation.STABLE if all_free else Reconciliation.UNRELEASED
             assigned = kept | dict.fromkeys(free, self.target_epoch)
             self.hold(m, self.target_epoch, state, assigned, {})
 
     def free(self, m: ConsumerMember) -> list[TopicIdPartition]:
-        """What it is to get, and nobody has."""
-        return sorted(p for p in self.target.get(m.id, ()) if p not in self.holders)
+        """What it is to get, and nobody else has."""
+        wanted = self.target.get(m.id, ())
+        return sorted(p for p in wanted if p not in self.holders or p in m.revoking)
+
+    def unsubscribe(self, m: ConsumerMember) -> None:
+        """What it does not want any more it is to give back, whatever else it is to give back."""
+        topics = self._topics_of(m)
+        gone = {place: since for place, since in m.assigned.items() if place[0] not in topics}
+        if gone:
+            kept = {place: since for place, since in m.assigned.items() if place not in gone}
+            self.hold(m, m.epoch, Reconciliation.UNREVOKED, kept, m.revoking | gone)
+            self.expect(m)
 
     def expect(self, member: ConsumerMember) -> None:
         """It must do what it was told in the time that it asked for."""
@@ -222,8 +233,7 @@ class Assignments:
         self, m: ConsumerMember, epoch: int, state: Reconciliation, assigned: Epochs,
         revoking: Epochs,
     ) -> None:  # fmt: skip
-        if epoch != m.epoch:
-            m.previous_epoch = m.epoch
+        m.previous_epoch = m.epoch
         self._let_go(m)
         m.epoch, m.state, m.assigned, m.revoking = epoch, state, assigned, revoking
         m.expected_by = inf
@@ -256,6 +266,12 @@ class Assignments:
     def delete(self, key: GroupRowKey) -> None:
         """This row too."""
         self._changed[key] = None
+
+
+def static_first(member: ConsumerMember) -> tuple[bool, str]:
+    """The order in which members are served."""
+    instance_id = member.about.group_instance_id
+    return instance_id is None, instance_id or member.id
 
 
 def by_topic(

@@ -94,12 +94,16 @@ def _lighten(shares: Shares, member: str) -> bool:
 
 
 def ranges(subscribed: Subscribed, partitions: Mapping[bytes, int], _: Target) -> Target:
-    """Of each topic to each member one range, by member id, so that equal topics go together."""
+    """Of each topic to each member one range, in their order, so that equal topics go together."""
     given: dict[str, set[TopicIdPartition]] = {member: set() for member in subscribed}
     for topic in frozenset[bytes]().union(*subscribed.values()):
-        members = sorted(m for m, topics in subscribed.items() if topic in topics)
-        for p in range(count := partitions.get(topic, 0)):
-            given[members[p * len(members) // count]].add((topic, p))
+        members = [m for m, topics in subscribed.items() if topic in topics]
+        size, more = divmod(partitions.get(topic, 0), len(members))
+        first = 0
+        for i, member in enumerate(members):
+            behind = first + size + (i < more)
+            given[member] |= {(topic, p) for p in range(first, behind)}
+            first = behind
     return {member: frozenset(held) for member, held in given.items()}
 
 

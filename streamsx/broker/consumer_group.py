@@ -179,7 +179,7 @@ class ConsumerGroup:
                     "client_host": m.about.client_host,
                     "subscribed_topic_names": m.about.topics,
                     "subscribed_topic_regex": m.about.regex or "",
-                    "assignment": self._told(m.assigned),
+                    "assignment": self._told((*m.assigned, *m.revoking)),
                     "target_assignment": self._told(self.held.target.get(m.id, ())),
                     "member_type": 0 if m.about.classic else 1,
                 }

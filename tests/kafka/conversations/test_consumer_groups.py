@@ -135,3 +135,64 @@ def test_a_static_consumer_returns(talk: Talk) -> None:
     check("any epoch", group.commit("b", 0, 0) | group.commit("b", 1, 3), {E.NONE})
     check("for good", group.beat("b", -1, **i), (-1, None))
     check("empty", group.described(), (E.NONE, "Empty", 3, 2, "uniform", []))
+
+
+RANGE: dict[str, Any] = {"server_assignor": "range"}
+
+
+def test_who_has_more_to_give_up_stays_where_it_is(talk: Talk) -> None:
+    check, group = talk.check, Consumers(talk)
+    check("first", group.beat("z", 0, **RANGE), (2, [0, 1, 2, 3]))
+    group.beat("y", 0, **RANGE)
+    check("is to give up two", group.beat("z", 2), (2, [2, 3]))
+    told = [(name, sorted(has), sorted(wanted)) for name, *_, has, wanted in group.described()[5]]
+    check("has them until then", told, [("y", [], [0, 1]), ("z", [0, 1, 2, 3], [2, 3])])
+    group.beat("x", 0, **RANGE)
+    check("and one more", group.beat("z", 2, 2, 3), (2, [3]))
+    check("commits that", group.commit("z", 2, 2, 3), {E.NONE})
+    check("not at an epoch between", group.commit("z", 3, 3), {E.STALE_MEMBER_EPOCH})
+    check("has given up all", group.beat("z", 2, 3), (4, None))
+    check("second has one", group.beat("y", 3, -1), (4, [2]))
+
+
+def test_what_nobody_needs_any_more_is_taken_back_at_once(talk: Talk) -> None:
+    check, group = talk.check, Consumers(talk)
+    group.beat("a", 0)
+    group.beat("b", 0)
+    check("is to give up two", group.beat("a", 2), (2, [0, 1]))
+    group.beat("b", -1)
+    check("has, and has them again", group.beat("a", 2, 0, 1), (4, [0, 1, 2, 3]))
+
+
+def test_who_waits_has_heard_of_its_epoch(talk: Talk) -> None:
+    check, group = talk.check, Consumers(talk)
+    nothing: dict[str, Any] = {"topic_partitions": []}
+    group.beat("a", 0, **RANGE)
+    group.beat("b", 0, **RANGE)
+    group.beat("c", 0, **RANGE)
+    check("has nothing yet", group.beat("b", 3, **nothing), (4, None))
+    check("its answer was lost", group.beat("b", 3, **nothing), (4, None))
+    check("waits", group.beat("b", 4, **nothing), (4, None))
+    check("had heard of it", group.beat("b", 3, **nothing), E.FENCED_MEMBER_EPOCH)
+
+
+def test_who_unsubscribes_gives_up_at_once(talk: Talk) -> None:
+    check, group, other = talk.check, Consumers(talk), talk.topic(2)
+    group.beat("a", 0, **RANGE)
+    group.beat("b", 0, **RANGE)
+    check("is to give up two", group.beat("a", 2), (2, [0, 1]))
+    check("wants others", group.beat("a", 2, subscribed_topic_names=[other]), (2, []))
+    check("has given up some", group.beat("a", 2, 0, 1), (2, None))
+
+
+def test_ranges_go_to_static_members_first(talk: Talk) -> None:
+    check, group = talk.check, Consumers(talk)
+    group.topic = talk.topic(10)
+    group.topic_id = talk.topic_id(group.topic)
+    group.beat("a", 0, **RANGE)
+    group.beat("b", 0, **RANGE)
+    group.beat("c", 0, instance_id="z", **RANGE)
+    group.beat("d", 0, instance_id="y", **RANGE)
+    told = {name: wanted for name, *_, wanted in group.described()[5]}
+    expected = {"d": [0, 1, 2], "c": [3, 4, 5], "a": [6, 7], "b": [8, 9]}
+    check("targets", {name: sorted(wanted) for name, wanted in told.items()}, expected)

@@ -140,8 +140,8 @@ def test_what_is_given_up_late_is_taken_back_if_nobody_else_needs_it(desk: Desk)
     assert given(desk.beat("a", 2)) == (2, [0, 1])
     desk.beat("b", -1)
     assert given(desk.beat("a", 2)) == (2, None)
-    assert given(desk.beat("a", 2, owned=t(0, 1))) == (4, None)
-    assert given(desk.beat("a", 4)) == (4, [0, 1, 2, 3])
+    assert given(desk.beat("a", 2, owned=t(0, 1))) == (4, [0, 1, 2, 3])
+    assert given(desk.beat("a", 4)) == (4, None)
 
 
 def test_new_topics_and_partitions_are_given_out(desk: Desk) -> None:
@@ -320,9 +320,10 @@ def test_who_revokes_several_times_keeps_the_epochs_of_what_it_has(desk: Desk) -
     desk.beat("b", 0)
     desk.beat("a", 2)
     desk.beat("c", 0)
-    assert given(desk.beat("a", 2, owned=t(0, 1))) == (3, [0])
-    assert commits(desk, "a", 2, 0, 1) == commits(desk, "a", 3, 0, 1) == {E.NONE}
-    assert given(desk.beat("a", 3, owned=t(0))) == (4, None)
+    assert given(desk.beat("a", 2, owned=t(0, 1))) == (2, [0])
+    assert commits(desk, "a", 2, 0, 1) == {E.NONE}
+    assert commits(desk, "a", 3, 0) == {E.STALE_MEMBER_EPOCH}
+    assert given(desk.beat("a", 2, owned=t(0))) == (4, None)
     assert commits(desk, "a", 2, 0) == {E.NONE}
     assert commits(desk, "a", 3, 1) == {E.STALE_MEMBER_EPOCH}
 
