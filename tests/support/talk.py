@@ -301,12 +301,15 @@ class Group:
 
 
 class Consumers:
-    """One such group of a talk, and a topic of four partitions."""
+    """One such group of a talk, and a topic that its coordinator has heard of."""
 
-    def __init__(self, talk: Talk) -> None:
-        self.talk, self.id = talk, f"{talk.name}-{uuid.uuid4()}"
-        self.topic = talk.topic(4)
+    def __init__(self, talk: Talk, partitions: int = 4) -> None:
+        self.talk, self.topic = talk, talk.topic(partitions)
         self.topic_id = talk.topic_id(self.topic)
+        self.id, everything = f"{talk.name}-before-{uuid.uuid4()}", [*range(partitions)]
+        until(lambda: self.beat("a", 0)[1] == everything, f"{self.topic} is assigned")
+        self.beat("a", -1)
+        self.id = f"{talk.name}-{uuid.uuid4()}"
 
     def beat(self, member: str, epoch: int, *owned: int, version: int = 1, **about: Any) -> Any:
         """The code, or epoch and partitions; `owned` is said if it is not empty, or None."""

@@ -186,9 +186,7 @@ def test_who_unsubscribes_gives_up_at_once(talk: Talk) -> None:
 
 
 def test_ranges_go_to_static_members_first(talk: Talk) -> None:
-    check, group = talk.check, Consumers(talk)
-    group.topic = talk.topic(10)
-    group.topic_id = talk.topic_id(group.topic)
+    check, group = talk.check, Consumers(talk, 10)
     group.beat("a", 0, **RANGE)
     group.beat("b", 0, **RANGE)
     group.beat("c", 0, instance_id="z", **RANGE)
