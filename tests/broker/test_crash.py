@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
 from tests.support.apache_kafka import converse
 from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.talk import Group, Talk
 
 PARTITIONS, RECORDS, KILLS = 3, 6000, 4
 WAIT_S = 30.0
@@ -85,3 +87,52 @@ def test_nothing_acknowledged_is_lost_or_doubled(options: list[str], tmp_path: P
         assert consumer.poll(0.2) is None
         consumer.close()
     assert found == {p: list(range(p, RECORDS, PARTITIONS)) for p in range(PARTITIONS)}
+
+
+def two(broker: EmbeddedBroker) -> tuple[Talk, Group, str, str]:
+    """Leader and follower who have been told generation 2."""
+    talk = Talk(broker.bootstrap, ours=True)
+    group = Group(talk)
+    return talk, group, *group.pair()
+
+
+def back(broker: EmbeddedBroker, group: Group) -> Talk:
+    broker.kill()
+    broker.start()
+    group.talk = Talk(broker.bootstrap, ours=True)
+    return group.talk
+
+
+def test_killed_amid_a_synchronisation_a_broker_goes_on_with_it(tmp_path: Path) -> None:
+    """Seed 001: the assignment was not stored, so that all sync again."""
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        talk, group, leader, follower = two(broker)
+        with talk:
+            group.syncing(follower, 2)
+        with back(broker, group):
+            waiting = group.syncing(follower, 2)
+            group.sync(leader, 2, assignments={follower: b"all"})
+            assert bytes(waiting.answer().assignment) == b"all"
+            assert group.state() == ("Stable", 2)
+
+
+def test_killed_amid_the_answers_to_joins_a_broker_lets_a_join_abort_the_round(
+    tmp_path: Path,
+) -> None:
+    """Seed 001: nobody knows who heard of the generation."""
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        talk, group, leader, follower = two(broker)
+        with talk, back(broker, group):
+            leading = group.syncing(leader, 2)
+            assert leading.answer().error_code == E.NONE
+            group.sync(follower, 2)
+        with back(broker, group):  # what was stored is told, and no generation more
+            assert group.beat(leader, 2) == E.NONE
+        talk, group, leader, follower = two(broker)
+        with talk, back(broker, group):
+            waiting = group.syncing(follower, 2)
+            assert waiting.code(0.1) is None
+            joining = group.joining(leader)
+            assert waiting.answer().error_code == E.REBALANCE_IN_PROGRESS
+            again = group.joining(follower)
+            assert {joining.answer().generation_id, again.answer().generation_id} == {3}
