@@ -31,9 +31,12 @@ REFUSED = {
     Api.OFFSET_DELETE: (range(99), ErrorCode.NON_EMPTY_GROUP),  # one of no consumers
     Api.SASL_HANDSHAKE: (range(99), ErrorCode.ILLEGAL_SASL_STATE),
     Api.SASL_AUTHENTICATE: (range(99), ErrorCode.ILLEGAL_SASL_STATE),
+    Api.ADD_OFFSETS_TO_TXN: (range(99), ErrorCode.INVALID_REQUEST),
+    Api.END_TXN: (range(99), ErrorCode.INVALID_REQUEST),
+    Api.CONSUMER_GROUP_HEARTBEAT: (range(99), ErrorCode.INVALID_REQUEST),
 }
-"""What a member or group that is not there gets, or who says who it is where nobody asks, and in
-which versions.
+"""What a member, group or transaction that is not there gets, or who says who it is where nobody
+asks, and in which versions.
 """
 VERSIONS = {"client_software_name": "test", "client_software_version": "1"}
 
@@ -211,7 +214,7 @@ MALFORMED = {
         bytes.fromhex("0000000a 03e7 0000 00000001 ffff"), "request 999: it is not served",
     ),
     "a request that is not served": (
-        bytes.fromhex("0000000a 0018 0003 00000001 ffff"), "request 24: it is not served",
+        bytes.fromhex("0000000a 001d 0003 00000001 ffff"), "request 29: it is not served",
     ),
     "a version to come": (
         bytes.fromhex("0000000a 0003 0063 00000001 ffff"), "METADATA v99: served are 0 to 13",
