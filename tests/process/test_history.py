@@ -7,16 +7,14 @@ import pytest
 
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.history.anomalies import Kind, told
-from tests.support.history.events import Commit, End, Event, History, Phase, Poll, Send
 from tests.support.history.judge import forbidden, judge
 from tests.support.history.recording import EVERYBODY, Recording
 
 SHORT_S, LONG_S = 3.0, 10.0
-WRITTEN = (Send, End, Commit, Poll)
 
 
-def judged(seed: int, duration_s: float, folder: Path, *options: str) -> History:
-    """What was recorded, if nothing in it is forbidden."""
+def record(seed: int, duration_s: float, folder: Path, *options: str) -> None:
+    """Raises AssertionError for what is forbidden, and for a client that does not go on."""
     journals = folder / "journals"
     journals.mkdir()
     with (
@@ -26,7 +24,6 @@ def judged(seed: int, duration_s: float, folder: Path, *options: str) -> History
         history = recording.run(duration_s)
     found = forbidden(judge(history))
     assert not found, f"seed {seed}: {len(found)} anomalies\n{told(found[:5], history)}"
-    return history
 
 
 class Forgetful(EmbeddedBroker):
@@ -42,6 +39,8 @@ class Forgetful(EmbeddedBroker):
             os.truncate(log, log.stat().st_size // 2)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_a_broker_that_loses_what_it_acknowledged_is_found_out(tmp_path: Path) -> None:
     journals = tmp_path / "journals"
     journals.mkdir()
@@ -55,19 +54,15 @@ def test_a_broker_that_loses_what_it_acknowledged_is_found_out(tmp_path: Path) -
     assert {Kind.LOST_WRITE, Kind.INCONSISTENT_OFFSET} <= found
 
 
-def done(history: History, kind: type[Send | End | Commit | Poll]) -> list[Event]:
-    return [e for e in history if isinstance(e.action, kind) and e.phase is Phase.OK]
-
-
 @pytest.mark.timeout(120)
 def test_what_clients_saw_of_a_broker_that_was_killed_is_what_kafka_promises(
     tmp_path: Path,
 ) -> None:
-    history = judged(1, SHORT_S, tmp_path)
-    assert all(done(history, kind) for kind in WRITTEN)
+    record(1, SHORT_S, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("options", [(), ("--sync",)], ids=["interval", "sync"])
 @pytest.mark.parametrize("seed", range(10))
 def test_twenty_runs_with_kills_have_no_anomaly(
@@ -76,5 +71,4 @@ def test_twenty_runs_with_kills_have_no_anomaly(
     """No acknowledged write is lost, nothing aborted is read, all readers see one order, no
     committed offset goes back.
     """
-    history = judged(seed, LONG_S, tmp_path, *options)
-    assert all(done(history, kind) for kind in WRITTEN)
+    record(seed, LONG_S, tmp_path, *options)

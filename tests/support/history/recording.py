@@ -30,18 +30,38 @@ from tests.support.history.clients import (
     consumer_settings,
     polled,
 )
-from tests.support.history.events import Assign, Committed, Drain, History, Level, Phase, Poll
+from tests.support.history.events import (
+    Action,
+    Assign,
+    Commit,
+    Committed,
+    Drain,
+    End,
+    History,
+    Level,
+    Phase,
+    Poll,
+    Send,
+)
 from tests.support.history.given import Given
-from tests.support.history.journal import Journal, merged
+from tests.support.history.journal import Journal, merged, read
 
 ROOT = Path(__file__).parents[3]
 PARTITIONS = 2
-DRAIN_S = 40.0
+DRAIN_S = GOES_ON_S = 40.0
+LOOK_S = 0.2
 STOP_S = 20.0
 EVERYBODY = (
     "plain", "plain", "reader", "uncommitted", "member", "member", "transactional",
     "transactional", "copier", "copier", "aio", "aio-transactional",
 )  # fmt: skip
+
+
+DOES: dict[str, type[Action]] = {
+    "plain": Send, "reader": Poll, "uncommitted": Poll, "member": Commit, "transactional": End,
+    "copier": End, "aio": Send, "aio-transactional": End,
+}  # fmt: skip
+"""What each kind of client is there for."""
 
 
 @dataclass
@@ -93,10 +113,11 @@ class Recording:
             client.kill()
 
     def run(self, duration_s: float) -> History:
-        """Faults for so long, the last a kill of the broker; then what is there is read. Raises
-        AssertionError for a client that ended in a way that none does, or cannot stop; or if what
-        is there cannot be read.
+        """All begin; then there are faults for so long, the last a kill of the broker; then all go
+        on, stop, and what is there is read. Raises AssertionError for a client that ends in a way
+        that none does, does not go on, or cannot stop; or if what is there cannot be read.
         """
+        self._until_all_go_on()
         until = self._clock.now() + duration_s
         faults = (
             self._kill_broker, self._freeze_broker, self._kill_client, self._freeze_client,
@@ -105,6 +126,7 @@ class Recording:
             self._pause.wait(self._rng.uniform(0.1, 1.0) * self._calm_s)
             self._do(self._rng.choice(faults))
         self._do(self._kill_broker)
+        self._until_all_go_on()
         self._stop_all()
         for level in Level:
             self._read_all(level)
@@ -162,6 +184,24 @@ class Recording:
             if slot.client is not None and slot.client.code is not None:
                 self._expect(slot.client, EXIT_CANNOT_GO_ON)
                 self._start(slot)
+
+    def _until_all_go_on(self) -> None:
+        """Everybody has done what it is there for from now on, since nothing goes wrong."""
+        began, waiting = self._clock.now(), list(self._slots)
+        while waiting:
+            late = [slot.identity for slot in waiting]
+            assert self._clock.now() < began + GOES_ON_S, f"{late} do nothing"
+            self._pause.wait(LOOK_S)
+            self._look_after()
+            waiting = [slot for slot in waiting if not self._has_done(slot, began)]
+
+    def _has_done(self, slot: Slot, since: float) -> bool:
+        assert slot.client is not None
+        journal = self._folder / f"{slot.client.name}.journal"
+        return journal.exists() and any(
+            at > since and event.phase is Phase.OK and isinstance(event.action, DOES[slot.kind])
+            for at, event in read(journal)
+        )
 
     # -- clients
 
