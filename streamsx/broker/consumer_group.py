@@ -55,6 +55,7 @@ from streamsx.kafka.wire import Api
 JOINS, LEAVES, AWAY = 0, -1, -2
 """What a heartbeat may say instead of an epoch; AWAY is also the epoch of who said it."""
 IDS_OF_CLIENTS_SINCE = 1  # the version from which members name themselves
+NO_EXPRESSIONS = "this broker knows no regular expressions: subscribe to topics by their names"
 EPOCHS_SINCE = 9  # the version of OffsetCommit from which it may bear a member's epoch
 
 
@@ -289,10 +290,8 @@ class ConsumerGroup:
 
 def check_heartbeat(body: Any, version: int) -> None:
     """What is wrong with it whatever the group is. Raises Refused."""
-    joins, subscribes = (
-        body.member_epoch == JOINS,
-        (body.subscribed_topic_names is not None or body.subscribed_topic_regex is not None),
-    )
+    joins = body.member_epoch == JOINS
+    subscribes = (body.subscribed_topic_names, body.subscribed_topic_regex) != (None, None)
     wrong = (
         not body.group_id,
         not body.member_id and (version >= IDS_OF_CLIENTS_SINCE or not joins),
@@ -306,6 +305,8 @@ def check_heartbeat(body: Any, version: int) -> None:
         raise Refused(ErrorCode.INVALID_REQUEST)
     if body.server_assignor is not None and body.server_assignor not in ASSIGNORS:
         raise Refused(ErrorCode.UNSUPPORTED_ASSIGNOR)
+    if body.subscribed_topic_regex:
+        raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, error_message=NO_EXPRESSIONS)
 
 
 def check_epoch(member: ConsumerMember, body: Any) -> None:

@@ -97,6 +97,7 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113, errors.Fenced
     TRANSACTION_ABORTABLE = 120
+    INVALID_REGULAR_EXPRESSION = 128, errors.SettingError
 
 
 RETRIABLE = frozenset(

@@ -143,7 +143,7 @@ SERVED: dict[int, Served] = {
     Api.OFFSET_DELETE: Served(0, 0, of_groups),
     # One broker, which is also the controller (KIP-700, KIP-919).
     Api.DESCRIBE_CLUSTER: Served(0, 2, whereabouts.cluster),
-    # KIP-848. Not: racks; expressions (1), which Kafka matches with RE2.
+    # KIP-848. Not: racks; expressions (1), which Kafka matches with RE2: they are refused.
     Api.CONSUMER_GROUP_HEARTBEAT: Served(0, 1, of_groups),
     # Of the consumer protocol. Not: authorized operations.
     Api.CONSUMER_GROUP_DESCRIBE: Served(0, 1, of_groups),

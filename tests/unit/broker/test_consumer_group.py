@@ -232,6 +232,15 @@ def test_what_makes_no_sense_is_refused(epoch: int, about: dict[str, Any]) -> No
         assert not desk.machine.groups
 
 
+def test_expressions_are_refused_with_the_reason() -> None:
+    """Matched by `re`, one could hold up everybody."""
+    desk = Desk()
+    told = desk.beat("a", 0, regex="t.*")
+    assert told["error_code"] == E.INVALID_REGULAR_EXPRESSION
+    assert "by their names" in told["error_message"]
+    assert not desk.machine.groups
+
+
 def test_who_is_not_there_is_refused(desk: Desk) -> None:
     assert [code(desk.beat("a", n)) for n in (-1, 1)] == [E.GROUP_ID_NOT_FOUND] * 2
     assert code(desk.beat("a", 0, assignor="x")) == E.UNSUPPORTED_ASSIGNOR
