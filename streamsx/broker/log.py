@@ -146,8 +146,9 @@ class Log:
         segment = next((each for each in self.segments[index:] if each.size), None)
         if segment is None:  # all that there was is damaged
             return b""
+        at = segment.locate(offset)
         end = segment.locate(limit) if limit < segment.next else segment.size
-        return segment.read(segment.locate(offset), most, end)
+        return segment.read(at, most, end) if at < end else b""  # a hole, up to where they stop
 
     def aborted(self, offset: int, data: bytes) -> list[tuple[int, int]]:
         """(producer id, first offset) of what was aborted and reaches into what was read there."""

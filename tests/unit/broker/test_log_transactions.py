@@ -204,6 +204,20 @@ def test_a_marker_stays_with_what_it_ends_and_as_long_as_a_tombstone(tmp_path: P
     assert (again.producers.open, again.last_stable_offset) == ({}, 6)
 
 
+def test_readers_stop_in_a_hole_before_the_first_that_is_open(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    write(log, -1, b"1", key=b"a", transactional=False, seq=-1, epoch=-1)
+    write(log, 7, b"aborted", key=b"a")
+    log.roll()
+    write(log, 8, b"open", key=b"b")
+    end(log, 7, commit=False)
+    assert compacted(log, now_ms=2 * DAY_MS)
+    assert [each.base_offset for each in headers(log.segments[0].path.read_bytes())] == [0]
+    assert (values(read(log)), log.last_stable_offset) == ([b"1"], 2)
+    end(log, 8, commit=True)
+    assert values(read(log, 1)) == [b"open"]
+
+
 def test_a_producer_goes_on_behind_what_was_compacted(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"1", b"2", key=b"a")
