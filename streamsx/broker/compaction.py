@@ -14,9 +14,11 @@ What is made stands beside the files that it replaces: `Log.put` puts it there, 
 
 import mmap
 import os
+from bisect import bisect_right
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -63,13 +65,18 @@ class Sieve:
     """Where the last batch of each producer id begins."""
     begun: set[int] = field(default_factory=set)
     """Producer ids of whose transaction something stays, until its marker."""
+    ended: dict[int, list[AbortedTransaction]] = field(default_factory=dict)
+    """The aborted ones of each producer id."""
+
+    def __post_init__(self) -> None:
+        for each in self.job.aborted:
+            self.ended.setdefault(each.producer_id, []).append(each)
 
     def aborted(self, header: Header) -> bool:
         """Its records were never to be read."""
-        return header.transactional and any(
-            each.producer_id == header.producer_id and each.first <= header.base_offset < each.last
-            for each in self.job.aborted
-        )
+        its, at = self.ended.get(header.producer_id, ()), header.base_offset
+        index = bisect_right(its, at, key=attrgetter("last"))
+        return header.transactional and index < len(its) and its[index].first <= at
 
     def of(self, header: Header, batch: memoryview) -> bytes | bytearray | memoryview:
         """What of a batch stays: itself, if that is all."""

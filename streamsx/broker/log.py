@@ -152,11 +152,7 @@ class Log:
 
     def aborted(self, offset: int, data: bytes) -> list[tuple[int, int]]:
         """(producer id, first offset) of what was aborted and reaches into what was read there."""
-        found = [(each.producer_id, each.first) for each in self.producers.aborted_from(offset)]
-        if not found:
-            return found
-        end = max((header.last_offset for _, _, header in scan(data, check=False)), default=-1)
-        return [each for each in found if each[1] <= end]
+        return self.producers.aborted_within(offset, data)
 
     def at_time(self, timestamp: int, *, committed: bool = False) -> tuple[int, int] | None:
         """Offset and timestamp of the first record this old or younger, markers too. Raises

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from streamsx.broker.refusal import Refused
-from streamsx.kafka.batch import Header
+from streamsx.kafka.batch import Header, scan
 from streamsx.kafka.errors import ErrorCode
 
 BATCHES_KEPT = 5
@@ -43,11 +43,12 @@ class OpenTransaction(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """From its first record to its marker."""
+    """From its first record to its marker; those that ended later begin at `stable` or later."""
 
     producer_id: int
     first: int
     last: int
+    stable: int
 
 
 class ProducerState:
@@ -105,8 +106,9 @@ class ProducerState:
                 begun = OpenTransaction(header.base_offset, position, header.producer_epoch)
                 self.open[producer_id] = begun
         elif (ended := self.open.pop(producer_id, None)) is not None and not commits:
-            aborted = AbortedTransaction(producer_id, ended.first, header.base_offset)
-            self.aborted.append(aborted)
+            still, at = self.first_open, header.base_offset
+            stable = still.first if still else at
+            self.aborted.append(AbortedTransaction(producer_id, ended.first, at, stable))
         self._producers[producer_id] = producer
         if len(self._producers) > PRODUCERS_MAX:
             del self._producers[next(iter(self._producers))]
@@ -119,7 +121,19 @@ class ProducerState:
     def aborted_from(self, offset: int) -> Iterator[AbortedTransaction]:
         """Those that end there or later."""
         index = bisect_left(self.aborted, offset, key=attrgetter("last"))
-        return iter(self.aborted[index:])
+        return (self.aborted[i] for i in range(index, len(self.aborted)))
+
+    def aborted_within(self, offset: int, data: bytes) -> list[tuple[int, int]]:
+        """(producer id, first offset) of those that reach into what was read there."""
+        found, end = list[tuple[int, int]](), -1
+        for each in self.aborted_from(offset) if data else ():
+            if end < 0:
+                end = max(header.last_offset for *_, header in scan(data, check=False))
+            if each.first <= end:
+                found.append((each.producer_id, each.first))
+            if each.stable > end:
+                break
+        return found
 
     def forget_aborted(self, before: int) -> None:
         """Nothing of them is there any more before this offset, if they end there."""

@@ -1,14 +1,17 @@
 """Transactions in one log: who reads what is committed sees all of it and nothing else."""
 
 import random
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streamsx.broker import appending, cleaning
 from streamsx.broker.compaction import compact
 from streamsx.broker.log import Log
+from streamsx.broker.producer_state import AbortedTransaction
 from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import Descriptors
 from streamsx.errors import CorruptRecord
@@ -87,6 +90,59 @@ def test_only_what_reaches_into_a_slice_is_told_of(tmp_path: Path) -> None:
     assert log.aborted(0, log.read(0, 460)) == [(1, 2)]
     assert log.aborted(3, log.read(3, MOST)) == [(1, 2), (3, 6)], "its marker is still to come"
     assert log.aborted(4, log.read(4, MOST)) == [(3, 6)]
+
+
+def test_no_more_is_looked_at_than_what_may_reach_into_a_slice(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    write(log, 9, b"long")
+    for seq in range(200):
+        write(log, 7, b"x", seq=seq)
+        end(log, 7, commit=False)
+        if seq == 100:
+            end(log, 9, commit=False)
+    looked_at = CountingList(log.producers.aborted)
+    log.producers.aborted = looked_at
+    data = log.read(0, 150, committed=True)
+    assert log.aborted(0, data) == [(7, 1), (9, 0)]
+    assert looked_at.looks < 120, "the long one ended as number 101"
+    looked_at.looks = 0
+    at = log.end - 19  # a marker
+    assert log.aborted(at, log.read(at, 1, committed=True)) == [(7, at - 1)]
+    assert looked_at.looks < 20
+    assert log.aborted(log.end, b"") == []
+
+
+class CountingList(list[AbortedTransaction]):
+    """Knows how much of it was looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.looks += len(found) if isinstance(index, slice) else 1
+        return found
+
+
+def test_what_is_compacted_is_compared_with_its_producers_own_alone(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    for seq in range(200):
+        write(log, 7, b"x", key=b"k", seq=seq)
+        end(log, 7, commit=False)
+    write(log, 8, b"1", key=b"k")
+    end(log, 8, commit=True)
+    job = cleaning.compaction(log, 2 * DAY_MS, lag_ms=0, tombstones_ms=DAY_MS)
+    assert job is not None
+    compared = Counter[str]()
+
+    class Watched(AbortedTransaction):
+        def __getattribute__(self, name: str) -> Any:
+            compared[name] += 1
+            return super().__getattribute__(name)
+
+    job = job._replace(aborted=tuple(Watched(*each) for each in job.aborted))
+    cleaning.put(log, job, compact(job))
+    assert values(read(log)) == [b"1"]
+    assert compared.total() < 200 * 2 * 20, "each batch with a few, not with all"
 
 
 def test_a_marker_fences_older_epochs_and_begins_sequences_anew(tmp_path: Path) -> None:
