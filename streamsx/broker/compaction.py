@@ -7,7 +7,8 @@ hear of it. Records without a key stay.
 
 Records of aborted transactions go at once. A marker stays as long as a tombstone, and as long as
 something of its transaction: without it, that would be found open when the log is read again. Of a
-producer's last batch at least the header stays, as long as the producer may go on from it.
+producer's last batch at least the header stays, as long as the producer may go on from it, or
+something earlier of it stays.
 
 What is made stands beside the files that it replaces: `Log.put` puts it there, in this order.
 """
@@ -65,6 +66,8 @@ class Sieve:
     """Where the last batch of each producer id begins."""
     begun: set[int] = field(default_factory=set)
     """Producer ids of whose transaction something stays, until its marker."""
+    staying: set[int] = field(default_factory=set)
+    """Producer ids of which something stays, records or not."""
     ended: dict[int, list[AbortedTransaction]] = field(default_factory=dict)
     """The aborted ones of each producer id."""
 
@@ -88,6 +91,7 @@ class Sieve:
         kept = [record for record in found if self._stays(record)]
         if not (kept or self._last_word(header)):
             return b""
+        self.staying.add(header.producer_id)
         if header.transactional:
             self.begun.add(header.producer_id)
         if len(kept) == header.records:
@@ -95,9 +99,12 @@ class Sieve:
         return rebuild(header, kept) if kept else emptied(header)
 
     def _last_word(self, header: Header) -> bool:
-        """Of a producer that may still be there, and goes on from these sequences."""
+        """Of a producer that may still be there, and goes on from these sequences: without it, an
+        earlier batch would be taken for the last.
+        """
         alive = header.max_timestamp > self.job.now_ms - PRODUCER_EXPIRY_MS
-        return alive and self.latest.get(header.producer_id) == header.base_offset
+        known = alive or header.producer_id in self.staying
+        return known and self.latest.get(header.producer_id) == header.base_offset
 
     def _stays(self, record: Any) -> bool:
         """Of the same key there is none newer, and a tombstone is still to be heard of."""

@@ -288,6 +288,18 @@ def test_a_producer_goes_on_behind_what_was_compacted(tmp_path: Path) -> None:
     assert [each.base_offset for each in headers(log.segments[0].path.read_bytes())][:2] == [2, 3]
 
 
+def test_an_earlier_batch_is_never_taken_for_a_producers_last(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    write(log, 7, b"1", key=b"a", transactional=False)
+    write(log, 7, b"2", key=b"b", seq=1, transactional=False)
+    write(log, -1, b"3", key=b"b", transactional=False, seq=-1, epoch=-1)
+    assert compacted(log, now_ms=2 * DAY_MS), "the producer is quiet, or writes of long ago"
+    assert values(read(log)) == [b"1", b"3"]
+    log = opened(tmp_path)
+    assert write(log, 7, b"2", key=b"b", seq=1, transactional=False) == 1, "it was here"
+    assert write(log, 7, b"4", key=b"c", seq=2, transactional=False) == 3
+
+
 def headers(data: bytes) -> list[Header]:
     return [header for _, _, header in scan(data, check=True)]
 
