@@ -25,23 +25,22 @@ class MarkerWriter:
         something could not be written, it must be asked for again. What is gone, or not open any
         more, needs no marker.
         """
-        logs: list[Log] = []
+        logs, failed = list[Log](), False
         for topic, partition in asked.places:
             try:
                 log = self._topics.find(topic).log(partition)
                 if asked.owner[0] in log.producers.open:
                     self._append(log, asked, wall_ms)
+                logs.append(log)
             except Refused as why:
-                if why.code is not ErrorCode.KAFKA_STORAGE_ERROR:  # it was deleted
-                    continue
-                return False
+                failed |= why.code is ErrorCode.KAFKA_STORAGE_ERROR  # or else it was deleted
             except OSError as error:
-                logger.error("marker_failed topic=%s-%d error=%r", topic, partition, str(error))
+                if not failed:  # one line for all of them
+                    logger.error("marker_failed topic=%s-%d error=%r", topic, partition, str(error))
                 self._flusher.heal()
-                return False
-            logs.append(log)
-        if not (self._sync and logs):
-            return True
+                failed = True
+        if failed or not (self._sync and logs):
+            return not failed
         self._flusher.when_flushed(lambda: None if any(log.failed for log in logs) else later())
         return False
 
