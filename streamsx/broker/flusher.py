@@ -35,6 +35,9 @@ class Flusher:
         self._flushing: asyncio.Future[dict[Log | Meta, OSError]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reopening: asyncio.TimerHandle | None = None
+        self._due = False
+        """The time to open anew has come, amid a flush: that one's failures are of the logs as they
+        were, and the system tells of each only once."""
 
     def appended(self, log: Log) -> None:
         """It is to be flushed within the interval."""
@@ -53,6 +56,7 @@ class Flusher:
 
     async def close(self) -> None:
         """Waits for the flush that is under way; what was appended since is the caller's."""
+        self._due = False
         for timer in (self._timer, self._reopening):
             if timer is not None:
                 timer.cancel()
@@ -64,6 +68,9 @@ class Flusher:
             self._timer = self._loop.call_later(INTERVAL_S, self._flush)
 
     def _open_anew(self) -> None:
+        self._due = self._flushing is not None
+        if self._due:
+            return
         self._reopening = None
         if self._reopen():
             self.heal()
@@ -101,6 +108,8 @@ class Flusher:
             self.heal()
         for done in waiting:
             done()
+        if self._due:
+            self._open_anew()
         if self._waiting:
             self._flush()
 

@@ -136,6 +136,40 @@ def test_a_failed_log_is_opened_anew_as_soon_as_the_disk_lets_us(
     asyncio.run(story())
 
 
+def test_nothing_is_opened_anew_amid_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is of the log as it was, and might take the one error that the log as it is would see."""
+    monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
+    asked: list[int] = []
+
+    async def story() -> None:
+        slow = FakeLog(OSError("planted"))
+        flushes = made(reopen=lambda: bool(asked.append(slow.flushes)))  # type: ignore[func-returns-value]
+        slow.gate.clear()
+        appended(flushes, slow)
+        flushes.when_flushed(lambda: None)
+        flushes.heal()  # another one has failed
+        await until(lambda: slow.begun)
+        await asyncio.sleep(0.05)
+        assert asked == []
+        slow.gate.set()
+        await until(lambda: asked)
+        await asyncio.sleep(0.05)
+        assert (asked, slow.failed) == ([1], True), "once, for both"
+        slow.gate.clear()
+        appended(flushes, other := FakeLog())
+        other.gate.clear()
+        flushes.when_flushed(lambda: None)
+        flushes.heal()
+        await until(lambda: other.begun)
+        await asyncio.sleep(0.05)
+        other.gate.set()
+        await flushes.close()
+        await asyncio.sleep(0.05)
+        assert asked == [1], "nor when it is closed"
+
+    asyncio.run(story())
+
+
 def test_rows_that_could_not_be_flushed_are_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
     asked: list[bool] = []
