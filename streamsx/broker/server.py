@@ -181,7 +181,14 @@ class BrokerServer:
         topics = TopicStore(folder / "logs", meta, clean=was_clean(folder), sync=sync)
         undo.callback(topics.close)
         sync_folder(folder)  # which names both
-        flusher = Flusher(meta, topics.reopen)
+
+        def reopen() -> bool:
+            left = topics.reopen()
+            if not left:
+                groups.end_strays()
+            return left
+
+        flusher = Flusher(meta, reopen)
         groups = Groups(
             self.groups, meta, self.clock, topics.catalog, self.fresh_id,
             MarkerWriter(topics, flusher, sync=sync),

@@ -100,6 +100,13 @@ class Groups:
         """To be told of each change of the catalog: id and number of partitions of one topic."""
         self._tell(e.TopicChanged(name, identity))
 
+    def end_strays(self) -> None:
+        """What logs hold open that is of no transaction: some were opened anew, or refused its
+        marker.
+        """
+        if not self._expiry.cancelled():
+            self._tell(self._markers.found_open(self._wall_ms()))
+
     def move(self) -> None:
         """The coordinator goes elsewhere: who waits is sent away; what is on disk is loaded there.
 

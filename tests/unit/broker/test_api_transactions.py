@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from streamsx.broker import flusher
 from streamsx.broker.log import Log
 from streamsx.broker.markers import MarkerWriter
 from streamsx.broker.meta import Meta
@@ -195,6 +196,31 @@ def test_what_a_crash_left_open_is_ended_at_the_start(
                 assert (log.last_stable_offset, log.end) == (2, 2)
             found = seen(await client.ask(Api.FETCH, 11, **reading()))
             assert found == ([b"a"] if lost == "markers" else [])
+
+    asyncio.run(story())
+
+
+def test_a_stray_is_ended_as_soon_as_the_disk_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut took the row of a transaction, and the disk is full at the start."""
+
+    def failing(*_: object) -> None:
+        raise OSError("planted")
+
+    async def story() -> None:
+        async with BrokerServer(tmp_path, topics={"t": 1}) as broker, Client(broker) as client:
+            await write(client, await begin(client), b"a")
+            broker.service.meta.write(deletes=[key for key, _ in broker.service.meta.rows("X")])
+        monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
+        with monkeypatch.context() as full:
+            full.setattr(MarkerWriter, "_append", failing)
+            broker = BrokerServer(tmp_path)
+            await broker.start()
+        (log,) = broker.service.topics.by_name["t"].logs
+        assert log.last_stable_offset == 0
+        await until(lambda: log.last_stable_offset == 2)
+        await broker.close()
 
     asyncio.run(story())
 
