@@ -63,11 +63,13 @@ def committer(request: ClientRequest, catalog: Catalog) -> Committer:
     """Who sends an OffsetCommit or a TxnOffsetCommit, and for what of that which there is."""
     body, version = request.body, request.version
     staged = request.api is Api.TXN_OFFSET_COMMIT
-    named = ((catalog.name(t, version), t.partitions) for t in body.topics)
+    asked = (
+        (catalog.name(t, version), p.partition_index) for t in body.topics for p in t.partitions
+    )
     return Committer(
         body.member_id, body.group_instance_id,
         body.generation_id if staged else body.generation_id_or_member_epoch,
-        [(name, p.partition_index) for name, partitions in named if name for p in partitions],
+        [(name, p) for name, p in asked if name is not None and not catalog.unknown(name, p)],
         sys.maxsize if staged else version,  # all of TxnOffsetCommit may have epochs
     )  # fmt: skip
 

@@ -95,6 +95,8 @@ def test_who_commits_late_is_heard_while_it_has_the_partition(talk: Talk) -> Non
     check("kept", commit("a", 2, 0, 1), {E.NONE})
     check("given up", commit("a", 2, 2), {E.STALE_MEMBER_EPOCH})
     check("mixed", commit("a", 2, 0, 2), {E.STALE_MEMBER_EPOCH})
+    partly = {E.NONE, E.UNKNOWN_TOPIC_OR_PARTITION}
+    check("kept, and not there", commit("a", 2, 0, 9), partly)
     check("not its own, own epoch", commit("a", 3, 2), {E.NONE})
     check("not there", commit("a", 2, 9), {E.UNKNOWN_TOPIC_OR_PARTITION})
     group.beat("b", 3)

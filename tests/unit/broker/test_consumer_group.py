@@ -306,6 +306,13 @@ def test_a_mixed_request_is_refused_whole(desk: Desk) -> None:
     assert desk.committed() == {}
 
 
+def test_what_is_not_there_does_not_refuse_what_is(desk: Desk) -> None:
+    two(desk)
+    told = desk.commit("a", 2, {("t", 0): 1, ("t", 9): 1, ("gone", 0): 1}, version=9)
+    assert told[("t", 0)] == E.NONE
+    assert {told[("t", 9)], told[("gone", 0)]} == {E.UNKNOWN_TOPIC_OR_PARTITION}
+
+
 def test_an_epoch_to_come_is_refused(desk: Desk) -> None:
     two(desk)
     assert commits(desk, "a", 4, 0) == {E.STALE_MEMBER_EPOCH}
