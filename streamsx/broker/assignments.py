@@ -199,13 +199,15 @@ class Assignments:
             known = self.members[member_id] = ConsumerMember(member_id)
         return known
 
-    def take_over(self, static: ConsumerMember, member_id: str, epoch: int) -> ConsumerMember:
-        """What it was assigned counts as assigned from the beginning: its epochs are 0."""
+    def take_over(self, static: ConsumerMember, member_id: str) -> ConsumerMember:
+        """What it was assigned counts as assigned from the beginning: its epochs are 0. So is its
+        own, so that it goes on to the target.
+        """
         target = self.target.get(static.id, frozenset())
         self.forget(static)
         self.members[member_id] = member = ConsumerMember(member_id)
         self.describe(member, static.about)
-        self.hold(member, epoch, Reconciliation.STABLE, dict.fromkeys(static.assigned, 0), {})
+        self.hold(member, 0, Reconciliation.STABLE, dict.fromkeys(static.assigned, 0), {})
         self.aim_at(member_id, target)
         return member
 

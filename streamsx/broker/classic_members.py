@@ -97,7 +97,7 @@ class ClassicMembers:
             if instance_id is None and request.version >= PROMISE_SINCE:
                 raise Refused(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         if static is not None:
-            return held.take_over(static, member_id, held.target_epoch)
+            return held.take_over(static, member_id)
         return held.seat(member_id)
 
     def _sync(self, request: ClientRequest) -> None:

@@ -249,7 +249,7 @@ class ConsumerGroup:
             return self.held.seat(member_id)
         if static.epoch != AWAY or members.get(member_id, static) is not static:
             raise Refused(ErrorCode.UNRELEASED_INSTANCE_ID)
-        return self.held.take_over(static, member_id, 0)
+        return self.held.take_over(static, member_id)
 
     def _hear(self, member: ConsumerMember, request: e.ClientRequest) -> None:
         """What it says of itself; nothing stands for as before."""

@@ -180,6 +180,26 @@ def test_a_static_member_returns_as_a_classic_one(desk: Desk) -> None:
     assert told["error_code"] == E.FENCED_INSTANCE_ID
 
 
+def test_a_static_member_that_returns_gives_up_what_is_to_be_of_another(desk: Desk) -> None:
+    alone(desk, instance="i")
+    assert given(desk.beat("n", 0)) == (2, [])
+    again = join(desk, "", -1, instance="i")
+    assert again["generation_id"] == 2
+    assert sync(desk, again["member_id"], 2) == [0, 1]
+    assert given(desk.beat("n", 2)) == (2, [2, 3])
+
+
+def test_a_static_member_that_returns_is_given_what_its_former_self_waited_for(desk: Desk) -> None:
+    assert given(desk.beat("n", 0)) == (2, [0, 1, 2, 3])
+    assert join(desk, "", -1, instance="i")["generation_id"] == 3
+    member = str(join(desk, "", -1, instance="i")["member_id"])
+    assert given(desk.beat("n", 2)) == (2, [0, 1])
+    assert given(desk.beat("n", 2, owned=[("t", 0), ("t", 1)])) == (3, None)
+    assert desk.heartbeat(member, 3, instance="i")["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert join(desk, member, 3, instance="i")["generation_id"] == 3
+    assert sync(desk, member, 3) == [2, 3]
+
+
 def test_when_the_last_of_the_consumer_protocol_has_gone_it_is_a_classic_group_again(
     desk: Desk,
 ) -> None:
