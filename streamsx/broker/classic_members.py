@@ -33,7 +33,7 @@ from streamsx.broker.records import (
 )
 from streamsx.broker.refusal import Refused
 from streamsx.kafka.compiler import Malformed
-from streamsx.kafka.consumer_protocol import NO_GENERATION, PROTOCOL_TYPE, Assignment, Subscription
+from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE, Assignment, Subscription
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
@@ -65,9 +65,9 @@ class ClassicMembers:
         )  # fmt: skip
         held.hear(member, about)
         held.aim()
-        current = said.generation in (NO_GENERATION, member.epoch)
+        # Of whatever generation: its last answer may be lost, and what it has is not free.
         owned = {(held.catalog.identity(tp.topic)[0], tp.partition) for tp in said.owned}
-        held.reconcile(member, owned if current else set())
+        held.reconcile(member, owned)
         held.touch(member)
         held.expect(member)  # its SyncGroup
         answer = {**kind(member), "generation_id": member.epoch, "member_id": member.id}

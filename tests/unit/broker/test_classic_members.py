@@ -170,6 +170,17 @@ def test_a_full_group_takes_no_classic_member() -> None:
     assert join(desk, "", -1)["error_code"] == E.GROUP_MAX_SIZE_REACHED
 
 
+def test_what_a_member_has_is_not_free_if_its_answer_was_lost(desk: Desk) -> None:
+    """It has heard of generation 1 alone, and reads both."""
+    member = mixed(desk)
+    assert given(desk.beat("k", 0)) == (3, [])
+    told = join(desk, member, 1, 0, 1)
+    assert given(desk.beat("k", 3)) == (3, None)
+    assert sync(desk, member, told["generation_id"]) == [0]
+    join(desk, member, told["generation_id"], 0)
+    assert given(desk.beat("k", 3)) == (3, [1])
+
+
 def test_a_static_member_returns_as_a_classic_one(desk: Desk) -> None:
     mixed(desk)
     first = join(desk, "", -1, instance="i")
