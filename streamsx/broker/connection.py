@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 REQUEST_BYTES_MIN = 8
 """Nothing shorter holds the head of a request."""
+SLICE_S = 0.02
+"""For so long one connection is served while others have something to say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,8 @@ class ConnectionLimits:
     queued_bytes_max: int = 32 << 20
     in_flight_bytes_max: int = 64 << 20
     unsent_bytes_max: int = 8 << 20
-    unsent_by_all_bytes_max: int = 48 << 20
+    unsent_by_all_bytes_max: int = 32 << 20
+    """Of which asyncio may hold twice as much: it keeps the room of what it has sent in part."""
     partitions_max: int = 10_000
 
 
@@ -110,6 +113,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.counted = 0
         """Of this connection in the traffic's `in_flight_bytes`."""
         self._pumping = self._unsent = self._unread = False
+        self._turn: asyncio.Handle | None = None
+        """In which what stands behind is served."""
         self._transport: asyncio.Transport
 
     # What the event loop calls.
@@ -170,7 +175,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._pumping:
             self._count()
             if self._queue:
-                asyncio.get_running_loop().call_soon(self._pump)
+                self._pump_soon()
 
     @property
     def unsent_bytes(self) -> int:
@@ -205,10 +210,21 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _open(self) -> bool:
         return not self._transport.is_closing()
 
+    def _pump_soon(self) -> None:
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._pump)
+
     def _pump(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
         self._pumping = True
         try:
+            until = self._now() + SLICE_S
             while self._queue and self.call is None and not self._unsent and self._open():
+                if self._now() > until:
+                    self._pump_soon()
+                    break
                 frame = self._queue.popleft()
                 self._serving = len(frame)
                 self._serve(self, frame)

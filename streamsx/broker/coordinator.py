@@ -42,6 +42,8 @@ ABSENT_SINCE = {Api.OFFSET_COMMIT: 9, Api.DESCRIBE_GROUPS: 6, Api.CONSUMER_GROUP
 """The version from which a request is told that the group is absent."""
 SEVERAL_SINCE = 8
 """The version from which an OffsetFetch asks for several groups (KIP-709), or for none."""
+COMMIT_BYTES_MAX = 16 << 20
+"""Of the name of a group in all rows of one commit: each row has it, the request only once."""
 
 
 GroupKind = ClassicGroup | ConsumerGroup
@@ -206,6 +208,9 @@ class Coordinator:
     def _judge(
         self, request: e.ClientRequest, code: ErrorCode
     ) -> tuple[dict[OffsetKey, OffsetValue], ReplyBody]:
+        rows = sum(len(topic.partitions) for topic in request.body.topics)
+        if rows * len(request.body.group_id) > COMMIT_BYTES_MAX:
+            code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         note_max = self.config.offset_metadata_bytes_max
         return judge_commit(request, code, self.catalog, note_max)
 
@@ -315,7 +320,8 @@ class Coordinator:
         """Offsets of a topic that is gone, or of its namesake, must not greet the next one."""
         keys: list[Key] = []
         for _, group in sorted(self.groups.items()):
-            lost = [key for key in rows(group.id, group.committed) if lost_topic(key.topic)]
+            gone = {place: None for place in group.committed if lost_topic(place[0])}
+            lost = rows(group.id, gone)
             for _, topic, partition in lost:
                 del group.committed[topic, partition]
             self._drop_if_void(group)
@@ -410,14 +416,15 @@ def list_groups(
 
 
 def fetched_groups(request: e.ClientRequest) -> Iterable[Any]:
-    """Of an OffsetFetch: before version 8 there was one group, at the top."""
-    return request.body.groups if request.version >= SEVERAL_SINCE else (request.body,)
+    """Of an OffsetFetch, each once: before version 8 there was one group, at the top."""
+    asked = request.body.groups if request.version >= SEVERAL_SINCE else (request.body,)
+    return {each.group_id: each for each in asked}.values()
 
 
 def described_groups(request: e.ClientRequest) -> Iterable[str]:
-    """The ids in either of the requests that describe groups."""
+    """The ids in either of the requests that describe groups, each once."""
     body = request.body
-    return [*(body.groups if request.api is Api.DESCRIBE_GROUPS else body.group_ids)]
+    return dict.fromkeys(body.groups if request.api is Api.DESCRIBE_GROUPS else body.group_ids)
 
 
 def may_stage(

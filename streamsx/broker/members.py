@@ -18,6 +18,8 @@ from streamsx.kafka.errors import ErrorCode
 PROMISE_SINCE = 4  # the version from which a JoinGroup without a member id is first given one
 NAMES_SINCE = 5  # the version from which SyncGroup names the protocol (KIP-559)
 LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
+LEAVING_MAX = 1000
+"""Members that one LeaveGroup names."""
 
 
 @dataclass(slots=True)
@@ -93,7 +95,8 @@ def check_limits(body: Any, config: GroupConfig) -> None:
     shortest, longest = config.session_timeout_min_ms, config.session_timeout_max_ms
     if not shortest <= body.session_timeout <= longest:
         raise Refused(ErrorCode.INVALID_SESSION_TIMEOUT)
-    if sum(len(p.metadata) for p in body.protocols) > config.metadata_bytes_max:
+    names = sum(len(p.name) for p in body.protocols)
+    if max(names, sum(len(p.metadata) for p in body.protocols)) > config.metadata_bytes_max:
         raise Refused(ErrorCode.INVALID_REQUEST)
 
 
@@ -101,6 +104,8 @@ def told_of_leaving(request: ClientRequest, let_go: Callable[[Any], ReplyBody]) 
     """The answer to a LeaveGroup, of one member or of several."""
     many = request.version >= LEAVE_MANY_SINCE
     who = request.body.members if many else (request.body,)
+    if len(who) > LEAVING_MAX:  # each is looked for among all members
+        return {"error_code": ErrorCode.INVALID_REQUEST, "members": []}
     answers = each(who, let_go, "member_id", "group_instance_id")
     return {"error_code": ErrorCode.NONE if many else answers[0]["error_code"], "members": answers}
 

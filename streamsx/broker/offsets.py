@@ -4,7 +4,7 @@ Who may commit is the group's to say, and since when nobody has used an offset.
 """
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -154,7 +154,7 @@ def deleted(
     catalog: Catalog,
 ) -> tuple[list[OffsetKey], ReplyBody]:  # fmt: skip
     """What an OffsetDelete deletes of a group, and its answer (KIP-496)."""
-    keys: list[OffsetKey] = []
+    keys: dict[OffsetKey, None] = {}
     topics = []
     for t in request.body.topics:
         partitions = []
@@ -163,12 +163,12 @@ def deleted(
             if not code and in_use(t.name):
                 code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             elif not code and (t.name, p.partition_index) in committed:
-                keys.append(OffsetKey(request.body.group_id, t.name, p.partition_index))
+                keys[OffsetKey(request.body.group_id, t.name, p.partition_index)] = None
             partitions.append({"partition_index": p.partition_index, "error_code": code})
         topics.append({"name": t.name, "partitions": partitions})
-    return keys, {"error_code": ErrorCode.NONE, "topics": topics}
+    return list(keys), {"error_code": ErrorCode.NONE, "topics": topics}
 
 
-def rows(group_id: str, committed: CommittedOffsets) -> list[OffsetKey]:
+def rows(group_id: str, committed: Iterable[tuple[str, int]]) -> list[OffsetKey]:
     """The keys of all rows of a group, in order."""
     return [OffsetKey(group_id, topic, partition) for topic, partition in sorted(committed)]

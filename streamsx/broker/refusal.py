@@ -4,7 +4,7 @@ What refuses raises, and so does a disk; here alone it becomes a part of an answ
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from streamsx.broker.events import ReplyBody
@@ -24,6 +24,19 @@ class Refused(Exception):
 
 
 WHY = (Refused, CorruptRecord, OSError)
+
+
+class NamedOnce:
+    """Refuses what one request names for the second time: such a one costs more than it is long."""
+
+    def __init__(self) -> None:
+        self._named: set[tuple[Hashable, ...]] = set()
+
+    def __call__(self, *name: Hashable) -> None:
+        """Raises Refused."""
+        if name in self._named:
+            raise Refused(ErrorCode.INVALID_REQUEST)
+        self._named.add(name)
 
 
 def why_not(error: Exception) -> ReplyBody:

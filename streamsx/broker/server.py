@@ -32,7 +32,7 @@ from streamsx.broker.options import Options
 from streamsx.broker.sasl import Authentication, Step, Users
 from streamsx.broker.service import Service
 from streamsx.broker.shell import Groups
-from streamsx.broker.topics import NAME, TopicStore
+from streamsx.broker.topics import NAME, TopicStore, remove_folders
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import StoreLocked, UsageError, WorldError
 from streamsx.kafka.compiler import Malformed
@@ -195,6 +195,8 @@ class BrokerServer:
         )  # fmt: skip
         undo.callback(groups.close)
         topics.changed = groups.topic_changed
+        loop = asyncio.get_running_loop()
+        topics.remove = lambda gone: loop.run_in_executor(None, remove_folders, gone)
         for name, partitions in self.topics.items():  # now that the groups miss what is gone
             if name not in topics.by_name:
                 topics.create(name, self.fresh_id().bytes, partitions, {})

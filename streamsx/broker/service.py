@@ -16,6 +16,10 @@ NODE_ID = 0
 CLUSTER_ID = "streamsx"
 NO_OPERATIONS = -(2**31)
 """Authorized operations, where they were not asked for: there are no rights here."""
+PARTITIONS_AT_ONCE = 1000
+"""That one request may make, about a millisecond each: everybody else waits meanwhile. Kafka's own
+limit is 10,000.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,14 @@ class Service:
     cleaner: Cleaner
     fresh_id: Callable[[], UUID]
 
-    @property
-    def room(self) -> int:
-        """For so many more partitions."""
-        return self.limits.partitions_max - self.topics.partitions
+    def room(self) -> "Room":
+        """That there is for one request."""
+        left = self.limits.partitions_max - self.topics.partitions
+        return Room(min(left, max(PARTITIONS_AT_ONCE, self.options.partitions)))
+
+
+@dataclass(slots=True)
+class Room:
+    """For so many more partitions."""
+
+    left: int

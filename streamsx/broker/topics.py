@@ -7,7 +7,8 @@ or a refusal leaves behind belongs to no topic, and is removed when one of that 
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from streamsx.broker.configs import CONFIGS
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
+REMOVED = ".removed"
+"""How the folder of a partition ends that is no more. No other does: those end with a number."""
 Changed = Callable[[str, tuple[bytes, int] | None], None]
 """Of one topic: its name, id and number of partitions; None if it is gone."""
 
@@ -61,11 +64,15 @@ class TopicStore:
         self.by_name: dict[str, StoredTopic] = {}
         self.by_id: dict[bytes, StoredTopic] = {}
         self.changed: Changed = lambda _, __: None
+        self.remove: Callable[[list[Path]], object] = remove_folders
+        """Folders that nothing needs any more; a server has that done in a thread."""
+        self._set_aside = 0
         self.partitions = 0
         """Of all topics together."""
         self._folder, self._meta, self._sync = folder, meta, sync
         self._descriptors = Descriptors()
         folder.mkdir(exist_ok=True)
+        remove_folders(folder.glob(f"*{REMOVED}"))
         for key, value in meta.rows("T"):
             configs = {config.name: config.value for config in value.configs}
             topic = StoredTopic(key.topic, value.topic_id, configs)
@@ -93,46 +100,50 @@ class TopicStore:
     ) -> StoredTopic:
         """A new topic; the caller has looked at everything. Raises OSError."""
         topic = StoredTopic(name, topic_id, configs)
-        self.grow(topic, partitions)
+        self.grow([(topic, partitions)])
         return topic
 
-    def grow(self, topic: StoredTopic, partitions: int) -> None:
-        """To so many partitions. Raises OSError, and then it is as it was."""
-        added: list[Log] = []
+    def grow(self, wanted: Sequence[tuple[StoredTopic, int]]) -> None:
+        """New topics and old ones to so many partitions, in one step: a disk is asked once, not for
+        each of them. Raises OSError, and then all is as it was.
+        """
+        added: list[list[Log]] = []
         try:
-            for number in range(len(topic.logs), partitions):
-                if (left := self._place(topic, number)).exists():
-                    shutil.rmtree(left)
-                added.append(self._open(topic, number, clean=True))
+            for topic, partitions in wanted:
+                added.append([])
+                for number in range(len(topic.logs), partitions):
+                    if (left := self._place(topic, number)).exists():
+                        shutil.rmtree(left)
+                    added[-1].append(self._open(topic, number, clean=True))
             sync_folder(self._folder)
-            self._save(topic, partitions, topic.configs)
+            self._save((topic, partitions, topic.configs) for topic, partitions in wanted)
         except OSError:
-            for log in added:
-                self._remove(log)
+            self._remove(list(chain.from_iterable(added)))
             raise
-        event = "partitions_added" if topic.logs else "topic_created"
-        topic.logs += added
-        self.partitions += len(added)
-        self.by_name[topic.name] = self.by_id[topic.id] = topic
-        logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
-        self.changed(topic.name, (topic.id, partitions))
+        for (topic, partitions), logs in zip(wanted, added, strict=True):
+            event = "partitions_added" if topic.logs else "topic_created"
+            topic.logs += logs
+            self.partitions += len(logs)
+            self.by_name[topic.name] = self.by_id[topic.id] = topic
+            logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
+            self.changed(topic.name, (topic.id, partitions))
 
     def configure(self, topic: StoredTopic, configs: Mapping[str, str]) -> None:
         """In place of all that was set. Raises OSError."""
-        self._save(topic, len(topic.logs), configs)
+        self._save([(topic, len(topic.logs), configs)])
         topic.configs = dict(configs)
         for log in topic.logs:
             log.segment_bytes = int(topic.config("segment.bytes"))
 
-    def delete(self, topic: StoredTopic) -> None:
-        """With its records. Raises OSError."""
-        self._meta.write(deletes=[TopicKey(topic.name)], sync=True)
-        del self.by_name[topic.name], self.by_id[topic.id]
-        self.partitions -= len(topic.logs)
-        self.changed(topic.name, None)
-        for log in topic.logs:
-            self._remove(log)
-        logger.info("topic_deleted topic=%s", topic.name)
+    def delete(self, *topics: StoredTopic) -> None:
+        """With their records, in one step. Raises OSError, and then all are there."""
+        self._meta.write(deletes=[TopicKey(topic.name) for topic in topics], sync=True)
+        for topic in topics:
+            del self.by_name[topic.name], self.by_id[topic.id]
+            self.partitions -= len(topic.logs)
+            self.changed(topic.name, None)
+            logger.info("topic_deleted topic=%s", topic.name)
+        self._remove([log for topic in topics for log in topic.logs])
 
     def reopen(self) -> bool:
         """Opens anew what a flush failed of, rows and logs; whether some are still left."""
@@ -168,10 +179,12 @@ class TopicStore:
             for log in topic.logs:
                 log.close()
 
-    def _save(self, topic: StoredTopic, partitions: int, configs: Mapping[str, str]) -> None:
-        given = tuple(ConfigValue(name, value) for name, value in sorted(configs.items()))
-        row = TopicKey(topic.name), TopicValue(topic.id, partitions, given)
-        self._meta.write([row], sync=True)
+    def _save(self, topics: Iterable[tuple[StoredTopic, int, Mapping[str, str]]]) -> None:
+        rows = []
+        for topic, partitions, configs in topics:
+            given = tuple(ConfigValue(name, value) for name, value in sorted(configs.items()))
+            rows.append((TopicKey(topic.name), TopicValue(topic.id, partitions, given)))
+        self._meta.write(rows, sync=True)
 
     def _place(self, topic: StoredTopic, number: int) -> Path:
         return self._folder / f"{topic.name}-{number}"
@@ -185,10 +198,28 @@ class TopicStore:
             sync=self._sync,
         )
 
-    def _remove(self, log: Log) -> None:
-        """It belongs to no topic any more: what cannot be removed is in nobody's way."""
-        log.close()
+    def _remove(self, logs: Iterable[Log]) -> None:
+        """They belong to no topic any more; their place is free at once."""
+        removed = []
+        for log in logs:
+            log.close()
+            self._set_aside += 1
+            aside = log.folder.with_name(f"{log.folder.name}.{self._set_aside}{REMOVED}")
+            try:
+                removed.append(log.folder.rename(aside))
+            except OSError as error:
+                logger.warning("folder_left path=%s error=%r", log.folder, str(error))
+        if removed:
+            self.remove(removed)
+
+
+def remove_folders(folders: Iterable[Path]) -> None:
+    """From any thread. What cannot be removed is in nobody's way, and is tried again at the start.
+
+    A disk may take milliseconds for each: "a thousand partitions are deleted".
+    """
+    for folder in folders:
         try:
-            shutil.rmtree(log.folder)
+            shutil.rmtree(folder)
         except OSError as error:
-            logger.warning("folder_left path=%s error=%r", log.folder, str(error))
+            logger.warning("folder_left path=%s error=%r", folder, str(error))

@@ -6,10 +6,12 @@ which request, and the frames around it, are `wire`'s.
 
 A decoder trusts nothing. A slice is never longer than what is left, so a length that lies makes the
 position run past the end; what is read there fails, and `decode` looks at the end as well. Only an
-array's length is looked at beforehand, for its elements are made one by one.
+array's length is looked at beforehand, for its elements are made one by one: they cost far more
+than the few bytes of each, and whoever reads what strangers send says how many there may be.
 """
 
 import struct
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -20,8 +22,10 @@ from streamsx.model import Buffer
 
 VARINT_BYTES_MAX = 5
 
-Decoder = Callable[[memoryview, int, int], tuple[Any, int]]
-"""(data, position, end) -> (message, position behind it)."""
+ElementsLeft = list[int]
+"""One number: so many more elements the arrays of a message may have together."""
+Decoder = Callable[[memoryview, int, int, ElementsLeft], tuple[Any, int]]
+"""(data, position, end, room) -> (message, position behind it)."""
 Encoder = Callable[[Mapping[str, Any], bytearray], None]
 """Appends the message to the bytes."""
 
@@ -30,14 +34,18 @@ class Malformed(DataError):
     """Bytes that are not what their schema says. Whoever sent them is to be hung up on."""
 
 
-def decode(decoder: Decoder, data: Buffer, start: int = 0, *, whole: bool = True) -> Any:
-    """The message at `start`; with `whole`, bytes left over behind it are an error.
+def decode(
+    decoder: Decoder, data: Buffer, start: int = 0, *, whole: bool = True,
+    elements_max: int = sys.maxsize,
+) -> Any:  # fmt: skip
+    """The message at `start`; with `whole`, bytes left over behind it are an error, and so are more
+    elements than `elements_max` in all of its arrays.
 
     Raises Malformed and nothing else, whatever the bytes are.
     """
     view = memoryview(data)
     try:
-        message, end = decoder(view, start, len(view))
+        message, end = decoder(view, start, len(view), [elements_max])
     except (IndexError, struct.error):
         raise Malformed(f"cut short: {len(view)} bytes") from None
     except UnicodeDecodeError as error:
@@ -127,13 +135,14 @@ def _compact(schema: type[Schema], field: Field) -> bool:
     return schema.__flexible__ and (schema.__name__, field.name) != ("RequestHeader", "client_id")
 
 
-# Decoders: in the text `b` is the data, `p` the position, `e` the end, `o` the message.
+# Decoders: in the text `b` is the data, `p` the position, `e` the end, `r` the room for elements,
+# `o` the message.
 
 
 @cache
 def decoder(schema: type[Schema], newest: type[Schema]) -> Decoder:
     """Reads the struct; what it gives has the attributes of the newest version too."""
-    source = SourceText("def made(b, p, e):")
+    source = SourceText("def made(b, p, e, r):")
     source.add(0, f"o = {source.name(message_type(schema, newest))}()")
     for run in _runs(schema):
         if _fixed(run[0]):
@@ -164,7 +173,7 @@ def _decode_field(
         if field.nullable:  # KIP-893: one byte, negative for null
             source.add(depth, "p += 1", f"if b[p - 1] > 127: {into} = None", "else:")
         inner = source.name(decoder(field.struct, newest_of(field, newest)))
-        source.add(depth + field.nullable, f"{into}, p = {inner}(b, p, e)")
+        source.add(depth + field.nullable, f"{into}, p = {inner}(b, p, e, r)")
     else:
         _decode_length(source, depth, field, into, compact=compact)
         if field.array:
@@ -200,7 +209,8 @@ def _decode_elements(
 ) -> None:
     """The `n` elements of an array."""
     complaint = f'raise Malformed(f"{field.name}: {{n}} elements in {{e - p}} bytes")'
-    source.add(depth, f"if n > e - p: {complaint}")
+    source.add(depth, f"if n > e - p: {complaint}", "r[0] -= n")
+    source.add(depth, f'if r[0] < 0: raise Malformed("{field.name}: too many elements")')
     if _is_number(field):
         code, unpack = FIXED[field.kind], source.name(struct.unpack_from)
         source.add(depth, f'{into} = list({unpack}(f">{{n}}{code}", b, p))')

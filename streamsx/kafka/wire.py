@@ -18,7 +18,7 @@ from struct import Struct
 from types import ModuleType
 from typing import Any, Literal, Protocol
 
-from streamsx.kafka.compiler import Malformed, decode, decoder, encoder
+from streamsx.kafka.compiler import ElementsLeft, Malformed, decode, decoder, encoder
 from streamsx.kafka.schema import Schema
 from streamsx.model import Buffer, TopicPartition
 
@@ -26,6 +26,10 @@ SchemaKind = Literal["request", "response", "header", "data"]
 Body = Mapping[str, Any]
 FrameDecoder = Callable[[Buffer], tuple[Any, Any]]
 """frame -> (header, message)."""
+REQUEST_ELEMENTS_MAX = 1 << 16
+"""In all arrays of a request together: a broker has 10,000 partitions, and each may have a topic
+and some configurations of its own. A frame of a megabyte could have 400,000, and cost a second.
+"""
 
 
 class FrameEncoder(Protocol):
@@ -107,12 +111,13 @@ def _decoder(kind: SchemaKind, api: int, version: int, *, whole: bool = True) ->
     read_header = decoder(header, header)
     read_body = decoder(body, _schema(api, versions(api)[1], kind))
 
-    def read(data: memoryview, position: int, end: int) -> tuple[Any, int]:
-        head, position = read_header(data, position, end)
-        message, position = read_body(data, position, end)
+    def read(data: memoryview, position: int, end: int, room: ElementsLeft) -> tuple[Any, int]:
+        head, position = read_header(data, position, end, room)
+        message, position = read_body(data, position, end, room)
         return (head, message), position
 
-    return partial(decode, read, whole=whole)
+    most = REQUEST_ELEMENTS_MAX if kind == "request" else sys.maxsize
+    return partial(decode, read, whole=whole, elements_max=most)
 
 
 @cache

@@ -177,7 +177,7 @@ class Nodes:
     def grow(self, topic: str, partitions: int) -> None:
         found = None if self.service is None else self.service.topics.by_name.get(topic)
         if self.service is not None and found is not None and len(found.logs) < partitions:
-            self.service.topics.grow(found, partitions)
+            self.service.topics.grow([(found, partitions)])
             self.scheduler.say(BROKER, f"{topic} grows to {partitions}")
 
     # -- what stands before it

@@ -4,10 +4,11 @@ The broker is a process of its own and is looked at from outside: how much memor
 whether whoever asks for little is answered all the time.
 """
 
+import logging
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
@@ -45,9 +46,14 @@ def asking(broker: EmbeddedBroker) -> Iterator[list[float]]:
 
     def ask() -> None:
         with dial(broker) as sock:
+            sock.settimeout(60)
             while True:
                 began = perf_counter()
-                converse(sock, Api.API_VERSIONS, 3, VERSIONS)
+                try:
+                    converse(sock, Api.API_VERSIONS, 3, VERSIONS)
+                except OSError:
+                    took.append(float("inf"))
+                    raise
                 took.append(perf_counter() - began)
                 if over.wait(0.02):
                     return
@@ -59,6 +65,63 @@ def asking(broker: EmbeddedBroker) -> Iterator[list[float]]:
     finally:
         over.set()
         thread.join()
+
+
+def mutated(dice: random.Random, good: list[bytes]) -> bytes:
+    """Random bytes behind a head that can be, or a good frame with some bytes changed."""
+    data = bytearray(dice.choice(good))
+    if dice.random() < 0.3:
+        api = Api(dice.choice(sorted(SERVED)))
+        version = dice.randint(SERVED[api].oldest, SERVED[api].newest)
+        data[4:] = api.to_bytes(2) + version.to_bytes(2) + bytes(4) + b"\xff\xff"
+        data += dice.randbytes(dice.randint(8, 400))
+        data[:4] = (len(data) - 4).to_bytes(4)
+    for _ in range(dice.randrange(5)):
+        first = 0 if dice.random() < 0.02 else 4  # the length of a frame is seldom wrong
+        data[dice.randrange(first, len(data))] = dice.choice((0, 1, 127, 128, dice.randrange(256)))
+    return bytes(data)
+
+
+def good_frames() -> list[bytes]:
+    """Of each request one, as a client would send it."""
+    records = Builder(MIB)
+    records.append(1, None, b"x")
+    asked: dict[Api, wire.Body] = {
+        Api.PRODUCE: {
+            "acks": 1, "timeout": 100,
+            "topic_data": [{"name": "t", "partition_data": [{"records": records.close()}]}],
+        },
+        Api.FETCH: {
+            "max_wait": 10, "min_bytes": 1, "max_bytes": 1000,
+            "topics": [{"topic": "t", "partitions": [{"partition_max_bytes": 1000}]}],
+        },
+    }  # fmt: skip
+    frames = []
+    for api, served in SERVED.items():
+        version = 9 if api in asked else served.newest
+        body = asked.get(Api(api)) or {
+            "group_id": "g", "session_timeout": 1000, "rebalance_timeout": 10, "member_id": "",
+            "protocol_type": "c", "protocols": [{"name": "p"}], "coordinator_keys": ["g"],
+            "groups": [{"group_id": "g"}] if api == Api.OFFSET_FETCH else ["g"],
+            "members": [{"member_id": "m"}], "endpoint_type": 1, "topics": [],
+        }  # fmt: skip
+        frames.append(bytes(wire.request_encoder(api, version)(1, body, "good")))
+    return frames
+
+
+def throw(broker: EmbeddedBroker, count: int) -> None:
+    """So many frames that nobody should send; a connection goes on until it is hung up on."""
+    dice, good, sock = random.Random(18), good_frames(), dial(broker)
+    for _ in range(count):
+        with suppress(OSError):
+            sock.sendall(mutated(dice, good))
+            sock.settimeout(0.05)  # some wait, for others or for the rest of the frame
+            size = int.from_bytes(sock.recv(4))
+            if size and len(sock.recv(size, socket.MSG_WAITALL)) == size:
+                continue
+        sock.close()
+        sock = dial(broker)
+    sock.close()
 
 
 def drip(sock: socket.socket, size: int, api: Api) -> None:
@@ -101,38 +164,61 @@ def silent_readers(broker: EmbeddedBroker, stack: ExitStack) -> None:
             converse(sock, Api.API_VERSIONS, 3, VERSIONS)
 
 
-def rubbish(broker: EmbeddedBroker, stack: ExitStack) -> None:
-    """Requests of every kind, behind their heads at random; each is answered or hung up on."""
-    del stack
-    dice = random.Random(18)
-    for _ in range(2_000):
-        api = Api(dice.choice(sorted(SERVED)))
-        version = dice.randint(SERVED[api].oldest, SERVED[api].newest)
-        body = dice.randbytes(dice.randint(8, 400))
-        data = bytearray(api.to_bytes(2) + version.to_bytes(2) + bytes(4) + b"\xff\xff" + body)
-        for _ in range(dice.randint(0, 3)):
-            data[dice.randrange(8, len(data))] = dice.choice((0, 1, 127, 128, 255))
-        with dial(broker) as sock, suppress(OSError):
-            sock.sendall(len(data).to_bytes(4) + data)
-            sock.shutdown(socket.SHUT_WR)
-            while sock.recv(1 << 20):
-                pass
-
-
-ATTACKS = [half_frames, silent_readers, rubbish]
-
-
 @pytest.mark.timeout(300)
-def test_whoever_attacks_takes_little_and_nobody_else_notices(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attack", [half_frames, silent_readers])
+def test_whoever_attacks_takes_little_and_nobody_else_notices(
+    tmp_path: Path, attack: Callable[[EmbeddedBroker, ExitStack], None]
+) -> None:
     with EmbeddedBroker(tmp_path / "broker", "--topic", "t:1") as broker:
         assert broker.pid is not None
         fill(broker)
         before = rss_mib(broker.pid)
-        for attack in ATTACKS:
-            with ExitStack() as stack, asking(broker) as took:
-                attack(broker, stack)
-            assert max(took) < ANSWER_S, attack
+        with ExitStack() as stack, asking(broker) as took:
+            attack(broker, stack)
+        assert max(took) < ANSWER_S
         assert rss_mib(broker.pid, "VmHWM") < before + MEMORY_MIB
+        assert "Traceback" not in broker.told()
+        assert broker.stop() == 0
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "count", [10_000, pytest.param(100_000, marks=pytest.mark.slow)], ids=["some", "many"]
+)
+def test_rubbish_half_frames_and_large_ones_at_once_disturb_nobody(
+    tmp_path: Path, count: int
+) -> None:
+    """300 connections that never go on, 8 that declare as much as can be and more, and drip."""
+    over = threading.Event()
+
+    def attack(broker: EmbeddedBroker, mib: int) -> None:
+        while not over.is_set():
+            with dial(broker) as sock, suppress(OSError):
+                sock.sendall((mib * MIB).to_bytes(4) + Api.PRODUCE.to_bytes(2) + (9).to_bytes(2))
+                while not over.wait(0.02):
+                    sock.sendall(bytes(1 << 16))
+
+    with EmbeddedBroker(tmp_path / "broker", "--topic", "t:1") as broker, ExitStack() as stack:
+        assert broker.pid is not None
+        before = rss_mib(broker.pid)
+        for _ in range(300):
+            sock = stack.enter_context(dial(broker))
+            sock.sendall((30 * MIB).to_bytes(4) + bytes(2) + bytes(20_000))
+        dripping = [threading.Thread(target=attack, args=(broker, mib)) for mib in (64, 32) * 4]
+        for thread in dripping:
+            thread.start()
+        try:
+            with asking(broker) as took:
+                throw(broker, count)
+        finally:
+            over.set()
+            for thread in dripping:
+                thread.join()
+        grown, worst = rss_mib(broker.pid, "VmHWM") - before, max(took)
+        told = "frames=%d more_mib=%.0f answers=%d worst_s=%.3f"
+        logging.getLogger(__name__).info(told, count, grown, len(took), worst)
+        assert worst < ANSWER_S
+        assert grown < MEMORY_MIB
         assert "Traceback" not in broker.told()
         assert broker.stop() == 0
 

@@ -2,15 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from streamsx.broker.configs import CONFIGS, told, wrong
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.refusal import Refused, each
-from streamsx.broker.service import NODE_ID, Service
-from streamsx.broker.topics import NAME
+from streamsx.broker.refusal import Refused, each, why_not
+from streamsx.broker.service import NODE_ID, PARTITIONS_AT_ONCE, Room, Service
+from streamsx.broker.topics import NAME, StoredTopic
 from streamsx.kafka.errors import ErrorCode
 
 DEFAULT = -1
@@ -20,16 +21,17 @@ NO_ID = bytes(16)
 def create_topics(service: Service, call: Call) -> ReplyBody:
     """What was made of each. An assignment by hand says how many partitions there are."""
     seen_as = {alike(name) for name in service.topics.by_name}
+    wanted, room = list[tuple[StoredTopic, int]](), service.room()
 
     def create(asked: Any) -> ReplyBody:
         partitions = len(asked.assignments) or asked.num_partitions
         partitions = service.options.partitions if partitions == DEFAULT else partitions
-        check(service, asked, partitions, seen_as)
+        check(service, asked, partitions, seen_as, room.left)
+        room.left -= partitions
+        seen_as.add(alike(asked.name))
         configs = {config.name: config.value for config in asked.configs}
         topic_id = service.fresh_id().bytes
-        if not call.body.validate_only:
-            service.topics.create(asked.name, topic_id, partitions, configs)
-            seen_as.add(alike(asked.name))
+        wanted.append((StoredTopic(asked.name, topic_id, configs), partitions))
         return {
             "topic_id": topic_id,
             "num_partitions": partitions,
@@ -37,7 +39,20 @@ def create_topics(service: Service, call: Call) -> ReplyBody:
             "configs": told(CONFIGS, configs),
         }
 
-    return {"topics": each_once(call.body.topics, create, "name")}
+    replies = each_once(call.body.topics, create, "name")
+    return {"topics": done(partial(service.topics.grow, wanted), call, replies)}
+
+
+def done(change: Callable[[], None], call: Call, replies: list[ReplyBody]) -> list[ReplyBody]:
+    """Carries out all that was not refused, or says of each of it why not."""
+    if getattr(call.body, "validate_only", False) or all("error_code" in each for each in replies):
+        return replies
+    try:
+        change()
+    except OSError as error:
+        why = why_not(error)
+        return [reply if "error_code" in reply else {**reply, **why} for reply in replies]
+    return replies
 
 
 def alike(name: str) -> str:
@@ -45,10 +60,10 @@ def alike(name: str) -> str:
     return name.replace(".", "_")
 
 
-def check(service: Service, asked: Any, partitions: int, seen_as: set[str]) -> None:
+def check(service: Service, asked: Any, partitions: int, seen_as: set[str], room: int) -> None:
     """Raises Refused with what is wrong with it, the first thing."""
     bad_config = next((why for c in asked.configs if (why := wrong(c.name, c.value))), None)
-    replicas, room, name = asked.replication_factor, service.room, asked.name
+    replicas, name = asked.replication_factor, asked.name
     no_replicas = ErrorCode.INVALID_REPLICATION_FACTOR
     by_hand = {place.partition_index: place.broker_ids for place in asked.assignments}
     told_twice = bool(by_hand) and (asked.num_partitions, replicas) != (DEFAULT, DEFAULT)
@@ -77,36 +92,49 @@ def placed_here(places: Iterable[Iterable[int]]) -> bool:
 def create_partitions(service: Service, call: Call) -> ReplyBody:
     """What became of each topic."""
 
+    wanted, room = list[tuple[StoredTopic, int]](), service.room()
+
     def grow(asked: Any) -> ReplyBody:
-        topic, room = service.topics.find(asked.name), service.room
+        topic = service.topics.find(asked.name)
         more = asked.count - len(topic.logs)
-        if not 0 < more <= room:
-            why = f"it has {len(topic.logs)}, and there is room for {room} more"
+        if not 0 < more <= room.left:
+            why = f"it has {len(topic.logs)}, and there is room for {room.left} more"
             code = ErrorCode.INVALID_PARTITIONS if more <= 0 else ErrorCode.POLICY_VIOLATION
             raise Refused(code, error_message=why)
         places = [place.broker_ids for place in asked.assignments or ()]
         if places and (len(places) != more or not placed_here(places)):
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
-        if not call.body.validate_only:
-            service.topics.grow(topic, asked.count)
+        room.left -= more
+        wanted.append((topic, asked.count))
         return {}
 
-    return {"results": each_once(call.body.topics, grow, "name")}
+    replies = each_once(call.body.topics, grow, "name")
+    return {"results": done(partial(service.topics.grow, wanted), call, replies)}
 
 
 def delete_topics(service: Service, call: Call) -> ReplyBody:
-    """What became of each topic; older versions have their names alone."""
+    """What became of each topic; older versions have their names alone. What would take too long at
+    once is to be asked for again.
+    """
+
+    wanted, room = dict[str, StoredTopic](), Room(PARTITIONS_AT_ONCE)
 
     def delete(asked: Any) -> ReplyBody:
         if (asked.name is None) == (asked.topic_id == NO_ID):
             raise Refused(ErrorCode.INVALID_REQUEST, error_message="a name or an id is needed")
         topic = service.topics.find(asked.name, asked.topic_id)
-        service.topics.delete(topic)
+        if topic.name in wanted:  # by its name, and by its id
+            raise Refused(ErrorCode.INVALID_REQUEST, error_message="named twice")
+        if room.left <= 0:
+            raise Refused(ErrorCode.REQUEST_TIMED_OUT, name=topic.name, topic_id=topic.id)
+        room.left -= len(topic.logs)
+        wanted[topic.name] = topic
         return {"name": topic.name, "topic_id": topic.id}
 
     names = getattr(call.body, "topic_names", ())
     by_name = [SimpleNamespace(name=name, topic_id=NO_ID) for name in names]
-    return {"responses": each_once(by_name or call.body.topics, delete, "name", "topic_id")}
+    replies = each_once(by_name or call.body.topics, delete, "name", "topic_id")
+    return {"responses": done(lambda: service.topics.delete(*wanted.values()), call, replies)}
 
 
 def each_once(

@@ -6,7 +6,7 @@ from typing import Any
 from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, listed, told, wrong
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.refusal import Refused, each
+from streamsx.broker.refusal import NamedOnce, Refused, each
 from streamsx.broker.service import NODE_ID, Service
 from streamsx.broker.topics import NAME, StoredTopic
 from streamsx.kafka.errors import ErrorCode
@@ -19,18 +19,19 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 def describe(service: Service, call: Call) -> ReplyBody:
     """All of a topic or of the broker, or those that were asked for."""
-    found = partial(find, service)
+    found = partial(find, service, NamedOnce())
     return {"results": each(call.body.resources, found, "resource_type", "resource_name")}
 
 
 def alter(service: Service, call: Call) -> ReplyBody:
     """Of a topic; all of its changes or none."""
-    changed = partial(change, service, call.body.validate_only)
+    changed = partial(change, service, NamedOnce(), call.body.validate_only)
     return {"responses": each(call.body.resources, changed, "resource_type", "resource_name")}
 
 
-def find(service: Service, asked: Any) -> ReplyBody:
+def find(service: Service, once: NamedOnce, asked: Any) -> ReplyBody:
     """The configurations of one. Raises Refused."""
+    once(asked.resource_type, asked.resource_name)
     given: dict[str, str] = {}
     if asked.resource_type == TOPIC:
         known, given = CONFIGS, topic_of(service, asked).configs
@@ -56,8 +57,9 @@ def find(service: Service, asked: Any) -> ReplyBody:
     return {"configs": told(known, given, read_only=asked.resource_type == BROKER)}
 
 
-def change(service: Service, validate_only: bool, asked: Any) -> ReplyBody:
+def change(service: Service, once: NamedOnce, validate_only: bool, asked: Any) -> ReplyBody:
     """The changes of one topic. Raises Refused."""
+    once(asked.resource_type, asked.resource_name)
     if asked.resource_type != TOPIC:
         raise Refused(ErrorCode.INVALID_REQUEST)
     topic = topic_of(service, asked)

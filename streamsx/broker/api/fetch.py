@@ -9,7 +9,7 @@ from streamsx.broker.api.partitions import READ_COMMITTED
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import LEADER_EPOCH, Log
-from streamsx.broker.refusal import Refused
+from streamsx.broker.refusal import NamedOnce, Refused
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 
@@ -40,6 +40,7 @@ class Reading:
     def __init__(self, service: Service, call: Call) -> None:
         self._topics, self.size, self.failed = service.topics, 0, not call.body.topics
         self.logs: list[Log] = []
+        self._once = NamedOnce()
         self._left = min(call.body.max_bytes, FETCH_BYTES_MAX)
         self.committed = call.body.isolation_level == READ_COMMITTED
         responses = []
@@ -52,6 +53,7 @@ class Reading:
     def _partition(self, name: str | None, topic_id: bytes, asked: Any) -> ReplyBody:
         number = asked.partition
         try:
+            self._once(name, topic_id, number)
             log = self._topics.find(name, topic_id).log(number, asked.current_leader_epoch)
             return self._read(log, asked)
         except Refused as why:

@@ -7,7 +7,7 @@ from typing import Any
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import LEADER_EPOCH, Log
-from streamsx.broker.refusal import Refused, each
+from streamsx.broker.refusal import NamedOnce, Refused, each
 from streamsx.broker.service import Service
 from streamsx.kafka.errors import ErrorCode
 
@@ -81,11 +81,14 @@ def each_partition(
     that says nothing else of it.
     """
 
+    once = NamedOnce()
+
     def of_topic(asked: Any) -> ReplyBody:
         def of_partition(wanted: Any) -> ReplyBody:
-            topic = service.topics.find(getattr(asked, topic_field))
+            name, partition = getattr(asked, topic_field), getattr(wanted, partition_field)
+            once(name, partition)
             epoch = getattr(wanted, "current_leader_epoch", NO_EPOCH)
-            return answer(topic.log(getattr(wanted, partition_field), epoch), wanted)
+            return answer(service.topics.find(name).log(partition, epoch), wanted)
 
         return {"partitions": each(asked.partitions, of_partition, partition_field, **usual)}
 

@@ -8,7 +8,7 @@ from streamsx.broker.configs import listed
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import Log
-from streamsx.broker.refusal import Refused, each
+from streamsx.broker.refusal import NamedOnce, Refused, each
 from streamsx.broker.service import Service
 from streamsx.kafka.batch import Header
 from streamsx.kafka.errors import ErrorCode
@@ -23,9 +23,10 @@ ADDS_SINCE = 12
 def answer(service: Service, call: Call) -> ReplyBody | None:
     """The offset of each batch; with `sync`, once it is on the disk."""
     acks, responses, logs = call.body.acks, list[ReplyBody](), list[Log]()
+    once = NamedOnce()
     for asked in call.body.topic_data:
         name = getattr(asked, "name", None)  # newer versions name topics by id alone
-        answered = partial(append, service, call, name, asked.topic_id, logs)
+        answered = partial(append, service, call, name, asked.topic_id, logs, once)
         partitions = each(asked.partition_data, answered, "index", base_offset=NO_OFFSET)
         responses.append(
             {"name": name, "topic_id": asked.topic_id, "partition_responses": partitions}
@@ -41,9 +42,11 @@ def answer(service: Service, call: Call) -> ReplyBody | None:
 
 
 def append(
-    service: Service, call: Call, name: str | None, topic_id: bytes, logs: list[Log], asked: Any
-) -> ReplyBody:
+    service: Service, call: Call, name: str | None, topic_id: bytes, logs: list[Log],
+    once: NamedOnce, asked: Any,
+) -> ReplyBody:  # fmt: skip
     """Appends one batch to one partition, whose log joins `logs`. Raises what `each` knows."""
+    once(name, topic_id, asked.index)
     topic = service.topics.find(name, topic_id)
     log = topic.log(asked.index)
     if call.body.acks not in (-1, 0, 1):

@@ -1,5 +1,6 @@
 """Where everything is: on this broker, at the address where the client reached it."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import LEADER_EPOCH
 from streamsx.broker.refusal import Refused, each
 from streamsx.broker.service import CLUSTER_ID, NO_OPERATIONS, NODE_ID, Service
-from streamsx.broker.topics import NAME
+from streamsx.broker.topics import NAME, StoredTopic
 from streamsx.kafka.errors import ErrorCode
 
 NULL_IS_ALL_SINCE = 1
@@ -24,11 +25,13 @@ def metadata(service: Service, call: Call) -> ReplyBody:
     asked = call.body.topics
     if asked is None or (not asked and call.version < NULL_IS_ALL_SINCE):
         asked = [service.topics.by_name[name] for name in sorted(service.topics.by_name)]
+    asked = {(topic.name, getattr(topic, "topic_id", b"")): topic for topic in asked}.values()
+    found = partial(find, service, make_missing(service, call, asked))
     return {
         "brokers": [{"node_id": NODE_ID, **address(service, call)}],
         "cluster_id": CLUSTER_ID,
         "controller_id": NODE_ID,
-        "topics": each(asked, partial(find, service, call), "name", "topic_id"),
+        "topics": each(asked, found, "name", "topic_id"),
         "cluster_authorized_operations": NO_OPERATIONS,
     }
 
@@ -61,15 +64,38 @@ def address(service: Service, call: Call) -> ReplyBody:
     return {"host": host, "port": port}
 
 
-def find(service: Service, call: Call, asked: Any) -> ReplyBody:
-    """One topic, made if that is wanted. Raises Refused."""
+def make_missing(service: Service, call: Call, asked: Iterable[Any]) -> OSError | None:
+    """Where both sides want that and there is room: the others are told to ask again. What failed
+    if that did.
+    """
+    allowed = call.version < REQUEST_ALLOWS_SINCE or call.body.allow_auto_topic_creation
+    if not (service.options.auto_create and allowed):
+        return None
+    known, partitions = service.topics.by_name, service.options.partitions
+    unknown = dict.fromkeys(
+        each.name for each in asked
+        if each.name is not None and each.name not in known and not any(each.topic_id)
+    )  # fmt: skip
+    names = [name for name in unknown if NAME.fullmatch(name)]
+    try:
+        if names:
+            names = names[: service.room().left // partitions]
+            made = [StoredTopic(name, service.fresh_id().bytes, {}) for name in names]
+            service.topics.grow([(topic, partitions) for topic in made])
+    except OSError as error:
+        return error
+    return None
+
+
+def find(service: Service, failed: OSError | None, asked: Any) -> ReplyBody:
+    """One topic. Raises Refused, or what failed when it was to be made."""
     topics, replicas, topic_id = service.topics, [NODE_ID], getattr(asked, "topic_id", b"")
     name = None if any(topic_id) else asked.name  # an id says more than a name
     if name is not None and name not in topics.by_name:
         if not NAME.fullmatch(name):
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        if may_create(service, call):
-            topics.create(name, service.fresh_id().bytes, service.options.partitions, {})
+        if failed:
+            raise failed
     topic = topics.find(name, topic_id)
     return {
         "name": topic.name,
@@ -85,9 +111,3 @@ def find(service: Service, call: Call, asked: Any) -> ReplyBody:
             for partition in range(len(topic.logs))
         ],
     }
-
-
-def may_create(service: Service, call: Call) -> bool:
-    """Whether both sides want it and there is room."""
-    allowed = call.version < REQUEST_ALLOWS_SINCE or call.body.allow_auto_topic_creation
-    return service.options.auto_create and allowed and service.options.partitions <= service.room

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits, Traffic
+from streamsx.broker.connection import (
+    SLICE_S,
+    Call,
+    ClientConnection,
+    ConnectionLimits,
+    Traffic,
+)
 from streamsx.broker.events import ReplyBody
 from streamsx.kafka.frames import LARGE_BYTES, Frame
 from streamsx.kafka.wire import Api
@@ -114,6 +120,28 @@ async def test_what_stands_behind_a_late_answer_is_served_in_a_turn_of_its_own()
     assert wire.written == [b"late"]
     await asyncio.sleep(0)
     assert wire.written == [b"late", b"the next", b"and next"]
+
+
+@on_a_loop
+async def test_requests_that_take_long_let_others_in_between() -> None:
+    peers = Peers()
+    slow, wire = peers.dial()
+    serve = slow._serve
+
+    def slowly(connection: ClientConnection, frame: Frame) -> None:
+        peers.now += SLICE_S * 0.6
+        serve(connection, frame)
+
+    slow._serve = slowly
+    send(slow, *(b"request%d" % number for number in range(6)))
+    other, others = peers.dial()
+    send(other, b"a little")
+    assert (len(wire.written), len(others.written)) == (2, 1)
+    for turn in (2, 3):
+        await asyncio.sleep(0)
+        assert len(wire.written) == 2 * turn
+    await asyncio.sleep(0)
+    assert wire.written == [b"request%d" % number for number in range(6)]
 
 
 @on_a_loop
@@ -292,6 +320,6 @@ def test_what_piles_up_has_the_limits_that_were_chosen() -> None:
         "queued_bytes_max": 32 * mib,
         "in_flight_bytes_max": 64 * mib,
         "unsent_bytes_max": 8 * mib,
-        "unsent_by_all_bytes_max": 48 * mib,
+        "unsent_by_all_bytes_max": 32 * mib,
         "partitions_max": 10_000,
     }

@@ -43,7 +43,7 @@ def batch() -> memoryview:
 def test_topics_are_there_again_with_ids_partitions_configs_and_records(places: Places) -> None:
     store = places.open()
     topic = store.create("t", b"1" * 16, 2, {"segment.bytes": "1000"})
-    store.grow(topic, 3)
+    store.grow([(topic, 3)])
     store.configure(topic, {"segment.bytes": "500", "retention.ms": "1"})
     appending.append(topic.logs[2], batch(), 1000)
     store.close()
@@ -139,7 +139,7 @@ def test_a_topic_that_was_refused_is_not_there_later(
             with pytest.raises(OSError, match="planted"):
                 store.create("u", b"2" * 16, 1, {})
             with pytest.raises(OSError, match="planted"):
-                store.grow(topic, 2)
+                store.grow([(topic, 2)])
     assert sorted(path.name for path in (places.folder / "logs").iterdir()) == ["t-0"]
     assert places.open().catalog() == store.catalog() == {"t": (b"1" * 16, 1)}
 
@@ -164,6 +164,20 @@ def test_a_log_out_of_service_refuses_all_until_it_is_opened_anew(
     store.flush()
 
 
+def test_what_is_removed_later_is_in_nobodys_way_and_gone_at_the_next_start(
+    places: Places,
+) -> None:
+    store, kept = places.open(), list[Path]()
+    store.remove = kept.extend
+    for number in (1, 2):
+        store.create("t", bytes([number]) * 16, 2, {}).log(0).append(batch(), 1000)
+        store.delete(store.by_name["t"])
+    assert store.create("t", b"3" * 16, 1, {}).log(0).end == 0
+    assert len([folder for folder in kept if folder.exists()]) == 4
+    assert places.open().by_name["t"].log(0).end == 0
+    assert not [folder for folder in kept if folder.exists()]
+
+
 def test_a_folder_that_cannot_be_removed_is_in_nobodys_way(
     places: Places, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,6 +186,7 @@ def test_a_folder_that_cannot_be_removed_is_in_nobodys_way(
     appending.append(topic.logs[0], batch(), 1000)
     with monkeypatch.context() as broken:
         broken.setattr("shutil.rmtree", failing)
+        broken.setattr(Path, "rename", failing)
         store.delete(topic)
         assert "folder_left" in caplog.text
         with pytest.raises(OSError, match="planted"):  # or its records would greet the next one

@@ -183,7 +183,7 @@ class Bench:
 
     def grow(self, topic: str, partitions: int) -> None:
         topics = self.broker.service.topics
-        self.at_broker(lambda: topics.grow(topics.by_name[topic], partitions))
+        self.at_broker(lambda: topics.grow([(topics.by_name[topic], partitions)]))
         self.run(0.01)
 
     def delete(self, topic: str) -> None:
