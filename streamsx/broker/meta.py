@@ -5,6 +5,7 @@ failed it is opened anew, so that what is there is what a restart would find. Wh
 `records`'s.
 """
 
+import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -22,6 +23,8 @@ FORMAT_KEY, PRODUCER_KEY = b"V", b"P"
 PRODUCER_IDS_AT_ONCE = 1000
 """Handed out between two writes; what is left of them at the end is never used."""
 WRITE_BUFFER_BYTES = 4 << 20
+OF_THE_DISK = ("IO error", f"os error {errno.ENOSPC}", f"os error {errno.EFBIG}")
+"""What rocksdict says where the disk does not do what it should; what is on it may be well."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +35,18 @@ class Meta:
     """
 
     def __init__(self, path: Path, *, sync: bool) -> None:
-        """Raises StoreCorrupt, or IncompatibleStore for a newer format."""
+        """Raises StoreCorrupt, OSError, or IncompatibleStore for another format."""
         self._path, self._sync = path, sync
         self._broken = self._unflushed = False
         self.written: Callable[[], None] = lambda: None
         self._db = self._open()
         self._producer_id = self._producer_ids_end = 0
-        found = int(self._db.get(FORMAT_KEY) or FORMAT)
-        if found > FORMAT:
+        found = (self._db.get(FORMAT_KEY) or b"%d" % FORMAT).decode(errors="replace")
+        if found != str(FORMAT):
             self.close()
             raise IncompatibleStore(
-                f"{path} has format {found}, this broker knows {FORMAT}: use a newer streamsx"
+                f"data of another format: {path}: {found!r}, this broker knows {FORMAT}:"
+                " use the streamsx that wrote it, or another directory"
             )
         if not self._db.get(FORMAT_KEY):
             self._write([(FORMAT_KEY, b"%d" % FORMAT)], [], sync=True)
@@ -91,7 +95,11 @@ class Meta:
 
     def close(self) -> None:
         """At the end."""
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception:  # rocksdict raises nothing narrower
+            if not self._broken:  # or it is closed since it could not be opened anew
+                raise
 
     def _open(self) -> Rdict:
         options = Options(raw_mode=True)
@@ -100,6 +108,8 @@ class Meta:
         try:
             return Rdict(str(self._path), options)
         except Exception as error:  # rocksdict raises nothing narrower
+            if any(each in str(error) for each in OF_THE_DISK):
+                raise OSError(f"{self._path}: {error}") from error
             raise StoreCorrupt(f"{self._path}: {error}: restore a copy of the directory") from error
 
     def revive(self) -> None:

@@ -95,13 +95,14 @@ class BrokerServer:
         """
         with ExitStack() as undo:
             address = await self._resolve()
+            self._check_topics()
             with on_disk(self.folder):
-                self._load(undo)
-            try:
+                undo.callback(os.close, lock(self.folder))
+            try:  # before anything is written: who cannot serve changes nothing
                 tls = self.access.tls
                 self._server = await asyncio.get_running_loop().create_server(
                     self._connection, address, self.port, backlog=BACKLOG, ssl=tls,
-                    ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+                    ssl_handshake_timeout=HANDSHAKE_S if tls else None, start_serving=False,
                 )  # fmt: skip
             except OSError as error:
                 why = os.strerror(error.errno or 0)
@@ -109,7 +110,12 @@ class BrokerServer:
                 raise WorldError(
                     f"cannot listen: {self.bootstrap}: {why}: choose another {what}"
                 ) from error
+            undo.callback(self._server.close)
+            with on_disk(self.folder):
+                self._load(undo)
+                mark_used(self.folder)
             self.port = self._server.sockets[0].getsockname()[1]
+            await self._server.start_serving()
             self._sweep()
             self._closing = undo.pop_all()
         topics = len(self.service.topics.by_name)
@@ -126,6 +132,7 @@ class BrokerServer:
             await self.service.cleaner.close()
             await self.service.flusher.close()
             self.service.topics.flush()
+            self.service.meta.revive()
             self.service.meta.flush()
         mark_clean(self.folder)
 
@@ -165,20 +172,21 @@ class BrokerServer:
         logger.warning("open_to_everybody at=%s: without TLS and users", self.host)
         return addresses[0]
 
-    def _load(self, undo: ExitStack) -> None:
+    def _check_topics(self) -> None:
         for name, partitions in self.topics.items():
             if not NAME.fullmatch(name) or not 0 < partitions <= self.limits.partitions_max:
                 raise UsageError(
                     f"bad topic: {name}:{partitions}: a name of letters, digits, dots, _ and -,"
                     f" and 1 to {self.limits.partitions_max} partitions are wanted"
                 )
+
+    def _load(self, undo: ExitStack) -> None:
         if self.access.passwords is not None:
             self._users = Users(self.access.passwords, lambda: self.fresh_id().bytes)
         folder, sync = self.folder, self.options.sync
-        undo.callback(os.close, lock(folder))
         meta = Meta(folder / "meta", sync=sync)
         undo.callback(meta.close)
-        topics = TopicStore(folder / "logs", meta, clean=was_clean(folder), sync=sync)
+        topics = TopicStore(folder / "logs", meta, clean=(folder / CLEAN).exists(), sync=sync)
         undo.callback(topics.close)
         sync_folder(folder)  # which names both
 
@@ -338,14 +346,10 @@ CLEAN = "clean"
 """The file that says that everything was flushed at the end; gone while a broker runs."""
 
 
-def was_clean(folder: Path) -> bool:
-    """Whether the broker before us ended well. It is asked once."""
-    try:
-        (folder / CLEAN).unlink()
-    except FileNotFoundError:
-        return False
+def mark_used(folder: Path) -> None:
+    """The last thing before a broker serves: a start that fails leaves what was clean."""
+    (folder / CLEAN).unlink(missing_ok=True)
     sync_folder(folder)
-    return True
 
 
 def mark_clean(folder: Path) -> None:

@@ -135,6 +135,12 @@ class Groups:
 
     def _tell(self, event: e.Event, group: str | None = None) -> None:
         """With the group that it is of, where it is of one alone."""
+        try:
+            self._carry_out(event, group)
+        except OSError as error:  # who waits was sent away
+            logger.error("groups_not_loaded error=%r: the next event tries it again", str(error))
+
+    def _carry_out(self, event: e.Event, group: str | None) -> None:
         machine = self.machine or self._load()
         try:
             try:

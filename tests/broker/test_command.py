@@ -5,9 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rocksdict import Options, Rdict
 
 from streamsx.kafka.wire import Api
 from tests.support.apache_kafka import converse
@@ -79,6 +81,93 @@ def test_a_topic_that_has_another_number_of_partitions_is_told(tmp_path: Path) -
             "topic_is_there topic=a partitions=2, not 4" in line
             for line in process.told().splitlines()
         )
+
+
+def rows(folder: Path) -> dict[bytes, bytes]:
+    """All that a broker's RocksDB has."""
+    db = Rdict(str(folder / "meta"), Options(raw_mode=True))
+    try:
+        return dict(db.items())  # type: ignore[arg-type]  # it says that it is no mapping
+    finally:
+        db.close()
+
+
+def changed(folder: Path, key: bytes, value: bytes) -> None:
+    db = Rdict(str(folder / "meta"), Options(raw_mode=True))
+    db[key] = value
+    db.close()
+
+
+def overwritten(folder: Path, pattern: str) -> None:
+    for file in (folder / "meta").glob(pattern):
+        file.write_bytes(b"\xff" * file.stat().st_size)
+
+
+SPOILT: dict[str, tuple[Callable[[Path], None], int, str]] = {
+    "of another version": (
+        lambda folder: changed(folder, b"V", b"9"), 2, "data of another format: {}/meta: '9', this",
+    ),
+    "of no version": (
+        lambda folder: changed(folder, b"V", b"?"), 2, "data of another format: {}/meta: '?', this",
+    ),
+    "with a row that is none": (
+        lambda folder: changed(folder, b"T\0t", b"\0\0?"), 1, "row b'T\\x00t' of the",
+    ),
+    "without a manifest": (
+        lambda folder: overwritten(folder, "MANIFEST*"), 1, "{}/meta: Corruption: ",
+    ),
+    "without rows": (lambda folder: overwritten(folder, "*.sst"), 1, "{}/meta: Corruption: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_directory_that_is_spoilt_is_one_line_and_stays_as_it_is(
+    how: str, tmp_path: Path
+) -> None:
+    spoil, code, complaint = SPOILT[how]
+    folder = tmp_path / "data"
+    with EmbeddedBroker(folder, "--topic", "t:2") as process:
+        assert process.stop() == 0
+    rows(folder)  # what was in the log is in a file now
+    spoil(folder)
+    readable = code == 2 or "row" in complaint
+    before = rows(folder) if readable else {}
+    done = broker("--data", str(folder), "--port", "0", "--topic", "u:1")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("error: " + complaint.format(folder))
+    assert done.stderr.count("\n") == 1
+    assert (folder / "clean").exists()
+    assert sorted(path.name for path in (folder / "logs").iterdir()) == ["t-0", "t-1"]
+    assert not readable or rows(folder) == before
+
+
+def test_who_cannot_listen_changes_nothing(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data", "--topic", "t:2") as process:
+        assert process.stop() == 0
+    before = rows(tmp_path / "data")
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = str(sock.getsockname()[1])
+        done = broker("--data", str(tmp_path / "data"), "--port", port, "--topic", "u:1")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert (tmp_path / "data" / "clean").exists()
+    assert rows(tmp_path / "data") == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says so of another process")
+def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path: Path) -> None:
+    code = (
+        "import resource, runpy, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
+        f"sys.argv[1:] = ['broker', '--port', '0', '--data', {str(tmp_path / 'data')!r}]\n"
+        "runpy.run_module('streamsx', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=20
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: disk full or broken: ")
+    assert done.stderr.count("\n") == 1
 
 
 WRONG = {
