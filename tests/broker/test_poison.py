@@ -162,6 +162,43 @@ POISON: dict[str, Request] = {
     "ends of one partition": (
         Api.OFFSET_FOR_LEADER_EPOCH, 4, of_t(MANY, partition=0),
     ),
+    "a member that reads everything": (
+        Api.CONSUMER_GROUP_HEARTBEAT, 1,
+        {
+            "group_id": "c", "member_id": "one", "member_epoch": 0, "rebalance_timeout": 1000,
+            "topic_partitions": [], "subscribed_topic_names": ["wide", *names(60_000)],
+        },
+    ),
+    "a member that has everything": (
+        Api.CONSUMER_GROUP_HEARTBEAT, 1,
+        {
+            "group_id": "c", "member_id": "one", "member_epoch": 1, "rebalance_timeout": 1000,
+            "topic_partitions": [{"partitions": list(range(MANY - 1))}],
+        },
+    ),
+    "it is told": (Api.CONSUMER_GROUP_DESCRIBE, 0, {"group_ids": ["c"] * MANY}),
+    "a transaction of one partition": (
+        Api.ADD_PARTITIONS_TO_TXN, 3,
+        {
+            "v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 1,
+            "v3_and_below_topics": [{"name": "wide", "partitions": [0] * MANY}],
+        },
+    ),
+    "many transactions": (
+        Api.ADD_PARTITIONS_TO_TXN, 4,
+        {
+            "transactions": [
+                {"transactional_id": "x", "topics": [{"name": "wide", "partitions": [0]}]}
+            ] * (MANY // 3)
+        },
+    ),
+    "an offset of a transaction": (
+        Api.TXN_OFFSET_COMMIT, 3,
+        {
+            "group_id": "g", "transactional_id": "x",
+            **of_t(MANY, committed_offset=1, committed_metadata=""),
+        },
+    ),
     "an id for no time at all": (Api.INIT_PRODUCER_ID, 4, {"transaction_timeout": -5}),
 }  # fmt: skip
 

@@ -170,7 +170,8 @@ def test_what_is_removed_later_is_in_nobodys_way_and_gone_at_the_next_start(
     store, kept = places.open(), list[Path]()
     store.remove = kept.extend
     for number in (1, 2):
-        store.create("t", bytes([number]) * 16, 2, {}).log(0).append(batch(), 1000)
+        log = store.create("t", bytes([number]) * 16, 2, {}).log(0)
+        appending.append(log, batch(), 1000)
         store.delete(store.by_name["t"])
     assert store.create("t", b"3" * 16, 1, {}).log(0).end == 0
     assert len([folder for folder in kept if folder.exists()]) == 4
