@@ -14,6 +14,7 @@ import pytest
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.wire import Api
+from tests.broker.test_attackers import dial, rss_mib
 from tests.support.apache_kafka import converse
 from tests.support.embedded_broker import EmbeddedBroker
 
@@ -80,3 +81,19 @@ def test_requests_cost_what_they_should(tmp_path: Path) -> None:
             fetch = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 16}
             asked = {**fetch, "topics": [{"topic": "t", "partitions": [part]}]}
             assert cost(pid, sock, (Api.FETCH, 11, asked)) < 3 * FETCH
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another process: /proc")
+def test_it_is_soon_there_and_small(tmp_path: Path) -> None:
+    """0.3 s of CPU and 44 MiB on a quiet machine."""
+    with EmbeddedBroker(tmp_path / "data", "--topic", "t:1") as broker:
+        assert broker.pid is not None
+        assert cpu_s(broker.pid) < 1
+        assert converse_once(broker)
+        assert rss_mib(broker.pid) < 80
+
+
+def converse_once(broker: EmbeddedBroker) -> object:
+    """Whatever it has put off until somebody asks is there."""
+    with dial(broker) as sock:
+        return converse(sock, Api.METADATA, 12, {"topics": None}).topics

@@ -1,0 +1,161 @@
+"""What the embedded broker costs, beside Apache Kafka: figures for whoever changes the broker.
+
+    python -m tests.support.broker_cost --kafka
+
+CPU time of the broker's process per request, by one raw client that sends the same bytes to both,
+one request at a time; both run all the while and take turns, so that a busy machine is one for
+both. Kafka has its usual compilers and 1 GiB, and is warmed up until its code is compiled. Beside
+that how long the embedded broker takes until it serves, and the memory it has when it is idle.
+
+Not here: what it may cost (`tests/broker/test_budget.py` has a coarse limit).
+"""
+
+import argparse
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+
+from streamsx.clock import SystemClock
+from streamsx.kafka import wire
+from streamsx.kafka.batch import Builder
+from streamsx.kafka.wire import Api
+from streamsx.spark.maven import jars
+from tests.conftest import POM
+from tests.support import apache_kafka
+from tests.support.apache_kafka import ApacheKafka, converse
+from tests.support.cost import cpu_s
+from tests.support.embedded_broker import EmbeddedBroker
+
+REQUESTS, ROUNDS = 2000, 7
+WARM_UP = {"embedded": 1, "kafka": 20}
+"""Rounds that do not count."""
+STARTS, IDLE_S = 5, 3.0
+TOPIC = {"name": "cost", "num_partitions": 1, "replication_factor": 1}
+KIND = {
+    "group_id": "cost", "session_timeout": 300_000, "rebalance_timeout": 60_000, "member_id": "",
+    "protocol_type": "x", "protocols": [{"name": "p", "metadata": b""}],
+}  # fmt: skip
+RECORD_BYTES, BATCH_BYTES, FETCH_BYTES = 100, 16 << 10, 64 << 10
+JAVA = "java -Xmx1g -Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+"""As people run it; tests have one compiler, to start sooner."""
+
+Broker = EmbeddedBroker | ApacheKafka
+
+
+def batch() -> bytes:
+    """As many records of 100 bytes as 16 KiB take."""
+    builder = Builder(BATCH_BYTES)
+    now_ms = int(SystemClock().wall() * 1000)  # Kafka deletes what is old
+    while builder.append(now_ms, None, bytes(RECORD_BYTES)):
+        pass
+    return bytes(builder.close())
+
+
+class Client:
+    """One connection, and the frames of what is compared."""
+
+    def __init__(self, broker: Broker) -> None:
+        host, _, port = broker.bootstrap.rpartition(":")
+        self._broker, self._sock = broker, socket.create_connection((host, int(port)), 60)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        converse(self._sock, Api.CREATE_TOPICS, 4, {"topics": [TOPIC], "timeout": 10_000})
+        joined = converse(self._sock, Api.JOIN_GROUP, 3, KIND)
+        me = {"group_id": "cost", "generation_id": 1, "member_id": joined.member_id}
+        converse(self._sock, Api.SYNC_GROUP, 3, {**me, "assignments": []})
+        assert not converse(self._sock, Api.HEARTBEAT, 3, me).error_code
+        data = [{"name": "cost", "partition_data": [{"index": 0, "records": batch()}]}]
+        produced = {"acks": 1, "timeout": 5000, "topic_data": data}
+        part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": FETCH_BYTES}
+        asked = [{"topic": "cost", "partitions": [part]}]
+        self.frames = {
+            "heartbeat": self._frame(Api.HEARTBEAT, 3, me),
+            "produce 16 KiB": self._frame(Api.PRODUCE, 9, produced),
+            "fetch 64 KiB": self._frame(
+                Api.FETCH, 11,
+                {"max_wait": 0, "min_bytes": 1, "max_bytes": FETCH_BYTES, "topics": asked},
+            ),
+        }  # fmt: skip
+        stored = 0
+        while stored < FETCH_BYTES // BATCH_BYTES + 2:  # Kafka's leader is there a bit later
+            told = converse(self._sock, Api.PRODUCE, 9, produced)
+            stored += not told.responses[0].partition_responses[0].error_code
+        assert self.ask(self.frames["fetch 64 KiB"]) > FETCH_BYTES * 0.9
+
+    def _frame(self, api: Api, version: int, body: wire.Body) -> bytes:
+        return bytes(wire.request_encoder(api, version)(1, body, "cost"))
+
+    def ask(self, frame: bytes) -> int:
+        """The size of the answer."""
+        self._sock.sendall(frame)
+        data = self._sock.recv(1 << 20)
+        size, got = 4 + int.from_bytes(data[:4]), len(data)
+        while got < size:
+            got += len(self._sock.recv(1 << 20))
+        return size
+
+    def round_us(self, what: str) -> float:
+        """CPU time of the broker per request."""
+        frame, pid = self.frames[what], self._broker.pid
+        assert pid is not None
+        before = cpu_s(pid)
+        for _ in range(REQUESTS):
+            self.ask(frame)
+        return (cpu_s(pid) - before) / REQUESTS * 1e6
+
+
+def compare(clients: dict[str, Client], say: Callable[[str], None]) -> None:
+    """A row for each request: medians, and the ratio."""
+    say(f"{'CPU us per request':20}" + "".join(f"{name:>10}" for name in clients) + f"{'ratio':>8}")
+    for what in next(iter(clients.values())).frames:
+        for name, client in clients.items():
+            for _ in range(WARM_UP[name]):
+                client.round_us(what)
+        rounds: dict[str, list[float]] = {name: [] for name in clients}
+        for _ in range(ROUNDS):
+            for name, client in clients.items():
+                rounds[name].append(client.round_us(what))
+        medians = {name: statistics.median(took) for name, took in rounds.items()}
+        row = f"{what:20}" + "".join(f"{medians[name]:10.1f}" for name in clients)
+        if "kafka" in medians:
+            row += f"{medians['embedded'] / medians['kafka']:8.2f}"
+        say(row)
+
+
+def start_and_memory(folder: Path, say: Callable[[str], None]) -> None:
+    """Of a new one each time, in an empty folder."""
+    took, memory = list[float](), list[float]()
+    for number in range(STARTS):
+        broker, began = EmbeddedBroker(folder / str(number), "--topic", "t:1"), time.perf_counter()
+        with broker:
+            took.append(time.perf_counter() - began)
+            Event().wait(IDLE_S)
+            status = Path(f"/proc/{broker.pid}/status").read_text()
+            memory.append(int(status.partition("VmRSS:")[2].split()[0]) / 1024)
+    say(f"start to ready       {statistics.median(took):.2f} s (worst {max(took):.2f})")
+    say(f"idle memory (RSS)    {statistics.median(memory):.0f} MiB (worst {max(memory):.0f})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--kafka", action="store_true", help="beside Apache Kafka (Java, Maven)")
+    parser.add_argument("--java", default=JAVA, help=f"how it is run ({JAVA})")
+    options = parser.parse_args()
+    apache_kafka.JAVA = tuple(options.java.split())
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder, brokers = Path(name), dict[str, Broker]()
+        start_and_memory(folder, print)
+        brokers["embedded"] = stack.enter_context(EmbeddedBroker(folder / "embedded"))
+        if options.kafka:
+            brokers["kafka"] = stack.enter_context(ApacheKafka(jars(POM), folder / "kafka"))
+        compare({name: Client(broker) for name, broker in brokers.items()}, print)
+
+
+if __name__ == "__main__":
+    main()
