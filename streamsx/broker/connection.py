@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from streamsx.broker.events import ReplyBody
+from streamsx.broker.metrics import BrokerCounts
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.frames import Frame, Frames
 from streamsx.kafka.wire import Api
@@ -52,6 +53,7 @@ class Traffic:
     connections: "dict[ClientConnection, None]" = field(default_factory=dict)
     """In the order in which they came."""
     in_flight_bytes: int = 0
+    counts: BrokerCounts = field(default_factory=BrokerCounts)
     open: bool = True
     """Whether the broker serves: a connection may be made a turn after it was accepted."""
 
@@ -142,6 +144,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self.active_at = self._now()
+        self._traffic.counts.received_bytes += count
         try:
             frames = list(self._frames.received(count))
         except Malformed as error:
@@ -170,6 +173,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._queued -= self._serving
         if frame and self._open():
             self._transport.write(frame)
+            self._traffic.counts.sent_bytes += len(frame)
             if self.unsent_bytes:
                 self._traffic.hold_answers(self._limits.unsent_by_all_bytes_max)
         if not self._pumping:
@@ -184,14 +188,18 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def close(self, why: str) -> None:
         """For good, with what is on its way; one line says why."""
-        logger.warning("closed %s: %s", self.peer, why)
+        self._say_closed(why)
         self.abort()
 
     def hang_up(self, why: str) -> None:
         """For good, behind the answers that are on their way; one line says why."""
-        logger.warning("closed %s: %s", self.peer, why)
+        self._say_closed(why)
         self._forget()
         self._transport.close()
+
+    def _say_closed(self, why: str) -> None:
+        self._traffic.counts.hung_up += 1
+        logger.warning("closed %s: %s", self.peer, why)
 
     def abort(self) -> None:
         """Without a word, and now: nothing of it is left to wait for."""

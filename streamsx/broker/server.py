@@ -28,6 +28,7 @@ from streamsx.broker.flusher import Flusher
 from streamsx.broker.group import GroupConfig
 from streamsx.broker.markers import MarkerWriter
 from streamsx.broker.meta import Meta
+from streamsx.broker.metrics import Metric, in_a_line
 from streamsx.broker.options import Options
 from streamsx.broker.sasl import Authentication, Step, Users
 from streamsx.broker.service import Service
@@ -46,6 +47,8 @@ UNKNOWN_MAY = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTI
 """What is answered before a client has shown who it is."""
 BACKLOG = 512
 """Connections that the kernel holds until we accept them."""
+TELL_S = 60.0
+"""How often metrics are written into the log, if anything was asked meanwhile."""
 SWEEPS_PER_IDLE_LIMIT = 4
 """An idle connection is closed at most a fourth of the limit too late."""
 
@@ -81,6 +84,9 @@ class BrokerServer:
     _users: Users | None = field(init=False, default=None)
     _server: asyncio.Server = field(init=False)
     _sweep_timer: asyncio.TimerHandle = field(init=False)
+    _tell_timer: asyncio.TimerHandle = field(init=False)
+    _told: int = field(init=False, default=0)
+    """Requests, when it wrote its metrics into the log."""
 
     @property
     def bootstrap(self) -> str:
@@ -117,6 +123,7 @@ class BrokerServer:
             self.port = self._server.sockets[0].getsockname()[1]
             await self._server.start_serving()
             self._sweep()
+            self._tell()
             self._closing = undo.pop_all()
         topics = len(self.service.topics.by_name)
         logger.info("broker_started at=%s data=%s topics=%d", self.bootstrap, self.folder, topics)
@@ -127,6 +134,7 @@ class BrokerServer:
             self._server.close()
             self._traffic.open = False
             self._sweep_timer.cancel()
+            self._tell_timer.cancel()
             for connection in tuple(self._traffic.connections):
                 connection.abort()
             await self.service.cleaner.close()
@@ -139,6 +147,27 @@ class BrokerServer:
     def abandon(self) -> None:
         """Lets go of the directory as a kill does: nobody is told, nothing is flushed."""
         self._closing.close()
+
+    def metrics(self) -> list[Metric]:
+        """What it has done and what it has."""
+        service, traffic = self.service, self._traffic
+        topics = service.topics.by_name.values()
+        return traffic.counts.rows(
+            service.groups.events,
+            connections=len(traffic.connections),
+            groups=len(service.groups.machine.groups) if service.groups.machine else 0,
+            topics=len(topics),
+            partitions=service.topics.partitions,
+            log_bytes=sum(log.size for topic in topics for log in topic.logs),
+        )
+
+    def _tell(self) -> None:
+        """If anything was asked since it was told last."""
+        requests = self._traffic.counts.requests.total()
+        if requests != self._told:
+            self._told = requests
+            logger.info("broker_metrics %s", in_a_line(self.metrics()))
+        self._tell_timer = asyncio.get_running_loop().call_later(TELL_S, self._tell)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -248,6 +277,7 @@ class BrokerServer:
             connection.close(f"{call.api.name}: it has not said who it is: SASL is wanted")
             return
         connection.call = call
+        self._traffic.counts.requests[call.api] += 1
         try:
             body = self.answer(self.service, call)
         except Exception as error:

@@ -64,6 +64,8 @@ class Groups:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: Counter[tuple[str, type[Exception]]] = Counter()
         self._expiry = self._loop.call_later(EXPIRY_S, self._expire)
+        self.events: Counter[str] = Counter()
+        """How often something was told of groups and transactions, by its name in the log."""
         self.machine: Coordinator | None = None
         """As it is in memory, None if it could not be loaded; for who looks on."""
         self._load()
@@ -170,6 +172,7 @@ class Groups:
                 case e.Wake():
                     self._wake(effect)
                 case e.Story():
+                    self.events[effect.text.partition(" ")[0]] += 1
                     logger.info(effect.text)
                 case _:
                     assert_never(effect)

@@ -1,0 +1,97 @@
+"""A broker's metrics: what is counted, under which names, and that it is told."""
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from streamsx.broker.metrics import BrokerCounts, Metric, in_a_line
+from streamsx.broker.server import BrokerServer
+from streamsx.kafka.wire import Api
+from streamsx.testing import Broker
+from tests.broker.test_connections import VERSIONS, dial, produce, received
+from tests.support.apache_kafka import converse
+
+JOIN = {
+    "group_id": "g", "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": "",
+    "protocol_type": "x", "protocols": [{"name": "p", "metadata": b""}],
+}  # fmt: skip
+NAME = re.compile(r"streamsx_broker_[a-z_]+")
+
+
+def test_rows_bear_names_that_prometheus_takes_and_each_stands_once() -> None:
+    counts = BrokerCounts(received_bytes=7, sent_bytes=8, hung_up=1)
+    counts.requests += {Api.PRODUCE: 2, Api.FETCH: 1}
+    rows = counts.rows({"group_generation": 3}, connections=4)
+    assert rows == [
+        Metric("streamsx_broker_requests_total", 1, ("api", "fetch")),
+        Metric("streamsx_broker_requests_total", 2, ("api", "produce")),
+        Metric("streamsx_broker_received_bytes_total", 7),
+        Metric("streamsx_broker_sent_bytes_total", 8),
+        Metric("streamsx_broker_connections_hung_up_total", 1),
+        Metric("streamsx_broker_group_events_total", 3, ("event", "group_generation")),
+        Metric("streamsx_broker_connections", 4),
+    ]
+    assert all(NAME.fullmatch(row.name) for row in rows)
+    assert in_a_line(rows) == (
+        "fetch=1 produce=2 received_bytes_total=7 sent_bytes_total=8 connections_hung_up_total=1"
+        " group_generation=3 connections=4"
+    )
+
+
+def test_what_a_broker_does_is_counted(tmp_path: Path) -> None:
+    with Broker(tmp_path, topics={"t": 2}) as broker, dial(broker) as sock:
+        converse(sock, Api.API_VERSIONS, 3, VERSIONS)
+        before = {row.name[16:]: row.value for row in broker.server.metrics() if not row.label}
+        sock.sendall(request := produce(1, bytes(1000)))
+        answer = received(sock)
+        joined = converse(sock, Api.JOIN_GROUP, 3, JOIN)
+        assert joined.generation_id == 1
+        with dial(broker) as other:
+            other.sendall(b"rubbish" * 10)
+            assert received(other) == b""
+        converse(sock, Api.API_VERSIONS, 3, VERSIONS)
+        found = {(row.name[16:], row.label): row.value for row in broker.server.metrics()}
+    assert before == {
+        "received_bytes_total": before["received_bytes_total"],
+        "sent_bytes_total": before["sent_bytes_total"],
+        "connections_hung_up_total": 0, "connections": 1, "groups": 0, "topics": 1,
+        "partitions": 2, "log_bytes": 0,
+    }  # fmt: skip
+    assert found["requests_total", ("api", "produce")] == 1
+    assert found["requests_total", ("api", "join_group")] == 1
+    assert found["received_bytes_total", None] >= before["received_bytes_total"] + len(request)
+    assert found["sent_bytes_total", None] >= before["sent_bytes_total"] + 4 + len(answer)
+    assert found["connections_hung_up_total", None] == 1
+    assert found["group_events_total", ("event", "group_generation")] == 1
+    assert (found["connections", None], found["groups", None]) == (1, 1)
+    assert found["log_bytes", None] > 1000
+
+
+def test_they_are_told_while_there_is_something_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streamsx.broker.server.TELL_S", 0.01)
+    caplog.set_level(logging.INFO)
+
+    def told() -> list[str]:
+        return [r.message for r in caplog.records if r.message.startswith("broker_metrics ")]
+
+    async def story() -> None:
+        async with BrokerServer(tmp_path, topics={"t": 1}) as broker:
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            await asyncio.sleep(0.05)
+            assert not told(), "nobody has asked for anything"
+            while not told():
+                writer.write(produce(1, b"x"))
+                await reader.readexactly(4)
+            said = len(told())
+            await asyncio.sleep(0.05)
+            assert len(told()) <= said + 1, "what was asked since"
+            writer.close()
+
+    asyncio.run(story())
+    assert re.match(r"broker_metrics produce=\d+ received_bytes_total=\d+ ", told()[0])
+    assert "partitions=1 log_bytes=" in told()[0]
