@@ -104,6 +104,21 @@ def test_who_waits_is_told_to_come_again(calm: Desk) -> None:
     assert calm.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
 
 
+def test_what_members_have_is_not_free_while_they_agree_on_another_assignment(calm: Desk) -> None:
+    """They go on reading until they hear of it."""
+    member = alone(calm)
+    calm.join(version=3, protocols=says(-1))
+    assert join(calm, member, 1, 0, 1, 2, 3)["generation_id"] == 2
+    assert given(calm.beat("n", 0)) == (3, [])
+    assert sync(calm, member, 2) == E.REBALANCE_IN_PROGRESS
+    join(calm, member, 2, 0, 1, 2, 3)
+    kept = sync(calm, member, 2)
+    assert isinstance(kept, list)
+    assert given(calm.beat("n", 3)) == (3, None)
+    assert join(calm, member, 2, *kept)["generation_id"] == 3
+    assert given(calm.beat("n", 3))[1] is not None
+
+
 def test_a_group_that_cannot_be_understood_does_not_go_over(calm: Desk) -> None:
     calm.join(version=3, protocols={"range": b"?"})
     assert code(calm.beat("n", 0)) == E.GROUP_ID_NOT_FOUND
