@@ -57,10 +57,10 @@ class Broker:
         """Raises what `BrokerServer.start` does."""
         started: Future[BrokerServer] = Future()
         self._started, self._ended = started, Future()
-        thread = ThreadPoolExecutor(1, thread_name_prefix="broker")
-        self._served = thread.submit(lambda: run(self._serve(started), serves=True))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="broker")
+        self._served = self._thread.submit(lambda: run(self._serve(started), serves=True))
         try:
-            thread.shutdown(wait=False)
+            self._thread.shutdown(wait=False)
             either: tuple[Future[Any], ...] = (started, self._served)
             wait(either, return_when=FIRST_COMPLETED)
         except BaseException:  # Ctrl-C: nobody else would end it
@@ -74,6 +74,7 @@ class Broker:
         """Once all of it is gone. Raises what it failed with, if it has ended by itself."""
         if not self._ended.done():
             self._ended.set_result(None)
+        self._thread.shutdown()
         self._served.result()
 
     async def _serve(self, started: Future[BrokerServer]) -> None:

@@ -4,7 +4,12 @@ import pyarrow as pa
 import pytest
 
 from streamsx.app.lookup import app_named
+from streamsx.broker.api.served import SERVED
+from streamsx.broker.connection import Call
+from streamsx.broker.events import ReplyBody
 from streamsx.errors import UsageError
+from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
 from streamsx.spark.plan import LOG
 from streamsx.spark.publish import by_place, newest, pieces, require_transactions
@@ -43,7 +48,18 @@ def test_a_long_log_is_taken_piece_by_piece() -> None:
     assert list(pieces([])) == []
 
 
-def test_a_broker_without_transactions_is_refused_and_told() -> None:
+def told(call: Call, answer: ReplyBody) -> ReplyBody:
+    return {
+        **answer,
+        "coordinators": [{"key": key, **answer} for key in call.body.coordinator_keys],
+    }
+
+
+def test_a_broker_without_transactions_is_refused_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers as ours did when it had none."""
+    none = {"error_code": ErrorCode.INVALID_REQUEST, "node_id": -1}
+    served = SERVED[Api.FIND_COORDINATOR]._replace(answer=lambda _, call: told(call, none))
+    monkeypatch.setitem(SERVED, Api.FIND_COORDINATOR, served)
     with Broker() as broker:
         app_named("streamsx.examples.wordcount").override(bootstrap=broker.bootstrap)
         with pytest.raises(UsageError, match=r"brokers without transactions: use another$"):
