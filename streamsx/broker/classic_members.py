@@ -193,7 +193,9 @@ def upgrade(value: GroupValue, held: Assignments) -> None:
 
 
 def downgrade(held: Assignments) -> GroupValue:
-    """What it is as a classic group; all of its members are classic."""
+    """What it is as a classic group; all of its members are classic, and are to join: a broker that
+    is killed right behind this has to know it, so nothing counts as synced.
+    """
     members = []
     for m in held.members.values():
         about, classic = m.about, m.about.classic
@@ -206,4 +208,4 @@ def downgrade(held: Assignments) -> GroupValue:
             )
         )  # fmt: skip
     name, now = members[0].protocols[0].name, held.turn.wall_ms
-    return GroupValue(PROTOCOL_TYPE, held.epoch, name, None, now, tuple(members), True)
+    return GroupValue(PROTOCOL_TYPE, held.epoch, name, None, now, tuple(members), False)

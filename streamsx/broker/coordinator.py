@@ -118,20 +118,23 @@ class Coordinator:
         if body.member_epoch == JOINS and (group is None or not group.members()):
             effects = self._become(body.group_id, ConsumerGroup)
         elif body.member_epoch == JOINS and isinstance(group, ClassicGroup):
-            try:
-                effects = self._upgrade(now, group)
-            except Refused as why:
-                return [e.ClientReply(request.waiter, why.answer)]
+            return self._upgrade(now, group, request)
         elif not isinstance(group, ConsumerGroup):
             return [refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
         return [*effects, *self._step_group(now, body.group_id, request)]
 
-    def _upgrade(self, now: float, old: ClassicGroup) -> list[e.Effect]:
-        """Its members go on in a group of the consumer protocol. Raises Refused."""
+    def _upgrade(self, now: float, old: ClassicGroup, request: e.ClientRequest) -> list[e.Effect]:
+        """Its members go on in a group of the consumer protocol, if this one may join them."""
         new = ConsumerGroup(old.id, self.config, self.catalog)
-        effects = new.upgraded(now, GroupKey(old.id), old.round.value())
+        try:
+            effects = new.upgraded(now, GroupKey(old.id), old.round.value())
+        except Refused as why:
+            return [e.ClientReply(request.waiter, why.answer)]
+        joined = new.step(now, request)
+        if new.outlived():
+            return [each for each in joined if isinstance(each, e.ClientReply)]
         self.groups[old.id], new.committed = new, old.committed
-        return [*effects, *old.abandon(now)]
+        return [*effects, *old.abandon(now), *joined]
 
     def _downgrade(self, now: float, old: ConsumerGroup) -> list[e.Effect]:
         """Its last member of the consumer protocol has gone."""

@@ -275,3 +275,21 @@ def test_a_member_changes_its_protocol_in_place(desk: Desk) -> None:
     assert given(desk.beat(member, 0, owned=())) == (2, [0, 1])
     assert desk.consumers().held.members[member].state is Reconciliation.STABLE
     assert desk.heartbeat(member, 2)["error_code"] == E.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_is_refused_changes_nothing_for_the_others(desk: Desk) -> None:
+    """All of them had to join again, at each try of its client."""
+    member = alone(desk, instance="i")
+    assert code(desk.beat("n", 0, instance="i")) == E.UNRELEASED_INSTANCE_ID
+    assert desk.heartbeat(member, 1, instance="i")["error_code"] == E.NONE
+    assert GroupKey("g") in desk.disk
+
+
+def test_behind_a_crash_right_behind_going_back_somebody_leads(calm: Desk) -> None:
+    """Members that come as they were heard the old generation, and of no leader."""
+    member = mixed(calm)
+    calm.beat("n", -1)
+    calm.crash()
+    joined = join(calm, member, 1, 0, 1)
+    assert joined["generation_id"] > 2
+    assert joined["leader"] == member
