@@ -109,27 +109,24 @@ class Coordinator:
 
     def _beat(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         """Only who joins makes a group, or another one of an empty group."""
-        body = request.body
+        body, group = request.body, self.groups.get(request.body.group_id)
+        joins, nobody = body.member_epoch == JOINS, group is None or not group.members()
         try:
             check_heartbeat(body, request.version)
+            if joins and isinstance(group, ClassicGroup) and not nobody:
+                return self._upgrade(now, group, request)
         except Refused as why:
             return [e.ClientReply(request.waiter, why.answer)]
-        group, effects = self.groups.get(body.group_id), list[e.Effect]()
-        if body.member_epoch == JOINS and (group is None or not group.members()):
-            effects = self._become(body.group_id, ConsumerGroup)
-        elif body.member_epoch == JOINS and isinstance(group, ClassicGroup):
-            return self._upgrade(now, group, request)
-        elif not isinstance(group, ConsumerGroup):
+        begins = joins and nobody
+        if not (begins or isinstance(group, ConsumerGroup)):
             return [refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
+        effects = self._become(body.group_id, ConsumerGroup) if begins else []
         return [*effects, *self._step_group(now, body.group_id, request)]
 
     def _upgrade(self, now: float, old: ClassicGroup, request: e.ClientRequest) -> list[e.Effect]:
-        """Its members go on in a group of the consumer protocol, if this one may join them."""
+        """Its members go on in the consumer protocol, if this one may join. Raises Refused."""
         new = ConsumerGroup(old.id, self.config, self.catalog)
-        try:
-            effects = new.upgraded(now, GroupKey(old.id), old.round.value())
-        except Refused as why:
-            return [e.ClientReply(request.waiter, why.answer)]
+        effects = new.upgraded(now, GroupKey(old.id), old.round.value())
         joined = new.step(now, request)
         if new.outlived():
             return [each for each in joined if isinstance(each, e.ClientReply)]
