@@ -10,10 +10,11 @@ without any broker (`TestDriver`), a broker that outlives the test (`streamsx br
 
 import asyncio
 from collections.abc import Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any, Self
 
 from streamsx.broker.server import BrokerServer
@@ -56,26 +57,36 @@ class Broker:
     def __enter__(self) -> Self:
         """Raises what `BrokerServer.start` does."""
         started: Future[BrokerServer] = Future()
-        self._started, self._ended = started, Future()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="broker")
-        self._served = self._thread.submit(lambda: run(self._serve(started), serves=True))
+        self._started, self._ended, self._served = started, Future(), Future()
+        self._thread = Thread(target=self._run, args=(started,), name="broker")
         try:
-            self._thread.shutdown(wait=False)
+            self._thread.start()
             either: tuple[Future[Any], ...] = (started, self._served)
             wait(either, return_when=FIRST_COMPLETED)
-        except BaseException:  # Ctrl-C: nobody else would end it
-            self.__exit__()
+        except BaseException:  # Ctrl-C, also while the thread begins: nobody else would end it
+            self._end()
             raise
         if not started.done():
+            self._end()
             self._served.result()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Once all of it is gone. Raises what it failed with, if it has ended by itself."""
+        self._end()
+        self._served.result()
+
+    def _end(self) -> None:
         if not self._ended.done():
             self._ended.set_result(None)
-        self._thread.shutdown()
-        self._served.result()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self, started: Future[BrokerServer]) -> None:
+        try:
+            self._served.set_result(run(self._serve(started), serves=True))
+        except BaseException as error:  # is raised where the broker is entered or left
+            self._served.set_exception(error)
 
     async def _serve(self, started: Future[BrokerServer]) -> None:
         with ExitStack() as made:
