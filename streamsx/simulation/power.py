@@ -18,7 +18,7 @@ import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +148,7 @@ class PowerLoss:
         if inode not in self._kept:
             self._kept[inode] = os.dup(fd)
         if stat.S_ISDIR(about.st_mode):
-            with os.scandir(fd) as found:
-                self._names[inode] = {each.name: number(each.stat()) for each in found}
+            self._names[inode] = dict(names(fd))
             return
         now = Path(f"/proc/self/fd/{fd}").read_bytes()  # it may be open for writing alone
         data = bytearray(self._files.get(inode, b"")[: about.st_size].ljust(about.st_size, b"\0"))
@@ -171,6 +170,14 @@ class PowerLoss:
         for fd in self._kept.values():
             os.close(fd)
         self._kept.clear()
+
+
+def names(fd: int) -> Iterator[tuple[str, Inode]]:
+    """In a folder; without what another thread removes meanwhile."""
+    with os.scandir(fd) as found:
+        for each in found:
+            with suppress(FileNotFoundError):
+                yield each.name, number(each.stat())
 
 
 def number(about: os.stat_result) -> Inode:

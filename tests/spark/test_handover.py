@@ -192,11 +192,12 @@ def test_who_begins_amid_the_first_batch_ends_it(shop: Shop, either: Broker | Ap
     """The group says nothing of Spark yet, and asks nobody to wait."""
     shop.sell(0, 30)
     member = Consumer({"bootstrap.servers": either.bootstrap, "group.id": "carried"})
-    member.subscribe(["sales"])
 
     def begins(told: str) -> None:
-        while told.startswith("batch 0: stage 1") and not member.assignment():
-            member.poll(0.1)
+        if told.startswith("batch 0: stage 1"):
+            member.subscribe(["sales"])  # it joins on a thread of its own, from here on
+            while not member.assignment():
+                member.poll(0.1)
 
     with pytest.raises(GroupNotEmpty, match="workers are running: group carried: rdkafka"):
         shop.run(sink="noop", say=begins)
