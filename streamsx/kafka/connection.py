@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import aiokafka  # type: ignore[import-untyped]  # has no types
 from aiokafka import errors as theirs
-from aiokafka.conn import create_conn  # type: ignore[import-untyped]  # has no types
+from aiokafka.conn import AIOKafkaConnection  # type: ignore[import-untyped]  # has no types
 
 from streamsx.errors import BrokerUnreachable, Bug, SettingError, UsageError
 from streamsx.kafka import wire
@@ -99,6 +99,24 @@ OTHERS_CODE = (KERBEROS, OAUTH)
 """Mechanisms that run a library or the user's code, which may raise anything."""
 
 
+class _Opened(AIOKafkaConnection):  # type: ignore[misc]  # has no types
+    """A token that is refused is answered without an error code, by a challenge that says why (RFC
+    7628, 3.2.3). aiokafka takes it for a yes, and the next request is answered ILLEGAL_SASL_STATE.
+    """
+
+    def authenticator_oauth(self) -> Any:
+        sender = super().authenticator_oauth()
+        tell = sender.step
+
+        async def step(challenge: bytes | None) -> Any:
+            if challenge:
+                raise OSError(f"the token is refused: {challenge.decode(errors='replace')}")
+            return await tell(challenge)
+
+        sender.step = step
+        return sender
+
+
 async def connect(
     address: Address,
     security: Security = PLAINTEXT,
@@ -110,12 +128,14 @@ async def connect(
 
     `user_timeout_ms`: TCP_USER_TIMEOUT where the platform has it: how long the kernel may go on
     delivering what was sent, even for a process that was stopped or killed. Raises
-    BrokerUnreachable, and SettingError if the broker refuses who we are.
+    BrokerUnreachable, also for a token that is refused: the next one may be a good one; and
+    SettingError if the broker refuses who we are.
     """
     settings = {name: getattr(security, name) for name in security.__slots__}
     try:
         async with asyncio.timeout(timeout_s):
-            opened = await create_conn(*address, client_id=CLIENT_ID, **settings)
+            opened = _Opened(*address, client_id=CLIENT_ID, **settings)
+            await opened.connect()
     except theirs.IllegalSaslStateError:
         why = "it asks for no user here: leave the credentials out, or give another port"
         raise SettingError(f"refused by the broker: {address}: {why}") from None

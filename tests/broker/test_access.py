@@ -26,11 +26,10 @@ from streamsx.kafka.security import Security
 from streamsx.kafka.wire import Api
 from streamsx.tools.cli.processes import OURS
 from tests.broker.test_connections import VERSIONS, frame, received
-from tests.support.apache_kafka import converse
+from tests.support.apache_kafka import PEM, converse
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.workers import Workers
 
-PEM = Path(__file__).parents[1] / "support" / "localhost.pem"
 APP = """\
 import os, ssl, streamsx
 

@@ -3,32 +3,55 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.process.conftest import ON_KAFKA
-from tests.support.apache_kafka import PASSWORD, USER, ApacheKafka
+from tests.support.apache_kafka import PASSWORD, PEM, USER, ApacheKafka
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
 pytestmark = list(ON_KAFKA)
 TIMEOUT_S = 60.0
 APP = """\
+import base64
+import json
 import os
+import ssl
+import time
+
 import streamsx
+from aiokafka.abc import AbstractTokenProvider
 from streamsx.examples import wordcount
 
+
+class Unsigned(AbstractTokenProvider):
+    async def token(self):
+        words = {"alg": "none"}, {"sub": "shop", "iat": int(time.time()), "exp": time.time() + 600}
+        head, claims = (base64.urlsafe_b64encode(json.dumps(each).encode()) for each in words)
+        return f"{head.decode().rstrip('=')}.{claims.decode().rstrip('=')}."
+
+
+mechanism, ca = os.environ["MECHANISM"], os.environ.get("CA")
+context = ssl.create_default_context(cafile=ca) if ca else None
 app = wordcount.app
 app.override(
     bootstrap=os.environ["SECURE"],
-    broker_credentials=streamsx.SASLCredentials(username="shop", password=os.environ["PASSWORD"]),
+    broker_credentials=streamsx.OAuthCredentials(oauth_cb=Unsigned(), ssl_context=context)
+    if mechanism == "OAUTHBEARER"
+    else streamsx.SASLCredentials(
+        username="shop", password=os.environ["PASSWORD"], mechanism=mechanism, ssl_context=context
+    ),
 )
 """
 FILE = """\
 # as kafka-console-consumer.sh reads it
-security.protocol=SASL_PLAINTEXT
-sasl.mechanism=PLAIN
+security.protocol={protocol}
+sasl.mechanism={mechanism}
+ssl.truststore.type=PEM
+ssl.truststore.location={pem}
 sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \\
     username="{user}" password="{password}";
 client.id=somebody
@@ -47,41 +70,55 @@ def streamsx(
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "secure.py").write_text(APP)
-    (tmp_path / "client.properties").write_text(FILE.format(user=USER, password=PASSWORD))
-    (tmp_path / "wrong.properties").write_text(FILE.format(user=USER, password="wrong"))
     return tmp_path
 
 
-def test_commands_are_let_in_as_the_app_or_as_a_file_says(kafka: ApacheKafka, folder: Path) -> None:
+def written(folder: Path, mechanism: str, protocol: str, password: str = PASSWORD) -> str:
+    """A file of settings."""
+    about = {"mechanism": mechanism, "protocol": protocol, "pem": PEM}
+    path = folder / "client.properties"
+    path.write_text(FILE.format(user=USER, password=password, **about))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "protocol"),
+    [
+        ("PLAIN", "SASL_PLAINTEXT"), ("PLAIN", "SASL_SSL"), ("SCRAM-SHA-256", "SASL_SSL"),
+        ("SCRAM-SHA-512", "SASL_SSL"), ("OAUTHBEARER", "SASL_SSL"),
+    ],
+)  # fmt: skip
+def test_workers_and_commands_are_let_in_as_the_app_or_as_a_file_says(
+    kafka: ApacheKafka, folder: Path, mechanism: str, protocol: str
+) -> None:
+    """A file names users and passwords alone: tokens come from an app."""
+    bootstrap = kafka.secure_bootstrap if protocol == "SASL_SSL" else kafka.sasl_bootstrap
     with WordCount(kafka.bootstrap) as words:
         env = {
-            **words.env, "SECURE": kafka.sasl_bootstrap, "PASSWORD": PASSWORD,
+            **words.env, "SECURE": bootstrap, "PASSWORD": PASSWORD, "MECHANISM": mechanism,
             "STREAMSX_HEARTBEAT_INTERVAL": "500ms", "PYTHONPATH": str(folder),
-        }  # fmt: skip
-        topic = words.lines[0].topic
-        by_file = (
-            "--command-config", "client.properties", "--bootstrap", kafka.sasl_bootstrap,
-        )  # fmt: skip
-        with Workers(kafka.sasl_bootstrap, folder / "workers", app="secure", env=env) as workers:
-            done = streamsx(folder, env, "send", topic, "to be", *by_file)
-            assert (done.returncode, done.stderr) == (0, "")
-            done = streamsx(folder, env, "send", "-A", "secure", topic, "or not to be")
-            assert (done.returncode, done.stderr) == (0, "")
+        } | ({"CA": str(PEM)} if protocol == "SASL_SSL" else {})  # fmt: skip
+        ways = [(["-A", "secure"], list[str]())]
+        if mechanism != "OAUTHBEARER":
+            by_file = ["--command-config", written(folder, mechanism, protocol)]
+            ways.append(([*by_file, "--bootstrap", bootstrap], ["--app", words.app]))
+
+        def told(*arguments: str) -> str:
+            done = streamsx(folder, env, *arguments)
+            assert (done.returncode, done.stderr) == (0, ""), done.stdout
+            return done.stdout
+
+        with Workers(bootstrap, folder / "workers", app="secure", env=env) as workers:
+            for who, _ in ways:
+                told("send", words.lines[0].topic, "to be", *who)
             workers.start("a")
-            for named in (("-A", "secure"), ("--app", words.app, *by_file)):
-
-                def counted(named: tuple[str, ...] = named) -> bool:
-                    done = streamsx(folder, env, "table", *named, "counts", "to")
-                    return (done.stdout, done.stderr) == ("to\t2\n", "")
-
-                workers.until(counted, "two words")
-                done = streamsx(folder, env, "status", *named)
-                assert (done.returncode, done.stderr) == (0, ""), done.stdout
-                assert f"{words.app}: Stable" in done.stdout
+            for who, app in ways:
+                found = partial(streamsx, folder, env, "table", *who, *app, "counts", "to")
+                workers.until(lambda: found().stdout == f"to\t{len(ways)}\n", "all")  # noqa: B023
+                assert f"{words.app}: Stable" in told("status", *who, *app)
             workers.all["a"].expected = True
-            done = streamsx(folder, env, "-A", "secure", "leave", "--instances", "a")
-            assert done.returncode == 0, done.stderr
-            assert "a: left: " in done.stdout
+            done = streamsx(folder, env, "leave", *who, *app, "--instances", "a")
+            assert (done.returncode, "a: left: " in done.stdout) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -94,18 +131,23 @@ def test_commands_are_let_in_as_the_app_or_as_a_file_says(kafka: ApacheKafka, fo
 def test_a_wrong_password_is_one_line_and_2(
     kafka: ApacheKafka, folder: Path, words: tuple[str, ...]
 ) -> None:
-    where = ("--command-config", "wrong.properties", "--bootstrap", kafka.sasl_bootstrap)
+    wrong = written(folder, "PLAIN", "SASL_PLAINTEXT", "wrong")
+    where = ("--command-config", wrong, "--bootstrap", kafka.sasl_bootstrap)
     done = streamsx(folder, {}, *words, *where)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: refused by the broker: {kafka.sasl_bootstrap}: ")
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_a_worker_with_a_wrong_password_ends_with_one_line_and_2(
-    kafka: ApacheKafka, folder: Path
+    kafka: ApacheKafka, folder: Path, mechanism: str
 ) -> None:
-    env = {"SECURE": kafka.sasl_bootstrap, "PASSWORD": "wrong"}
+    env = {
+        "SECURE": kafka.secure_bootstrap, "PASSWORD": "wrong", "MECHANISM": mechanism,
+        "CA": str(PEM),
+    }  # fmt: skip
     done = streamsx(folder, env, "worker", "secure")
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"error: refused by the broker: {kafka.sasl_bootstrap}: ")
+    assert last.startswith(f"error: refused by the broker: {kafka.secure_bootstrap}: ")

@@ -30,6 +30,8 @@ PROBE_PAUSE_S = 0.05
 LOG_LINES_TOLD = 20
 HOST = "127.0.0.1"
 USER, PASSWORD = "shop", "secret"
+PEM = Path(__file__).parent / "localhost.pem"
+LOGIN = "org.apache.kafka.common.security"
 CONTROLLER_ID = 100
 ELECT_LEADERS = 43
 """An API that nothing of ours asks for or serves."""
@@ -39,7 +41,8 @@ T = TypeVar("T")
 
 COMMON = """\
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT
+listener.security.protocol.map=\
+    PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,SECURE:SASL_SSL
 log.dirs={home}/logs
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=300
@@ -60,11 +63,22 @@ ALONE = (
 process.roles=broker,controller
 node.id=1
 controller.quorum.bootstrap.servers={host}:{controller}
-listeners=PLAINTEXT://{host}:{port},SASL://{host}:{sasl},CONTROLLER://{host}:{controller}
-advertised.listeners=PLAINTEXT://{host}:{port},SASL://{host}:{sasl},CONTROLLER://{host}:{controller}
-sasl.enabled.mechanisms=PLAIN
-listener.name.sasl.plain.sasl.jaas.config=\
-    org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+listeners=PLAINTEXT://{host}:{port},SASL://{host}:{sasl},SECURE://{host}:{secure},\
+    CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{port},SASL://{host}:{sasl},SECURE://{host}:{secure},\
+    CONTROLLER://{host}:{controller}
+listener.name.sasl.sasl.enabled.mechanisms=PLAIN
+listener.name.secure.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER
+listener.name.sasl.plain.sasl.jaas.config={login}.plain.PlainLoginModule required \
+    user_{user}="{password}";
+listener.name.secure.plain.sasl.jaas.config={login}.plain.PlainLoginModule required \
+    user_{user}="{password}";
+listener.name.secure.scram-sha-256.sasl.jaas.config={login}.scram.ScramLoginModule required;
+listener.name.secure.scram-sha-512.sasl.jaas.config={login}.scram.ScramLoginModule required;
+listener.name.secure.oauthbearer.sasl.jaas.config=\
+    {login}.oauthbearer.OAuthBearerLoginModule required;
+listener.name.secure.ssl.keystore.type=PEM
+listener.name.secure.ssl.keystore.location={pem}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
@@ -243,20 +257,31 @@ class ApacheKafka(Node):
         clock: Clock | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        # Both ports stay: the controller's is written into the formatted directory.
-        port, self._sasl, controller = _free_ports(3)
+        # All ports stay: the controller's is written into the formatted directory.
+        port, self._sasl, self._secure, controller = _free_ports(4)
         filled = _filled(
-            ALONE, port=port, sasl=self._sasl, controller=controller, user=USER, password=PASSWORD
-        )
+            ALONE, port=port, sasl=self._sasl, secure=self._secure, controller=controller,
+            user=USER, password=PASSWORD, login=LOGIN, pem=PEM,
+        )  # fmt: skip
+        format_as = ["--standalone", _cluster_id()]
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            format_as += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
         super().__init__(
-            jars, home, port, filled + lines_of(settings or {}),
-            ("--standalone", _cluster_id()), _coordinates, clock,
+            jars, home, port, filled + lines_of(settings or {}), tuple(format_as), _coordinates,
+            clock,
         )  # fmt: skip
 
     @property
     def sasl_bootstrap(self) -> str:
         """HOST:PORT where it demands USER and PASSWORD, by SASL/PLAIN."""
         return f"{HOST}:{self._sasl}"
+
+    @property
+    def secure_bootstrap(self) -> str:
+        """HOST:PORT where it demands USER by SASL_SSL: PLAIN, SCRAM-SHA-256 and -512 with PASSWORD,
+        OAUTHBEARER with a token that nobody has signed; its certificate is PEM.
+        """
+        return f"{HOST}:{self._secure}"
 
 
 class ApacheCluster:

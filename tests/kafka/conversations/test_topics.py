@@ -88,7 +88,7 @@ def test_topics_are_made_changed_and_deleted(talk: Talk) -> None:
         return talk.ask(Api.DESCRIBE_CONFIGS, 4, resources=asked).results[0]
 
     def seen() -> bool:
-        return described(name, ["retention.ms"]).configs[0].config_source == 5
+        return bool(described(name, ["retention.ms"]).configs[0].config_source == 5)
 
     until(seen, "the last change is described")  # Kafka answers before that
     told = {c.name for c in described(name, ()).configs}

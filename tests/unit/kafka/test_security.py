@@ -67,13 +67,13 @@ def test_kerberos_is_passed_on_where_its_library_is(monkeypatch: pytest.MonkeyPa
     assert told.sasl_kerberos_domain_name == "example.com"
 
 
-def authenticated(token: str | None) -> tuple[list[bytes], Exception | None]:
+def authenticated(token: str | None, says: bytes = b"") -> tuple[list[bytes], Exception | None]:
     """What a broker that takes tokens was told, and how it ended."""
     told: list[bytes] = []
 
     def authenticate(asked: Asked) -> dict[str, Any]:
         told.append(asked.body.auth_bytes)
-        return {"auth_bytes": b""}
+        return {"auth_bytes": says}
 
     answers = {
         Api.SASL_HANDSHAKE: lambda _: {"mechanisms": ["OAUTHBEARER"]},
@@ -104,6 +104,14 @@ def test_who_gets_no_token_tries_again() -> None:
     assert isinstance(error, BrokerUnreachable)
     assert "OAUTHBEARER: LookupError: the server of tokens is away" in str(error)
     assert told == []
+
+
+def test_a_token_that_is_refused_may_be_followed_by_a_good_one() -> None:
+    """As Kafka says so: without an error code."""
+    told, error = authenticated("old", b'{"status":"invalid_token"}')
+    assert isinstance(error, BrokerUnreachable)
+    assert str(error).endswith('the token is refused: {"status":"invalid_token"}')
+    assert len(told) == 1
 
 
 def test_aiokafka_takes_all_our_settings() -> None:
