@@ -20,6 +20,7 @@ from streamsx.broker.api.served import answered
 from streamsx.broker.connection import Call, ConnectionLimits
 from streamsx.broker.coordinator import refuse
 from streamsx.broker.events import ClientRequest, Peer, ReplyBody
+from streamsx.broker.group import GroupConfig
 from streamsx.broker.options import Options
 from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Service
@@ -40,7 +41,7 @@ BOOTSTRAP = ",".join(f"{host}:{PORT}" for host in HOSTS)
 GROUP_APIS = frozenset(
     {
         Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.OFFSET_COMMIT,
-        Api.OFFSET_FETCH, Api.DESCRIBE_GROUPS,
+        Api.OFFSET_FETCH, Api.DESCRIBE_GROUPS, Api.CONSUMER_GROUP_HEARTBEAT, Api.END_TXN,
     }
 )  # fmt: skip
 LEADER_APIS: dict[Api, tuple[Any, ...]] = {
@@ -63,6 +64,8 @@ DAMAGED_AT = -3
 """Inside of the last record of an answer."""
 NOBODY = -1
 MUCH = 1 << 30
+QUICK = GroupConfig(consumer_session_timeout_ms=6000, consumer_heartbeat_interval_ms=1000)
+"""Of the consumer protocol, where the broker says how long a member may be silent."""
 
 Respond = Callable[[Call, ReplyBody | None], None]
 
@@ -82,6 +85,8 @@ class Nodes:
         self.service: Service | None = None
         self.process: Process
         self.coordinator = self.leader = 0
+        self.lost = False
+        """Something that was acknowledged, as a broker without `sync` may."""
         self.away_until = self.uncoordinated_until = 0.0
         self.leaderless: dict[str, float] = {}
         self.stingy: dict[str, float] = {}
@@ -109,6 +114,7 @@ class Nodes:
                     compacted_bytes_min=0 if self.scene.compacts else MUCH,
                 ),
                 limits=ConnectionLimits(connections_max_idle_s=self.scene.idle_s),
+                groups=QUICK,
                 fresh_id=self._fresh_id,
                 answer=self.answer,
             )
@@ -134,8 +140,9 @@ class Nodes:
             self.scheduler.say(BROKER, f"crashes, back in {back_s} s, power={power}")
             self.service = None
             self.process.kill(power=power)
-            if power and self.scene.sync:
+            if power and (self.scene.sync or self.scene.unsynced):
                 self.disk.lose()
+                self.lost = self.lost or not self.scene.sync
             self.scheduler.after(back_s, self.start)
 
     def freeze(self, seconds: float) -> None:

@@ -66,6 +66,12 @@ class Scene:
     """Changelogs, every few seconds, however little there is."""
     sync: bool = drawn(False, (False, False, False, True), "sync")
     """Of the broker: then a power cut takes all that was not flushed, and flushes may fail."""
+    unsynced: bool = drawn(False, (False, False, False, True), "power")
+    """A power cut takes that from a broker without `sync` too: the promise ends there."""
+    upstream: str = drawn("none", ("none", "none", "none", "v1", "v2"))
+    """Who writes lines in transactions, and in which version of the protocol."""
+    readers: int = drawn(0, (0, 0, 0, 2, 3))
+    """Of lines, in a group of the consumer protocol."""
 
     def session_s(self, worker: int) -> float:
         return self.sessions[worker % len(self.sessions)]

@@ -42,6 +42,7 @@ from streamsx.simulation.apps import app_of, failing
 from streamsx.simulation.checks import CHECKS, Check
 from streamsx.simulation.clients import Client, Tool
 from streamsx.simulation.faults import Faults
+from streamsx.simulation.guests import GroupReader, Upstream
 from streamsx.simulation.homes import Home
 from streamsx.simulation.network import Net
 from streamsx.simulation.nodes import Nodes
@@ -89,6 +90,9 @@ class World:
         _, self._topics_before = subtopologies(self.scene.before())
         self.checks: list[Check] = [check(self) for check in CHECKS]
         self.faults = None if scene else Faults(self, without)
+        kind = self.scene.upstream
+        self.upstream = None if kind == "none" else Upstream(self, modern=kind == "v2")
+        self.readers = [GroupReader(self, n) for n in range(self.scene.readers)]
         self.after(SAMPLE_S, self._sample)
 
     @property
@@ -199,18 +203,19 @@ class World:
 
     def end(self, tp: TopicPartition) -> int:
         log = self.log(tp)
-        return 0 if log is None else log.high_watermark
+        return 0 if log is None else log.last_stable_offset
 
     def records(
         self, tp: TopicPartition, start: int, end: int
     ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """Offset, key, value."""
+        """Offset, key, value; without what was aborted."""
         if (log := self.log(tp)) is None:
             return
         at = max(start, log.start)
         while at < end:
-            batch = columns(log.read(at, READ_BYTES), at)
-            if not batch.keys:
+            data = log.read(at, READ_BYTES)
+            batch = columns(data, at, aborted=log.aborted(at, data))
+            if batch.next_offset == at:
                 return
             for offset, key, value in zip(batch.offsets, batch.keys, batch.values, strict=True):
                 if offset < end:
@@ -317,7 +322,7 @@ def world(
         made = World(seed, Path(stack.enter_context(folder)), scene, without)
         stack.callback(setattr, points, "point", points.point)
         points.point = made.point
-        if made.scene.sync:
+        if made.scene.sync or made.scene.unsynced:
             stack.enter_context(made.nodes.disk.watching())
         logger, handler = logging.getLogger("streamsx"), _Told(made.scheduler)
         stack.callback(logger.setLevel, logger.level)

@@ -1,0 +1,90 @@
+"""What clients of other makes see in a world: nothing wrong, and what is planted is found.
+
+Seeds draw guests as they draw everything (`test_seeds`); here is a world with all of them, in which
+nothing goes wrong but what happens to themselves.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamsx.broker.assignments import Assignments
+from streamsx.broker.consumer_group import ConsumerGroup
+from streamsx.broker.log import Log
+from streamsx.broker.transactions import Transactions
+from streamsx.simulation.scene import Scene
+from streamsx.simulation.scheduler import Violation
+from streamsx.simulation.world import world
+
+SEEDS = range(12)
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def story(seed: int, upstream: str) -> str:
+    """What broke, if anything; how many transactions were committed."""
+    with world(seed, Scene(rate=20.0, workers=2, upstream=upstream, readers=3)) as made:
+        try:
+            for home in made.homes:
+                made.at(1.0, home.start)
+            made.run_until(40.0)
+            made.heal()
+            made.client.feeding = False
+            made.run_until(75.0)
+            made.settle()
+        except Violation as wrong:
+            return str(wrong)
+        assert made.upstream is not None
+        assert made.upstream.brought({}), "no transaction was committed"
+        assert made.excused["power cut"] == 0
+    return ""
+
+
+@pytest.mark.parametrize("upstream", ["v1", "v2"])
+def test_transactions_and_groups_of_other_clients_are_served(upstream: str) -> None:
+    for seed in SEEDS[:3]:
+        assert story(seed, upstream) == ""
+
+
+def all_is_visible(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Log, "readable_to", lambda log, committed: log.high_watermark)
+
+
+def nothing_was_aborted(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Log, "aborted", lambda *_: [])
+
+
+def all_is_committed(plant: pytest.MonkeyPatch) -> None:
+    real = Transactions._decide
+    plant.setattr(Transactions, "_decide", lambda self, txn, commit: real(self, txn, commit=True))
+
+
+def whoever_was_there_commits(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(ConsumerGroup, "may_commit", lambda *_: [])
+
+
+def nobody_is_waited_for(plant: pytest.MonkeyPatch) -> None:
+    real = Assignments.reconcile
+
+    def reconcile(self: Assignments, member: Any, _: object) -> None:
+        real(self, member, set())
+
+    plant.setattr(Assignments, "reconcile", reconcile)
+
+
+@pytest.mark.parametrize(
+    ("plant", "check"),
+    [
+        (all_is_visible, "TransactionsAreWholeOrNot"),
+        (nothing_was_aborted, "TransactionsAreWholeOrNot"),
+        (all_is_committed, "TransactionsAreWholeOrNot"),
+        (whoever_was_there_commits, "ReadersShareTheirTopic"),
+        (nobody_is_waited_for, "ReadersShareTheirTopic"),
+    ],
+)
+def test_what_is_planted_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Plant, check: str
+) -> None:
+    plant(monkeypatch)
+    found = next(filter(None, (story(seed, "v2") for seed in SEEDS)), "")
+    assert check in found
