@@ -131,7 +131,7 @@ class ClassicMembers:
         held, instance_id = self.held, getattr(who, "group_instance_id", None)
         static = holder(held.members, instance_id)
         named = static.id if static is not None and not who.member_id else who.member_id
-        held.remove(speaks_it(check(held.members, named, instance_id)), "left")
+        held.remove(check(held.members, named, instance_id), "left")  # of either protocol
         return {"error_code": ErrorCode.NONE}
 
     def _member(self, request: ClientRequest) -> ConsumerMember:

@@ -115,6 +115,27 @@ def test_who_commits_late_is_heard_while_it_has_the_partition(talk: Talk) -> Non
     check("empty, of a member", commit("a", 4, 0), {E.UNKNOWN_MEMBER_ID})
 
 
+def test_an_admin_puts_consumers_out(talk: Talk) -> None:
+    check, group = talk.check, Consumers(talk)
+
+    def put_out(*who: tuple[str, str | None]) -> list[tuple[str, str | None, E]]:
+        members = [{"member_id": name, "group_instance_id": static} for name, static in who]
+        told = talk.ask(Api.LEAVE_GROUP, 5, group_id=group.id, members=members)
+        answers = [(m.member_id, m.group_instance_id, E(m.error_code)) for m in told.members]
+        return [("", None, E(told.error_code)), *answers]
+
+    group.beat("a", 0)
+    group.beat("b", 0, instance_id="i")
+    check("nobody", put_out(("x", None), ("", "j"), ("b", "j"), ("a", "i")),
+          [("", None, E.NONE), ("x", None, E.UNKNOWN_MEMBER_ID), ("", "j", E.UNKNOWN_MEMBER_ID),
+           ("b", "j", E.UNKNOWN_MEMBER_ID), ("a", "i", E.FENCED_INSTANCE_ID)])  # fmt: skip
+    check("both", put_out(("a", None), ("", "i")),
+          [("", None, E.NONE), ("a", None, E.NONE), ("", "i", E.NONE)])  # fmt: skip
+    check("they hear", [group.beat("a", 2), group.beat("b", 3, instance_id="i")],
+          [E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID])  # fmt: skip
+    check("empty", group.listed(), [("consumer", "Empty", "consumer")])
+
+
 def test_a_static_consumer_returns(talk: Talk) -> None:
     check, group = talk.check, Consumers(talk)
     i: dict[str, Any] = {"instance_id": "i"}
