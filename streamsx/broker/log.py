@@ -308,8 +308,8 @@ class Log:
                     break
                 if header.base_offset >= limit:
                     break
-                segment.note(len(batch), header)
                 self.producers.note(header, commits(header, batch), 0)
+                segment.note(len(batch), header)
         lost = segment.path.stat().st_size - segment.size
         if lost and last:
             os.truncate(segment.path, segment.size)

@@ -335,8 +335,13 @@ def marker(producer_id: int, epoch: int, timestamp: int, *, commit: bool) -> byt
 
 
 def commits(header: Header, batch: Buffer) -> bool | None:
-    """What a marker says; None for records."""
-    return bool(_marker_key.unpack_from(batch, MARKER_KEY_AT)[1]) if header.control else None
+    """What a marker says; None for records. Raises CorruptRecord if it is too short."""
+    if not header.control:
+        return None
+    try:
+        return bool(_marker_key.unpack_from(batch, MARKER_KEY_AT)[1])
+    except struct.error as error:
+        raise _damaged(header, error) from None
 
 
 def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:

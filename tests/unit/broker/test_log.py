@@ -13,10 +13,11 @@ from streamsx.broker.log import Log
 from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import INDEX_INTERVAL_BYTES, Descriptors, Segment
 from streamsx.errors import CorruptRecord
-from streamsx.kafka.batch import Builder, columns, scan, stamp
+from streamsx.kafka.batch import CONTROL, Builder, columns, scan, stamp
 from streamsx.kafka.errors import ErrorCode
 
 MOST = 1 << 20
+ATTRIBUTES_END = 22
 
 
 def batch(
@@ -221,6 +222,19 @@ def test_what_a_killed_broker_left_is_brought_to_the_disk(
     assert flushed == []
     opens(clean=False)
     assert flushed == [log.segments[0].path]
+
+
+def test_records_that_say_they_end_a_transaction_are_damaged(opens: Opens) -> None:
+    """One bit, in a file whose checksums are not looked at."""
+    log = opens(segment_bytes=1)
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    path = log.segments[1].path
+    log.close()
+    data = bytearray(path.read_bytes())
+    data[ATTRIBUTES_END] |= CONTROL
+    path.write_bytes(data)
+    assert values(opens(segment_bytes=1)) == [b"a", b"c"]
 
 
 @pytest.mark.parametrize("damaged", [range(1), range(1, 3)], ids=["the first", "two in a row"])
