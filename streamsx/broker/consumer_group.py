@@ -288,8 +288,9 @@ class ConsumerGroup:
         self.turn.wake_at = min(due, default=inf)
 
 
-def check_heartbeat(body: Any, version: int) -> None:
+def check_heartbeat(body: Any, version: int, config: GroupConfig) -> None:
     """What is wrong with it whatever the group is. Raises Refused."""
+    names = sum(map(len, body.subscribed_topic_names or ()))
     joins = body.member_epoch == JOINS
     subscribes = (body.subscribed_topic_names, body.subscribed_topic_regex) != (None, None)
     wrong = (
@@ -300,6 +301,7 @@ def check_heartbeat(body: Any, version: int) -> None:
         joins and (body.topic_partitions is None or len(body.topic_partitions) > 0),
         body.member_epoch == AWAY and body.instance_id is None,
         body.member_epoch < AWAY,
+        names > config.metadata_bytes_max,  # all names of all members are looked at with each join
     )
     if any(wrong):
         raise Refused(ErrorCode.INVALID_REQUEST)

@@ -112,7 +112,7 @@ class Coordinator:
         body, group = request.body, self.groups.get(request.body.group_id)
         joins, nobody = body.member_epoch == JOINS, group is None or not group.members()
         try:
-            check_heartbeat(body, request.version)
+            check_heartbeat(body, request.version, self.config)
             if joins and isinstance(group, ClassicGroup) and not nobody:
                 return self._upgrade(now, group, request)
         except Refused as why:

@@ -257,6 +257,14 @@ def test_a_group_may_be_full() -> None:
     alone(desk)
 
 
+def test_subscriptions_have_a_limit() -> None:
+    """40 members with 40,000 names each took 0.75 s a join."""
+    desk = Desk(GroupConfig(metadata_bytes_max=10))
+    desk.set_topics(t=1)
+    assert code(desk.beat("a", 0, topics=["t", "u" * 10])) == E.INVALID_REQUEST
+    assert code(desk.beat("a", 0, topics=["t", "u" * 9])) == E.NONE
+
+
 def test_in_version_0_the_coordinator_names_members() -> None:
     desk = Desk()
     assert desk.beat("", 0, version=0)["member_id"] in desk.consumers().held.members
