@@ -285,7 +285,7 @@ class GroupReader(Guest):
     def start(self) -> None:
         super().start()
         self.member_id = f"{self.name}-{self.process.life}"
-        self._topic_id = b""
+        self._topic_id, self._heard = b"", False
         self._out()
 
     def _out(self) -> None:
@@ -309,14 +309,19 @@ class GroupReader(Guest):
         self._topic_id = told.topics[0].topic_id
 
     async def _beat(self) -> bool:
-        """Whether it is in the group; what it gives up it has committed by then."""
-        first, held = self.epoch == 0, [{"topic_id": self._topic_id, "partitions": [*self.held]}]
+        """Whether it is in the group; what it gives up it has committed by then.
+
+        Where an answer is lost it says everything the next time, and is told so.
+        """
+        whole, self._heard = self.epoch == 0 or not self._heard, False
+        held = [{"topic_id": self._topic_id, "partitions": [*self.held]}]
         told = await self._heartbeat(
             self.epoch,
-            rebalance_timeout=6000 if first else -1,
-            subscribed_topic_names=[LINES] if first else None,
+            rebalance_timeout=6000 if whole else -1,
+            subscribed_topic_names=[LINES] if whole else None,
             topic_partitions=held if self.held else [],
         )
+        self._heard = True
         if told.error_code in OUT:
             self.say(f"is out: {E(told.error_code).name}")
             self._out()
