@@ -118,6 +118,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._turn: asyncio.Handle | None = None
         """In which what stands behind is served."""
         self._transport: asyncio.Transport
+        self._below: asyncio.Transport | None = None
+        """What carries the transport, where that is TLS."""
+        self.handshake: asyncio.Future[None] | None = None
 
     # What the event loop calls.
 
@@ -131,13 +134,24 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._traffic.open:
             transport.abort()
             return
-        self._traffic.connections[self] = None
-        if len(self._traffic.connections) > self._limits.connections_max:
-            self.close(f"there are {self._limits.connections_max} connections")
+        known, most = self._traffic.connections, self._limits.connections_max
+        if len(known) >= most:  # of several that have not shaken hands the one that came first goes
+            idle = next((each for each in known if each.shaking_hands), self)
+            idle.close(f"there are {most} connections")
+            if idle is self:
+                return
+        known[self] = None
+
+    def secured(self, transport: asyncio.Transport) -> None:
+        """TLS stands: from here on this one is read and written."""
+        self._below, self._transport = self._transport, transport
+        transport.set_write_buffer_limits(self._limits.unsent_bytes_max)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._traffic.connections.pop(self, None)
         self._forget()
+        if self._below is not None:  # TLS keeps the room that it had for answers
+            self._transport, self._below = self._below, None
 
     def get_buffer(self, _: int) -> memoryview:
         return self._frames.buffer()
@@ -182,9 +196,14 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._pump_soon()
 
     @property
+    def shaking_hands(self) -> bool:
+        return self.handshake is not None and self._below is None and self._open()
+
+    @property
     def unsent_bytes(self) -> int:
         """Of answers, which the client has not taken yet."""
-        return self._transport.get_write_buffer_size()
+        below = 0 if self._below is None else self._below.get_write_buffer_size()
+        return below + self._transport.get_write_buffer_size()
 
     def close(self, why: str) -> None:
         """For good, with what is on its way; one line says why."""

@@ -26,6 +26,7 @@ from streamsx.broker.connection import Call, ClientConnection, ConnectionLimits,
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.group import GroupConfig
+from streamsx.broker.handshake import TlsHandshake
 from streamsx.broker.markers import MarkerWriter
 from streamsx.broker.meta import Meta
 from streamsx.broker.metrics import Metric, in_a_line
@@ -105,11 +106,9 @@ class BrokerServer:
             with on_disk(self.folder):
                 undo.callback(os.close, lock(self.folder))
             try:  # before anything is written: who cannot serve changes nothing
-                tls = self.access.tls
                 self._server = await asyncio.get_running_loop().create_server(
-                    self._connection, address, self.port, backlog=BACKLOG, ssl=tls,
-                    ssl_handshake_timeout=HANDSHAKE_S if tls else None, start_serving=False,
-                )  # fmt: skip
+                    self._connection, address, self.port, backlog=BACKLOG, start_serving=False
+                )
             except OSError as error:
                 why = os.strerror(error.errno or 0)
                 what = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
@@ -255,7 +254,7 @@ class BrokerServer:
             self.fresh_id,
         )
 
-    def _connection(self) -> ClientConnection:
+    def _connection(self) -> ClientConnection | TlsHandshake:
         who = None if self._users is None else Authentication(self._users)
 
         def most(key: int) -> int:
@@ -264,7 +263,8 @@ class BrokerServer:
 
         made = ClientConnection(self._traffic, self.limits, self._serve, self.clock.now, most)
         made.authentication = who
-        return made
+        tls = self.access.tls
+        return made if tls is None else TlsHandshake(made, tls, HANDSHAKE_S)
 
     def _serve(self, connection: ClientConnection, frame: Frame) -> None:
         try:

@@ -7,6 +7,7 @@ whether whoever asks for little is answered all the time.
 import logging
 import random
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,13 +20,15 @@ from streamsx.broker.api.served import SERVED
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.wire import Api
-from tests.support.apache_kafka import converse
+from tests.support.apache_kafka import PEM, converse
 from tests.support.embedded_broker import EmbeddedBroker
 
 MIB = 1 << 20
 MEMORY_MIB = 128
 """That an attack may take, beyond what the broker had."""
 ANSWER_S = 5.0
+BY_TLS = ("--tls-cert", str(PEM))
+TLS = ssl.create_default_context(cafile=str(PEM))
 VERSIONS = {"client_software_name": "test", "client_software_version": "1"}
 
 
@@ -34,15 +37,19 @@ def rss_mib(pid: int, field: str = "VmRSS") -> float:
     return int(status.partition(f"{field}:")[2].split()[0]) / 1024
 
 
-def dial(broker: EmbeddedBroker) -> socket.socket:
+def dial(broker: EmbeddedBroker, *, secure: bool | None = None) -> socket.socket:
+    """`secure`: by TLS; as the broker wants it, if that is not said."""
     host, _, port = broker.bootstrap.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    sock = socket.create_connection((host, int(port)), timeout=10)
+    if secure is None and not {*BY_TLS} <= {*broker.options}:
+        return sock
+    return sock if secure is False else TLS.wrap_socket(sock, server_hostname="localhost")
 
 
 @contextmanager
 def asking(broker: EmbeddedBroker) -> Iterator[list[float]]:
     """Somebody asks for little, on one connection, all the time: how long each answer took."""
-    took, over = list[float](), threading.Event()
+    took, begun, over = list[float](), threading.Event(), threading.Event()
 
     def ask() -> None:
         with dial(broker) as sock:
@@ -55,12 +62,14 @@ def asking(broker: EmbeddedBroker) -> Iterator[list[float]]:
                     took.append(float("inf"))
                     raise
                 took.append(perf_counter() - began)
+                begun.set()
                 if over.wait(0.02):
                     return
 
     thread = threading.Thread(target=ask)
     thread.start()
     try:
+        assert begun.wait(ANSWER_S)
         yield took
     finally:
         over.set()
@@ -164,12 +173,27 @@ def silent_readers(broker: EmbeddedBroker, stack: ExitStack) -> None:
             converse(sock, Api.API_VERSIONS, 3, VERSIONS)
 
 
+def no_handshakes(broker: EmbeddedBroker, stack: ExitStack) -> None:
+    """Each takes 0.4 MB of a broker that speaks TLS, so they are counted before they speak."""
+    for _ in range(1500):
+        stack.enter_context(dial(broker, secure=False))
+    with dial(broker) as sock:
+        converse(sock, Api.API_VERSIONS, 3, VERSIONS)
+    assert "there are 100 connections" in broker.told()
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("attack", [half_frames, silent_readers])
+@pytest.mark.parametrize(
+    ("attack", "options"),
+    [
+        (half_frames, ()), (silent_readers, ()), (silent_readers, BY_TLS),
+        (no_handshakes, (*BY_TLS, "--connections-max", "100")),
+    ],
+)  # fmt: skip
 def test_whoever_attacks_takes_little_and_nobody_else_notices(
-    tmp_path: Path, attack: Callable[[EmbeddedBroker, ExitStack], None]
+    tmp_path: Path, attack: Callable[[EmbeddedBroker, ExitStack], None], options: tuple[str, ...]
 ) -> None:
-    with EmbeddedBroker(tmp_path / "broker", "--topic", "t:1") as broker:
+    with EmbeddedBroker(tmp_path / "broker", "--topic", "t:1", *options) as broker:
         assert broker.pid is not None
         fill(broker)
         before = rss_mib(broker.pid)

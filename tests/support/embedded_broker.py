@@ -16,7 +16,7 @@ class EmbeddedBroker:
 
     def __init__(self, folder: Path, *options: str) -> None:
         """`options` are those of `streamsx broker`."""
-        self._folder, self._options = folder, options
+        self._folder, self.options = folder, options
         self._log = folder.with_suffix(".err")
         self._process: Child | None = None
         self.bootstrap = "127.0.0.1:0"
@@ -39,7 +39,7 @@ class EmbeddedBroker:
         """
         assert self._process is None, "it is running"
         port = self.bootstrap.rpartition(":")[2]
-        command = [*OURS, "broker", "--data", str(self._folder), "--port", port, *self._options]
+        command = [*OURS, "broker", "--data", str(self._folder), "--port", port, *self.options]
         if idle_s is not None:
             command += ["--connections-max-idle", f"{idle_s}s"]
         process = Child("broker", self._log, command, prints=True)
