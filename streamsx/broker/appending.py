@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
+from streamsx.broker.expanding import Expansions
 from streamsx.broker.log import Log
 from streamsx.broker.refusal import Refused
-from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, MAGIC, Header, columns, scan
+from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, MAGIC, Header, scan
 from streamsx.kafka.compression import CODECS
 from streamsx.kafka.errors import ErrorCode
 
@@ -21,7 +22,7 @@ def admit_none(_: Header) -> None:
 
 def append(
     log: Log, records: memoryview | None, bytes_max: int, admit: Admit = admit_none, *,
-    keyed: bool = False,
+    keyed: Expansions | None = None,
 ) -> int:  # fmt: skip
     """Appends one batch of a client, in place: `records` is changed. `admit` is asked about batches
     of transactions; in a `keyed` log records without a key would stay for ever. Gives the offset of
@@ -31,8 +32,11 @@ def append(
     if records is None:
         raise Refused(ErrorCode.INVALID_RECORD)
     header = check_batch(records, bytes_max)
-    if keyed and None in columns(records, 0, check=False).keys:
-        raise Refused(ErrorCode.INVALID_RECORD)
+    if keyed is not None:
+        if (found := keyed.columns(header, records, 0)) is None:
+            raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
+        if None in found.keys:
+            raise Refused(ErrorCode.INVALID_RECORD)
     if header.transactional:
         admit(header)
     if (known := log.producers.duplicate_of(header)) is not None:

@@ -21,10 +21,11 @@ from itertools import chain
 from pathlib import Path
 
 from streamsx.broker.compaction import MADE, Made, batches
+from streamsx.broker.expanding import Expansions
 from streamsx.broker.producer_state import ProducerState
 from streamsx.broker.segment import Descriptors, Segment
 from streamsx.errors import CorruptRecord
-from streamsx.kafka.batch import Header, columns, commits, place, scan
+from streamsx.kafka.batch import Header, commits, place, scan
 from streamsx.state.disk import sync_folder
 
 LEADER_EPOCH = 0
@@ -154,22 +155,28 @@ class Log:
         """(producer id, first offset) of what was aborted and reaches into what was read there."""
         return self.producers.aborted_within(offset, data)
 
-    def at_time(self, timestamp: int, *, committed: bool = False) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record this old or younger, markers too. Raises
-        CorruptRecord.
+    def at_time(
+        self, timestamp: int, expansions: Expansions | None = None, *, committed: bool = False
+    ) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record this old or younger, markers too; of a batch
+        that is too much to look into that of the batch. Raises CorruptRecord.
         """
-        limit = self.readable_to(committed=committed)
+        limit, expansions = self.readable_to(committed=committed), expansions or Expansions()
         for segment in self.segments:
             for position in segment.since(timestamp):
-                for offset, time in times(segment.read(position, 0, segment.size), self.start):
+                for offset, time in times(
+                    segment.read(position, 0, segment.size), self.start, expansions
+                ):
                     if time >= timestamp:
                         return (offset, time) if offset < limit else None
         return None
 
-    def newest(self, *, committed: bool = False) -> tuple[int, int] | None:
+    def newest(
+        self, expansions: Expansions | None = None, *, committed: bool = False
+    ) -> tuple[int, int] | None:
         """Offset and timestamp of the youngest record."""
         youngest = max(segment.newest for segment in self.segments)
-        return self.at_time(youngest, committed=committed)
+        return self.at_time(youngest, expansions, committed=committed)
 
     def delete_before(self, offset: int) -> None:
         """Makes `start` this offset, if it is not behind it already. Raises OSError."""
@@ -341,10 +348,11 @@ class Log:
         self.producers.forget_aborted(self.start)
 
 
-def times(data: bytes, start: int) -> Iterable[tuple[int, int]]:
+def times(data: bytes, start: int, expansions: Expansions) -> Iterable[tuple[int, int]]:
     """Offset and timestamp of each record from this offset on, in the first batch."""
     _, _, header = next(scan(data, check=False))
     if header.control:
         return [(header.base_offset, header.max_timestamp)] if header.base_offset >= start else []
-    batch = columns(data, start, check=False)
+    if (batch := expansions.columns(header, data, start)) is None:
+        return [(max(start, header.base_offset), header.max_timestamp)]
     return zip(batch.offsets, batch.timestamps, strict=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
+from streamsx.broker.expanding import Expansions
 from streamsx.broker.log import LEADER_EPOCH, Log
 from streamsx.broker.refusal import NamedOnce, Refused, each
 from streamsx.broker.service import Service
@@ -21,19 +22,20 @@ SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 
 def list_offsets(service: Service, call: Call) -> ReplyBody:
     """Offset and timestamp per partition, -1 for what there is not."""
+    expansions = Expansions()
 
     def answer(log: Log, asked: Any) -> ReplyBody:
         if asked.timestamp < 0 and call.version < SINCE.get(asked.timestamp, sys.maxsize):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION)
         committed = call.body.isolation_level == READ_COMMITTED
-        offset, timestamp = find(log, asked.timestamp, committed=committed)
+        offset, timestamp = find(log, asked.timestamp, expansions, committed=committed)
         epoch = NO_EPOCH if offset < 0 else LEADER_EPOCH
         return {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
 
     return each_partition(service, call, answer)
 
 
-def find(log: Log, timestamp: int, *, committed: bool) -> tuple[int, int]:
+def find(log: Log, timestamp: int, expansions: Expansions, *, committed: bool) -> tuple[int, int]:
     """(offset, timestamp). Raises CorruptRecord."""
     match timestamp:
         case -1:
@@ -41,11 +43,11 @@ def find(log: Log, timestamp: int, *, committed: bool) -> tuple[int, int]:
         case -2 | -4:
             return log.start, -1
         case -3:
-            return log.newest(committed=committed) or NOTHING
+            return log.newest(expansions, committed=committed) or NOTHING
         case -5 | -6:
             return NOTHING
         case _:
-            return log.at_time(timestamp, committed=committed) or NOTHING
+            return log.at_time(timestamp, expansions, committed=committed) or NOTHING
 
 
 def delete_records(service: Service, call: Call) -> ReplyBody:

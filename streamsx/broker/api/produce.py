@@ -7,6 +7,7 @@ from streamsx.broker import appending
 from streamsx.broker.configs import listed
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
+from streamsx.broker.expanding import Expansions
 from streamsx.broker.log import Log
 from streamsx.broker.refusal import NamedOnce, Refused, each
 from streamsx.broker.service import Service
@@ -23,10 +24,10 @@ ADDS_SINCE = 12
 def answer(service: Service, call: Call) -> ReplyBody | None:
     """The offset of each batch; with `sync`, once it is on the disk."""
     acks, responses, logs = call.body.acks, list[ReplyBody](), list[Log]()
-    once = NamedOnce()
+    once, expansions = NamedOnce(), Expansions()
     for asked in call.body.topic_data:
         name = getattr(asked, "name", None)  # newer versions name topics by id alone
-        answered = partial(append, service, call, name, asked.topic_id, logs, once)
+        answered = partial(append, service, call, name, asked.topic_id, logs, once, expansions)
         partitions = each(asked.partition_data, answered, "index", base_offset=NO_OFFSET)
         responses.append(
             {"name": name, "topic_id": asked.topic_id, "partition_responses": partitions}
@@ -43,7 +44,7 @@ def answer(service: Service, call: Call) -> ReplyBody | None:
 
 def append(
     service: Service, call: Call, name: str | None, topic_id: bytes, logs: list[Log],
-    once: NamedOnce, asked: Any,
+    once: NamedOnce, expansions: Expansions, asked: Any,
 ) -> ReplyBody:  # fmt: skip
     """Appends one batch to one partition, whose log joins `logs`. Raises what `each` knows."""
     once(name, topic_id, asked.index)
@@ -53,7 +54,7 @@ def append(
         raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
     try:
         bytes_max = int(topic.config("max.message.bytes"))
-        keyed = "compact" in listed(topic.config("cleanup.policy"))
+        keyed = expansions if "compact" in listed(topic.config("cleanup.policy")) else None
         admits = partial(admit, service, call, (topic.name, asked.index))
         offset = appending.append(log, asked.records, bytes_max, admits, keyed=keyed)
     finally:

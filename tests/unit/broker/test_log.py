@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamsx.broker import appending
+from streamsx.broker.expanding import Expansions
 from streamsx.broker.log import Log
 from streamsx.broker.refusal import Refused
 from streamsx.broker.segment import INDEX_INTERVAL_BYTES, Descriptors, Segment
@@ -640,3 +641,30 @@ def test_what_a_flush_has_reached_when_another_has_failed_does_not_count(opens: 
     log.note_failure()
     log.close()
     assert values(opens(sync=True)) == []
+
+
+def bomb(records: int, size: int, *, time: int = 1000) -> bytearray:
+    builder = Builder(1 << 30, compression="zstd")
+    for _ in range(records):
+        builder.append(time, b"k", bytes(size))
+    return builder.close()
+
+
+@pytest.mark.parametrize(("records", "size"), [(1, 60 << 20), (900_000, 0)])
+def test_one_request_has_no_more_looked_into_than_one_batch_may_hold(
+    opens: Opens, records: int, size: int
+) -> None:
+    """Forty batches of 2 kB took four seconds in which nobody was served."""
+    log, batch = opens(), bomb(records, size)
+    keyed, codes = Expansions(), list[ErrorCode]()
+    for _ in range(4):
+        try:
+            appending.append(log, memoryview(bytearray(batch)), MOST, keyed=keyed)
+        except Refused as why:
+            codes.append(why.code)
+    assert codes[-2:] == [ErrorCode.MESSAGE_TOO_LARGE] * 2
+    append(log, b"last", time=2000)
+    looked = Expansions()
+    assert [log.at_time(1000, looked) for _ in range(3)] == [(0, 1000)] * 3
+    assert log.at_time(2000, Expansions()) == (log.end - 1, 2000)
+    assert log.at_time(2000, looked) == (log.end - 1, 2000), "coarse, not wrong"
