@@ -33,6 +33,8 @@ LEADER_EPOCH = 0
 
 Appended = Callable[[int], None]
 """Is told of so many bytes that readers see more."""
+Timed = tuple[int, int]
+"""Offset and timestamp."""
 DurableEnd = tuple[int, int]
 """The end of a log at some time, and the bytes appended until then."""
 START, UNFLUSHED, COMPACTED = "start", "unflushed", "compacted"
@@ -156,27 +158,24 @@ class Log:
         return self.producers.aborted_within(offset, data)
 
     def at_time(
-        self, timestamp: int, expansions: Expansions | None = None, *, committed: bool = False
-    ) -> tuple[int, int] | None:
+        self, timestamp: int, looked: Expansions | None = None, *, committed: bool = False
+    ) -> Timed | None:
         """Offset and timestamp of the first record this old or younger, markers too; of a batch
         that is too much to look into that of the batch. Raises CorruptRecord.
         """
-        limit, expansions = self.readable_to(committed=committed), expansions or Expansions()
+        limit, looked = self.readable_to(committed=committed), looked or Expansions()
         for segment in self.segments:
             for position in segment.since(timestamp):
-                for offset, time in times(
-                    segment.read(position, 0, segment.size), self.start, expansions
-                ):
+                data = segment.read(position, 0, segment.size)
+                for offset, time in times(data, self.start, looked):
                     if time >= timestamp:
                         return (offset, time) if offset < limit else None
         return None
 
-    def newest(
-        self, expansions: Expansions | None = None, *, committed: bool = False
-    ) -> tuple[int, int] | None:
+    def newest(self, looked: Expansions | None = None, *, committed: bool = False) -> Timed | None:
         """Offset and timestamp of the youngest record."""
         youngest = max(segment.newest for segment in self.segments)
-        return self.at_time(youngest, expansions, committed=committed)
+        return self.at_time(youngest, looked, committed=committed)
 
     def delete_before(self, offset: int) -> None:
         """Makes `start` this offset, if it is not behind it already. Raises OSError."""
@@ -348,11 +347,11 @@ class Log:
         self.producers.forget_aborted(self.start)
 
 
-def times(data: bytes, start: int, expansions: Expansions) -> Iterable[tuple[int, int]]:
+def times(data: bytes, start: int, looked: Expansions) -> Iterable[Timed]:
     """Offset and timestamp of each record from this offset on, in the first batch."""
     _, _, header = next(scan(data, check=False))
     if header.control:
         return [(header.base_offset, header.max_timestamp)] if header.base_offset >= start else []
-    if (batch := expansions.columns(header, data, start)) is None:
+    if (batch := looked.columns(header, data, start)) is None:
         return [(max(start, header.base_offset), header.max_timestamp)]
     return zip(batch.offsets, batch.timestamps, strict=True)
