@@ -48,6 +48,7 @@ from streamsx.broker.members import (
     by_id,
     check,
     check_limits,
+    fresh_member_id,
     holder,
     metadata,
     rebalance_ms,
@@ -466,7 +467,7 @@ class ClassicGroup:
         self._check_join(body)
         member_id, instance_id = body.member_id, body.group_instance_id
         if not member_id:
-            member_id = f"{instance_id or peer.client_id}-{request.fresh_id}"
+            member_id = fresh_member_id(request)
             if instance_id is None and request.version >= PROMISE_SINCE:
                 self._promise(body, member_id)
         old = members.get(member_id) or holder(members, instance_id)

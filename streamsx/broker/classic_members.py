@@ -20,6 +20,7 @@ from streamsx.broker.members import (
     PROMISE_SINCE,
     check,
     check_limits,
+    fresh_member_id,
     holder,
     told_of_leaving,
 )
@@ -93,7 +94,7 @@ class ClassicMembers:
         if member_id and static is not None:
             return check(held.members, member_id, instance_id)
         if not member_id:
-            member_id = f"{instance_id or request.peer.client_id}-{request.fresh_id}"
+            member_id = fresh_member_id(request)
             if instance_id is None and request.version >= PROMISE_SINCE:
                 raise Refused(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         if static is not None:

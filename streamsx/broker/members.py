@@ -18,6 +18,8 @@ from streamsx.kafka.errors import ErrorCode
 PROMISE_SINCE = 4  # the version from which a JoinGroup without a member id is first given one
 NAMES_SINCE = 5  # the version from which SyncGroup names the protocol (KIP-559)
 LEAVE_MANY_SINCE = 3  # the version from which LeaveGroup names several members
+NAMED_CHARS_MAX = 249
+"""That an id begins with, of a name that may be a string's full length: others are told the id."""
 LEAVING_MAX = 1000
 """Members that one LeaveGroup names."""
 
@@ -88,6 +90,12 @@ def check(members: Mapping[str, Seated], member_id: str, instance_id: str | None
         fenced = holder(members, instance_id) is not None
         raise Refused(ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.UNKNOWN_MEMBER_ID)
     return member
+
+
+def fresh_member_id(request: ClientRequest) -> str:
+    """An id that nobody had, named after who asks for it."""
+    name = request.body.group_instance_id or request.peer.client_id
+    return f"{name[:NAMED_CHARS_MAX]}-{request.fresh_id}"
 
 
 def check_limits(body: Any, config: GroupConfig) -> None:

@@ -21,6 +21,10 @@ from streamsx.kafka.schema import FIXED, Field, Schema, fields, message_type, ne
 from streamsx.model import Buffer
 
 VARINT_BYTES_MAX = 5
+STRING_BYTES_MAX = (1 << 15) - 1
+"""What the length of a string could say before KIP-482. As in Kafka, newer versions have no longer
+ones: "a group with a longer name commits; whoever lists groups in an old version gets no answer".
+"""
 
 ElementsLeft = list[int]
 """One number: so many more elements the arrays of a message may have together."""
@@ -190,11 +194,15 @@ def _decode_length(
     source: SourceText, depth: int, field: Field, into: str, *, compact: bool
 ) -> None:
     """`n`, then the branch in which it is not null; its lines go one level deeper."""
+    text = field.kind == "string" and not field.array
     if compact:
         source.add(depth, "n = b[p] - 1", "p += 1")
         source.add(depth, "if n > 126:", " n, p = get_varint(b, p - 1)", " n -= 1")
+        if text:
+            complaint = f'raise Malformed(f"{field.name}: a string of {{n}} bytes")'
+            source.add(depth + 1, f"if n > {STRING_BYTES_MAX}: {complaint}")
     else:
-        packing = struct.Struct(">h" if field.kind == "string" and not field.array else ">i")
+        packing = struct.Struct(">h" if text else ">i")
         source.add(depth, f"n, = {source.name(packing.unpack_from)}(b, p)", f"p += {packing.size}")
     source.add(depth, "if n < 0:")
     if field.nullable:

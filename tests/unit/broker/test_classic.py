@@ -77,6 +77,13 @@ def test_what_cannot_happen_to_an_empty_group_tells_the_story(desk: Desk, cause:
         group.fire(cause)
 
 
+@pytest.mark.parametrize("kind", ["consumer", "connect"])
+def test_an_id_is_never_longer_than_what_others_can_be_told(desk: Desk, kind: str) -> None:
+    """Else a member whose name is as long as can be leaves its leader without an answer."""
+    waiter = desk.join(instance="\u00e9" * 16_000, kind=kind)
+    assert len(desk.replies[waiter]["member_id"].encode()) < 1000
+
+
 def test_a_member_is_given_an_id_before_it_joins(desk: Desk) -> None:
     member_id = new_id(desk)
     assert state(desk) is GroupState.EMPTY

@@ -116,6 +116,15 @@ def test_a_frame_that_lies_is_malformed(tail: str, complaint: str) -> None:
         wire.request_decoder(Api.OFFSET_FETCH, 1)(offset_fetch(bytes.fromhex(tail)))
 
 
+def test_a_string_is_as_long_in_new_versions_as_it_could_be_in_old_ones() -> None:
+    """Else there were names that answers of old versions could not tell."""
+    asked = [bytes(wire.request_encoder(16, 4)(1, {"states_filter": ["\u00e9" * n + "s"]}))[4:]
+             for n in ((1 << 14) - 1, 1 << 14)]  # fmt: skip
+    assert len(wire.request_decoder(16, 4)(asked[0])[1].states_filter[0].encode()) == 32767
+    with pytest.raises(Malformed, match="states_filter: a string of 32769 bytes"):
+        wire.request_decoder(16, 4)(asked[1])
+
+
 def test_bytes_behind_a_request_are_ignored_as_kafka_does() -> None:
     _, request = wire.request_decoder(Api.OFFSET_FETCH, 1)(offset_fetch(bytes(4) + b"more"))
     assert (request.group_id, request.topics) == ("g", [])
