@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from streamsx.broker.events import ReplyBody
+from streamsx.kafka.compiler import STRING_BYTES_MAX
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
@@ -105,6 +106,8 @@ def wrong(name: str, value: str | None) -> str | None:
         return f"{name}: there is no such topic configuration"
     if value is None:
         return f"{name}: a value is needed"
+    if len(value.encode()) > STRING_BYTES_MAX:  # a list that was appended to
+        return f"{name}: longer than {STRING_BYTES_MAX} bytes"
     if config.choices:
         many = config.kind is ConfigType.LIST
         given = [each for each in listed(value) if each] if many else [value]

@@ -97,7 +97,7 @@ def apply(configs: dict[str, str], change: Any) -> str | None:
         if CONFIGS[name].kind is not ConfigType.LIST:
             return f"{name}: it is no list"
         had = [part for part in listed(configs.get(name, CONFIGS[name].default)) if part]
-        given = listed(value)
+        given = dict.fromkeys(listed(value))
         rest = [part for part in had if part not in given]
         value = ",".join([*rest, *given] if operation == APPEND else rest)
     if why := wrong(name, value):

@@ -83,6 +83,20 @@ def test_what_is_appended_or_subtracted_changes_the_default_if_nothing_was_set(r
     run(story)
 
 
+def test_a_list_grows_to_what_can_be_told_and_names_each_once(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        name = "leader.replication.throttled.replicas"
+        parts = [f"{number:x}" for number in range(3000)]
+        half, rest = ",".join(parts), ",".join(f"g{part}" for part in parts)
+        assert (await altered(client, (name, SET, half)))[1] == {name: half}
+        both = f"{half},{rest}"
+        assert (await altered(client, (name, APPEND, f"{rest},{rest}")))[1] == {name: both}
+        told, now = await altered(client, (name, APPEND, "h" * 8000))
+        assert (told.error_code, now) == (E.INVALID_CONFIG, {name: both})
+
+    run(story)
+
+
 def test_one_wrong_change_leaves_a_topic_as_it_was_and_so_does_a_trial(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         changes = ((SEGMENT, SET, "500"), (POLICY, SET, "big"))
