@@ -5,7 +5,7 @@ and end a transaction, and so that a write that failed throws away one machine a
 from what is on disk.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -91,8 +91,8 @@ class Coordinator:
             case e.Topics():
                 self.catalog.replace(event.topics)
                 return self._drop_lost(lambda topic: self.catalog.identity(topic)[0] == NO_ID)
-            case e.TopicChanged():
-                return self._change_topic(event)
+            case e.TopicsChanged():
+                return self._change_topics(event)
             case e.ExpireOffsets(wall_ms):
                 return [*self._expire(wall_ms), *self._transact(now, event)]
             case e.Load():
@@ -175,7 +175,7 @@ class Coordinator:
     def _drop_if_void(self, group: CoordinatedGroup) -> None:
         """Nothing on disk and nobody to come: its first member was refused, or never came back."""
         there = group.keys() or group.members() or group.awaited() or group.committed
-        if not (there or self.transactions.unstable(group.id)):
+        if not (there or self.transactions.unstable({group.id})):
             del self.groups[group.id]
 
     def _transact(self, now: float, event: e.TransactionEvent) -> list[e.Effect]:
@@ -235,8 +235,10 @@ class Coordinator:
         return [*effects, e.Persist(tuple(puts.items())), reply]
 
     def _fetch(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
-        version, answers = request.version, list[ReplyBody]()
-        for asked in fetched_groups(request):
+        version, answers, wanted = request.version, list[ReplyBody](), fetched_groups(request)
+        ids = {asked.group_id for asked in wanted} if request.body.require_stable else ()
+        unstable = self.transactions.unstable(ids)
+        for asked in wanted:
             group = self.groups.get(asked.group_id)
             try:
                 if group is not None and version >= EPOCHS_SINCE:
@@ -244,18 +246,14 @@ class Coordinator:
             except Refused as why:
                 answers.append({"group_id": asked.group_id, **why.answer})
                 continue
-            committed = group.committed if group else {}
-            stable = request.body.require_stable
-            unstable = self.transactions.unstable(asked.group_id) if stable else ()
-            told = fetched(asked.group_id, committed, asked.topics, version, self.catalog, unstable)
-            answers.append(told)
+            name, committed = asked.group_id, group.committed if group else {}
+            open_ = unstable.get(name, ())
+            answers.append(fetched(name, committed, asked.topics, version, self.catalog, open_))
         first = answers[0] if answers else {}
         return [e.ClientReply(request.waiter, {**first, "groups": answers})]
 
     def _delete(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
-        results: list[ReplyBody] = []
-        keys: list[Key] = []
-        effects: list[e.Effect] = []
+        results, keys, lost = list[ReplyBody](), list[Key](), set[str]()
         for group_id in request.body.groups_names:
             group, code = self.groups.get(group_id), ErrorCode.NONE
             if group is None:
@@ -264,9 +262,10 @@ class Coordinator:
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
                 keys += [*group.keys(), *rows(group_id, group.committed)]
-                effects += self.transactions.drop(lambda group, *_, lost=group_id: group == lost)
+                lost.add(group_id)
                 del self.groups[group_id]
             results.append({"group_id": group_id, "error_code": code})
+        effects = self.transactions.drop(lambda group, *_: group in lost)
         if keys:
             effects.append(e.Persist(deletes=tuple(keys)))
         return [*effects, e.ClientReply(request.waiter, {"results": results})]
@@ -276,7 +275,7 @@ class Coordinator:
         if group is None:
             return [refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
         try:
-            held = {*group.committed, *self.transactions.unstable(group.id)}
+            held = {*group.committed, *self.transactions.unstable({group.id}).get(group.id, ())}
             keys, answer = deleted(request, held, group.reads(), self.catalog)
         except Refused as why:
             return [refuse(request, why.code)]
@@ -292,6 +291,7 @@ class Coordinator:
         """With its last offset a group goes too, if nobody is in it."""
         effects: list[e.Effect] = []
         before = wall_ms - self.config.offsets_retention_ms
+        pending = self.transactions.unstable(self.groups.keys())
         for _, group in sorted(self.groups.items()):
             committed, unused_since = group.committed, group.unused_since()
             keys: list[Key] = []
@@ -300,8 +300,7 @@ class Coordinator:
                 if unused_since(key.topic, committed[place]) <= before:
                     keys.append(key)
                     del committed[place]
-            pending = self.transactions.unstable(group.id)
-            if not (committed or pending or group.members() or group.awaited()):
+            if not (committed or group.id in pending or group.members() or group.awaited()):
                 keys += group.keys()
                 del self.groups[group.id]
             if keys:
@@ -309,12 +308,12 @@ class Coordinator:
                 effects.append(e.Persist(deletes=tuple(keys)))
         return effects
 
-    def _change_topic(self, event: e.TopicChanged) -> list[e.Effect]:
-        old_id = self.catalog.identity(event.topic)[0]
-        self.catalog.put(event.topic, event.identity)
-        if old_id in (NO_ID, self.catalog.identity(event.topic)[0]):
-            return []
-        return self._drop_lost(lambda topic: topic == event.topic)
+    def _change_topics(self, event: e.TopicsChanged) -> list[e.Effect]:
+        before = {topic: self.catalog.identity(topic)[0] for topic in event.topics}
+        for topic, identity in event.topics.items():
+            self.catalog.put(topic, identity)
+        lost = {t for t, old in before.items() if old not in (NO_ID, self.catalog.identity(t)[0])}
+        return self._drop_lost(lost.__contains__) if lost else []
 
     def _drop_lost(self, lost_topic: Callable[[str], bool]) -> list[e.Effect]:
         """Offsets of a topic that is gone, or of its namesake, must not greet the next one."""
@@ -415,7 +414,7 @@ def list_groups(
     return [e.ClientReply(request.waiter, {"groups": wanted})]
 
 
-def fetched_groups(request: e.ClientRequest) -> Iterable[Any]:
+def fetched_groups(request: e.ClientRequest) -> Collection[Any]:
     """Of an OffsetFetch, each once: before version 8 there was one group, at the top."""
     asked = request.body.groups if request.version >= SEVERAL_SINCE else (request.body,)
     return {each.group_id: each for each in asked}.values()

@@ -67,11 +67,12 @@ class Topics:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicChanged:
-    """One topic was created, grew or was deleted: its id and number of partitions, or None."""
+class TopicsChanged:
+    """These were created, grew or were deleted, in one step: ids and numbers of partitions, or
+    None.
+    """
 
-    topic: str
-    identity: tuple[bytes, int] | None
+    topics: Mapping[str, tuple[bytes, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class OpenInLogs:
 TransactionEvent = (
     ClientRequest | BrokerTick | ExpireOffsets | AddPartition | MarkersWritten | OpenInLogs
 )
-Event = TransactionEvent | Gone | Topics | TopicChanged | Load
+Event = TransactionEvent | Gone | Topics | TopicsChanged | Load
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ def fetched(
 def deleted(
     request: ClientRequest, committed: Collection[tuple[str, int]], in_use: Callable[[str], bool],
     catalog: Catalog,
-) -> tuple[list[OffsetKey], ReplyBody]:  # fmt: skip
+) -> tuple[dict[OffsetKey, None], ReplyBody]:  # fmt: skip
     """What an OffsetDelete deletes of a group, and its answer (KIP-496)."""
     keys: dict[OffsetKey, None] = {}
     topics = []
@@ -166,7 +166,7 @@ def deleted(
                 keys[OffsetKey(request.body.group_id, t.name, p.partition_index)] = None
             partitions.append({"partition_index": p.partition_index, "error_code": code})
         topics.append({"name": t.name, "partitions": partitions})
-    return list(keys), {"error_code": ErrorCode.NONE, "topics": topics}
+    return keys, {"error_code": ErrorCode.NONE, "topics": topics}
 
 
 def rows(group_id: str, committed: Iterable[tuple[str, int]]) -> list[OffsetKey]:

@@ -230,7 +230,7 @@ class BrokerServer:
             MarkerWriter(topics, flusher, sync=sync),
         )  # fmt: skip
         undo.callback(groups.close)
-        topics.changed = groups.topic_changed
+        topics.changed = groups.topics_changed
         loop = asyncio.get_running_loop()
         topics.remove = lambda gone: loop.run_in_executor(None, remove_folders, gone)
         for name, partitions in self.topics.items():  # now that the groups miss what is gone

@@ -98,9 +98,9 @@ class Groups:
                 return ErrorCode.CONCURRENT_TRANSACTIONS
         return code
 
-    def topic_changed(self, name: str, identity: tuple[bytes, int] | None) -> None:
-        """To be told of each change of the catalog: id and number of partitions of one topic."""
-        self._tell(e.TopicChanged(name, identity))
+    def topics_changed(self, topics: Mapping[str, tuple[bytes, int] | None]) -> None:
+        """To be told of each change of the catalog: ids and numbers of partitions by name."""
+        self._tell(e.TopicsChanged(topics))
 
     def end_strays(self) -> None:
         """What logs hold open that is of no transaction: some were opened anew, or refused its

@@ -26,8 +26,8 @@ NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 REMOVED = ".removed"
 """How the folder of a partition ends that is no more. No other does: those end with a number."""
-Changed = Callable[[str, tuple[bytes, int] | None], None]
-"""Of one topic: its name, id and number of partitions; None if it is gone."""
+Changed = Callable[[Mapping[str, tuple[bytes, int] | None]], object]
+"""Id and number of partitions of topics by name; None for one that is gone."""
 
 
 class StoredTopic:
@@ -63,7 +63,7 @@ class TopicStore:
         """Opens all logs; after a crash (not `clean`) their tails are verified."""
         self.by_name: dict[str, StoredTopic] = {}
         self.by_id: dict[bytes, StoredTopic] = {}
-        self.changed: Changed = lambda _, __: None
+        self.changed: Changed = lambda _: None
         self.remove: Callable[[list[Path]], object] = remove_folders
         """Folders that nothing needs any more; a server has that done in a thread."""
         self._set_aside = 0
@@ -126,7 +126,7 @@ class TopicStore:
             self.partitions += len(logs)
             self.by_name[topic.name] = self.by_id[topic.id] = topic
             logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
-            self.changed(topic.name, (topic.id, partitions))
+        self.changed({topic.name: (topic.id, partitions) for topic, partitions in wanted})
 
     def configure(self, topic: StoredTopic, configs: Mapping[str, str]) -> None:
         """In place of all that was set. Raises OSError."""
@@ -141,8 +141,8 @@ class TopicStore:
         for topic in topics:
             del self.by_name[topic.name], self.by_id[topic.id]
             self.partitions -= len(topic.logs)
-            self.changed(topic.name, None)
             logger.info("topic_deleted topic=%s", topic.name)
+        self.changed(dict.fromkeys(topic.name for topic in topics))
         self._remove([log for topic in topics for log in topic.logs])
 
     def reopen(self) -> bool:

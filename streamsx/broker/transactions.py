@@ -13,7 +13,7 @@ change (`before`) is told what that came to. In the second version of the protoc
 the epoch, so that nothing of one transaction can come into the next.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import groupby
@@ -225,13 +225,16 @@ class Transactions:
         self._save(txn)
         return self._over()
 
-    def unstable(self, group_id: str) -> set[tuple[str, int]]:
-        """Of what the group has committed may come to be something else."""
-        return {
-            place
-            for transactional_id in self._due
-            for place in self.by_id[transactional_id].staged.get(group_id, ())
-        }
+    def unstable(self, groups: Collection[str]) -> dict[str, set[tuple[str, int]]]:
+        """Of what these have committed may come to be something else; by group, where anything is.
+        One look at the transactions, for however many groups.
+        """
+        found: dict[str, set[tuple[str, int]]] = {}
+        for transactional_id in self._due:
+            for group_id, offsets in self.by_id[transactional_id].staged.items():
+                if offsets and group_id in groups:
+                    found.setdefault(group_id, set()).update(offsets)
+        return found
 
     def drop(self, lost: Callable[[str, str, int], bool]) -> list[e.Effect]:
         """What is staged for group, topic, partition counts for nothing any more."""

@@ -9,7 +9,7 @@ import pytest
 
 from streamsx.broker.classic import ClassicGroup
 from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.events import Effect, Event, TopicChanged, Topics
+from streamsx.broker.events import Effect, Event, Topics, TopicsChanged
 from streamsx.clock import SystemClock
 from streamsx.errors import InvalidTransition
 from streamsx.kafka import wire
@@ -177,7 +177,7 @@ def test_a_request_that_comes_while_all_groups_are_loaded_again_is_answered(
     left, real = iter(range(failures)), Coordinator.step
 
     def failing(machine: Coordinator, now: float, event: Event) -> list[Effect]:
-        if isinstance(event, TopicChanged | Topics) and next(left, None) is not None:
+        if isinstance(event, TopicsChanged | Topics) and next(left, None) is not None:
             raise ZeroDivisionError
         return real(machine, now, event)
 

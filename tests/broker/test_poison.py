@@ -4,6 +4,7 @@ Each is as large as its kind may be. It may be answered or hung up on; nobody el
 and memory stays as it was. CPU time is what counts: the wall clock is everybody's.
 """
 
+import socket
 import string
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,22 @@ POISON: dict[str, Request] = {
         Api.OFFSET_FETCH, 5,
         {"group_id": "g", "topics": [{"name": "t", "partition_indexes": [0] * MANY}]},
     ),
+    "groups of which a transaction may hold something": (
+        Api.OFFSET_FETCH, 8,
+        {
+            "require_stable": True,
+            "groups": [{"group_id": name, "topics": []} for name in names(50_000)],
+        },
+    ),
+    "all offsets are deleted": (
+        Api.OFFSET_DELETE, 0,
+        {
+            "group_id": "g0",
+            "topics": [
+                {"name": "wide", "partitions": [{"partition_index": n} for n in range(PARTITIONS)]}
+            ],
+        },
+    ),
     "an offset is deleted": (
         Api.OFFSET_DELETE, 0, {"group_id": "g", **of_t(MANY, partition_index=0)},
     ),
@@ -203,6 +220,18 @@ POISON: dict[str, Request] = {
 }  # fmt: skip
 
 
+def begin(sock: socket.socket, number: int) -> None:
+    """A transaction that stays open; some hold offsets."""
+    asked = {"transactional_id": f"open {number}", "transaction_timeout": 900_000}
+    given = converse(sock, Api.INIT_PRODUCER_ID, 4, asked)
+    owner = {"producer_id": given.producer_id, "producer_epoch": given.producer_epoch}
+    body = {**asked, **owner, **committed("h"), "generation_id": -1}
+    assert not converse(sock, Api.ADD_OFFSETS_TO_TXN, 3, body).error_code
+    if number < 10:
+        told = converse(sock, Api.TXN_OFFSET_COMMIT, 3, body)
+        assert not told.topics[0].partitions[0].error_code
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """With a topic of many partitions, records, a fat member, and a group of many members."""
@@ -220,6 +249,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
             static = {"group_id": "many", "group_instance_id": str(number), "member_id": ""}
             body = {**KIND, **static, "protocols": [{"name": "p"}]}
             sock.sendall(wire.request_encoder(Api.JOIN_GROUP, 5)(1, body, "poison"))
+        for number in range(20):
+            with dial(broker) as other:
+                converse(other, Api.OFFSET_COMMIT, 3, committed(f"g{number}"))
+        with dial(broker) as other:
+            for number in range(400):
+                begin(other, number)
         yield broker
         assert "Traceback" not in broker.told()
         assert broker.stop() == 0

@@ -27,8 +27,8 @@ from streamsx.broker.events import (
     Persist,
     ReplyBody,
     Story,
-    TopicChanged,
     Topics,
+    TopicsChanged,
     Wake,
     WriteMarkers,
 )
@@ -455,7 +455,7 @@ class Desk:
         self.topics = {t: (topic_id(t), n) for t, n in partitions.items()}
         for name in sorted({*before, *self.topics}):
             if before.get(name) != self.topics.get(name):
-                self.step(TopicChanged(name, self.topics.get(name)))
+                self.step(TopicsChanged({name: self.topics.get(name)}))
 
     def sleep(self, seconds: float) -> None:
         """Lets time pass; groups wake when they asked to."""

@@ -6,7 +6,7 @@ import pytest
 
 from streamsx.broker.classic import GroupState
 from streamsx.broker.coordinator import refuse
-from streamsx.broker.events import BrokerTick, TopicChanged
+from streamsx.broker.events import BrokerTick, TopicsChanged
 from streamsx.kafka.errors import ErrorCode
 from tests.support.desk import Desk
 
@@ -390,7 +390,7 @@ def test_a_group_of_nothing_but_offsets_of_a_topic_vanishes_with_them(desk: Desk
 
 def test_the_offsets_of_a_topic_do_not_pass_to_its_namesake(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 1})
-    desk.step(TopicChanged("t", (b"another id.....!", 4)))
+    desk.step(TopicsChanged({"t": (b"another id.....!", 4)}))
     assert desk.committed() == {}
 
 

@@ -1,7 +1,7 @@
 """Topics: their rows, folders and configurations come and go together."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -9,9 +9,10 @@ import pytest
 from streamsx.broker import appending
 from streamsx.broker.configs import CONFIGS, ConfigType, wrong
 from streamsx.broker.coordinator import Coordinator
+from streamsx.broker.events import TopicsChanged
 from streamsx.broker.meta import Meta
 from streamsx.broker.refusal import Refused
-from streamsx.broker.topics import NAME, TopicStore
+from streamsx.broker.topics import NAME, StoredTopic, TopicStore
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.errors import ErrorCode
 
@@ -61,20 +62,31 @@ def test_topics_are_there_again_with_ids_partitions_configs_and_records(places: 
 
 
 def test_a_deleted_topic_leaves_nothing(places: Places) -> None:
-    store, changes = places.open(), []
-    store.changed = lambda *change: changes.append(change)
+    store, changes = places.open(), list[Mapping[str, tuple[bytes, int] | None]]()
+    store.changed = changes.append
     topic = store.create("t", b"1" * 16, 2, {})
     appending.append(topic.logs[0], batch(), 1000)
     store.delete(topic)
-    assert changes == [("t", (b"1" * 16, 2)), ("t", None)]
+    assert changes == [{"t": (b"1" * 16, 2)}, {"t": None}]
     assert list((places.folder / "logs").iterdir()) == []
     assert (store.partitions, store.by_id, places.open().catalog()) == (0, {}, {})
+
+
+def test_what_is_done_in_one_step_is_told_in_one(places: Places) -> None:
+    """Each time all committed offsets are looked at."""
+    store, changes = places.open(), list[Mapping[str, tuple[bytes, int] | None]]()
+    made = [StoredTopic(name, name.encode() * 16, {}) for name in "ab"]
+    store.changed = changes.append
+    store.grow([(topic, 1) for topic in made])
+    store.delete(*made)
+    assert changes == [{"a": (b"a" * 16, 1), "b": (b"b" * 16, 1)}, {"a": None, "b": None}]
 
 
 def test_the_last_of_many_topics_is_made_as_fast_as_the_first(places: Places) -> None:
     """What is told of one topic does not grow with the others. The fastest of a hundred."""
     store, took = places.open(), list[float]()
-    store.changed = (machine := Coordinator()).catalog.put
+    machine = Coordinator()
+    store.changed = lambda topics: machine.step(0, TopicsChanged(topics))
     for number in range(1000):
         began = time.perf_counter()
         store.create(f"t{number}", number.to_bytes(16), 1, {})
