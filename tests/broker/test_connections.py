@@ -314,6 +314,14 @@ def test_a_frame_over_the_limit_is_not_waited_for(tmp_path: Path) -> None:
         assert received(sock) == b""
 
 
+def test_a_frame_may_be_as_large_as_it_was_said(tmp_path: Path) -> None:
+    with serving(tmp_path, frame_bytes_max=40 << 20) as broker, dial(broker) as sock:
+        sock.sendall(produce(1, bytes(33 << 20)))
+        told = wire.response_decoder(Api.PRODUCE, 9)(received(sock))[1]
+        code = told.responses[0].partition_responses[0].error_code
+        assert code == ErrorCode.MESSAGE_TOO_LARGE
+
+
 def test_requests_in_flight_are_limited_over_all_connections(tmp_path: Path) -> None:
     limits = {"in_flight_bytes_max": 300_000}
     with serving(tmp_path, **limits) as broker, dial(broker) as first, dial(broker) as second:

@@ -4,6 +4,7 @@ From the oldest version that Kafka 4 still has, and older where clients ask for 
 what it knows beyond its first version, and what of Kafka's it does not.
 """
 
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -75,8 +76,8 @@ def versions(_: Service, call: Call) -> ReplyBody:
 SERVED: dict[int, Served] = {
     # One batch per partition, idempotent and transactional (KIP-98); since 12 it adds its partition
     # to its transaction (KIP-890), topic ids since 13 (KIP-516). Not: batches of magic 0 and 1;
-    # error messages per record (KIP-467).
-    Api.PRODUCE: Served(3, 13, produce.answer, 32 << 20),
+    # error messages per record (KIP-467). As large as a connection may send.
+    Api.PRODUCE: Served(3, 13, produce.answer, sys.maxsize),
     # Long polls, topic ids since 13 (KIP-516), the one leader epoch (KIP-320). Not: sessions
     # (KIP-227: the answer says session 0, so that clients send everything each time), followers.
     Api.FETCH: Served(4, 18, fetch.answer),
