@@ -201,12 +201,19 @@ class BrokerServer:
         return addresses[0]
 
     def _check_topics(self) -> None:
+        left = most = self.limits.partitions_max
         for name, partitions in self.topics.items():
-            if not NAME.fullmatch(name) or not 0 < partitions <= self.limits.partitions_max:
+            left -= partitions
+            if not NAME.fullmatch(name) or partitions < 1 or left < 0:
                 raise UsageError(
                     f"bad topic: {name}:{partitions}: a name of letters, digits, dots, _ and -,"
-                    f" and 1 to {self.limits.partitions_max} partitions are wanted"
+                    f" and 1 to {most} partitions, of all together, are wanted"
                 )
+        if self.options.partitions > most:
+            raise UsageError(
+                f"too many partitions: {self.options.partitions}: there is room for {most}:"
+                " give fewer for each topic, or more for all of them"
+            )
 
     def _load(self, undo: ExitStack) -> None:
         if self.access.passwords is not None:

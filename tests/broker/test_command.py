@@ -174,6 +174,10 @@ WRONG = {
     "a bad topic": (["--topic", "orders"], "'orders': NAME:PARTITIONS is wanted"),
     "a topic that cannot be": (["--topic", "a/b:1"], "bad topic: a/b:1: "),
     "no partitions": (["--topic", "a:0"], "bad topic: a:0: "),
+    "more partitions than there may be": (
+        ["--topic", "a:6000", "--topic", "b:6000"], "bad topic: b:6000: ",
+    ),
+    "topics that are larger than all": (["--partitions", "10001"], "there is room for 10000"),
     "an address that others reach": (["--host", "0.0.0.0"], "0.0.0.0: anybody who reaches it"),
     "a host that is none": (["--host", "no.such.invalid"], "unknown host: no.such.invalid: "),
     "a host that cannot be": (["--host", "a..b"], "unknown host: a..b: "),
@@ -186,7 +190,7 @@ WRONG = {
     "a size of nothing": (["--frame-bytes-max", "0"], "'0': give more than 0, and an end"),
     "a port that cannot be": (["--port", "65536"], "'65536': a port is a number up to 65535"),
     "a word too many": (["please"], "unrecognized arguments: please"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", WRONG)
