@@ -11,7 +11,31 @@ from streamsx.broker.events import ReplyBody
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.errors import ErrorCode
 
+TELL_EVERY_S = 30.0
+TOLD_MAX = 1000  # lines
+
 logger = logging.getLogger(__name__)
+
+
+class Seldom:
+    """Lets the same line into a log but once in `TELL_EVERY_S`: what a full disk refuses, clients
+    try again a hundred times a second.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        line, now = record.getMessage(), record.created
+        if 0 <= now - self._told.get(line, 0) < TELL_EVERY_S:
+            return False
+        if len(self._told) == TOLD_MAX:
+            self._told.clear()
+        self._told[line] = now
+        return True
+
+
+logger.addFilter(Seldom())
 
 
 class Refused(Exception):

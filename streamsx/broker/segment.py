@@ -5,6 +5,7 @@ many are kept: 2,000 partitions are not 2,000 descriptors. What may be appended,
 torn, is the log's to say.
 """
 
+import errno
 import os
 from array import array
 from bisect import bisect_left, bisect_right
@@ -79,11 +80,11 @@ class Segment:
     def append(self, batch: memoryview, header: Header) -> None:
         """Writes a batch that bears its place, whole or not at all. Raises OSError."""
         try:
-            if (written := os.pwrite(self.fd, batch, self.size)) != len(batch):
-                raise OSError(f"{self.path}: {written} of {len(batch)} bytes were written")
-        except OSError:
+            if os.pwrite(self.fd, batch, self.size) != len(batch):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
             os.ftruncate(self.fd, self.size)
-            raise
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
         self.note(len(batch), header)
 
     def note(self, size: int, header: Header) -> None:

@@ -144,15 +144,20 @@ def test_a_machine_that_fails_is_replaced_and_its_story_told(
 
 
 def test_a_full_disk_refuses_batches_and_leaves_none_behind(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """What is tried again is refused again, and the log says it once."""
     real = os.pwrite
     with dial(broker) as sock:
         assert produce(sock, b"a") == (E.NONE, 0)
         with monkeypatch.context() as broken:
             broken.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[:30], at))
-            assert produce(sock, b"b") == (E.KAFKA_STORAGE_ERROR, -1)
+            for _ in range(3):
+                assert produce(sock, b"b") == (E.KAFKA_STORAGE_ERROR, -1)
         assert produce(sock, b"c") == (E.NONE, 1)
+    (line,) = [r.message for r in caplog.records if r.message.startswith("storage_failed")]
+    assert "No space left on device: " in line
+    assert "/logs/t-0/" in line
 
 
 def test_a_batch_that_did_not_reach_the_disk_is_not_acknowledged_and_not_there_later(

@@ -272,7 +272,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
     append(log, b"a")
     with monkeypatch.context() as broken:
         broken.setattr("os.pwrite", full_disk)
-        with pytest.raises(OSError, match="were written"):
+        with pytest.raises(OSError, match=r"No space left on device: .*\.log'"):
             append(log, b"b" * 100)
         assert sum(path.stat().st_size for path in log.folder.glob("*.log")) == len(batch(b"a"))
     assert append(log, b"c") == 1
