@@ -79,7 +79,9 @@ class Authentication:
     """Of one connection: `handshake`, then `authenticate` once or twice, until `step` is DONE."""
 
     def __init__(self, users: Users) -> None:
-        self.step, self.user = Step.NEW, ""
+        self.step = Step.NEW
+        self.user = ""
+        """As the client calls itself, whether that is so or not."""
         self._users = users
         self._mechanism = self._begun = self._nonce = ""
         self._keys: ScramKeys | None = None
@@ -124,26 +126,26 @@ class Authentication:
         return None
 
     def _plain(self, data: bytes) -> bytes | None:
-        acts_for, name, password = data.decode().split("\0")
-        if acts_for not in ("", name) or not self._users.knows(name, password):
+        acts_for, self.user, password = data.decode().split("\0")
+        if acts_for not in ("", self.user) or not self._users.knows(self.user, password):
             return None
-        self.step, self.user = Step.DONE, name
+        self.step = Step.DONE
         return b""
 
     def _first(self, message: str) -> bytes | None:
         """client-first-message: no channel binding, nobody else's name."""
         flag, acts_for, bare = message.split(",", 2)
         said = attributes(bare)
-        name = said["n"].replace("=2C", ",").replace("=3D", "=")
+        self.user = said["n"].replace("=2C", ",").replace("=3D", "=")
         if flag not in ("n", "y") or acts_for or not said["r"]:
             return None
-        self._keys = self._users.keys(name, SCRAM[self._mechanism])
+        self._keys = self._users.keys(self.user, SCRAM[self._mechanism])
         if self._keys is None:
             return None
         self._nonce = said["r"] + self._users.fresh().hex()
         salt = b64encode(self._keys.salt).decode()
         told = f"r={self._nonce},s={salt},i={ITERATIONS}"
-        self._begun, self.user, self.step = f"{bare},{told}", name, Step.PROVING
+        self._begun, self.step = f"{bare},{told}", Step.PROVING
         return told.encode()
 
     def _final(self, message: str) -> bytes | None:
