@@ -83,7 +83,11 @@ class Cluster:
         last: BrokerUnreachable | None = None
         where = ",".join(map(str, self._bootstrap))
         loop = asyncio.get_running_loop()
-        waits = loop.call_later(PATIENCE_S, LOG.warning, "waiting for %s", where)
+
+        def tell() -> None:
+            LOG.warning("waiting for %s (%s)", where, last or "no answer")
+
+        waits = loop.call_later(PATIENCE_S, tell)
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._brokers:
