@@ -36,7 +36,7 @@ from streamsx.broker.service import Service
 from streamsx.broker.shell import Groups
 from streamsx.broker.topics import NAME, TopicStore, remove_folders
 from streamsx.clock import Clock, SystemClock
-from streamsx.errors import StoreLocked, UsageError, WorldError
+from streamsx.errors import StoreCorrupt, StoreLocked, UsageError, WorldError
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.frames import LARGE_BYTES, Frame
 from streamsx.kafka.wire import Api, request_decoder, request_head, response_encoder
@@ -219,6 +219,7 @@ class BrokerServer:
         if self.access.passwords is not None:
             self._users = Users(self.access.passwords, lambda: self.fresh_id().bytes)
         folder, sync = self.folder, self.options.sync
+        check_whole(folder / "meta", folder / "logs")
         meta = Meta(folder / "meta", sync=sync)
         undo.callback(meta.close)
         topics = TopicStore(folder / "logs", meta, clean=(folder / CLEAN).exists(), sync=sync)
@@ -381,6 +382,16 @@ def lock(folder: Path) -> int:
 
 CLEAN = "clean"
 """The file that says that everything was flushed at the end; gone while a broker runs."""
+
+
+def check_whole(meta: Path, logs: Path) -> None:
+    """Half a copy of a directory is not an empty one: the next topics of their names would remove
+    the logs. Raises StoreCorrupt.
+    """
+    if not (meta / "CURRENT").exists() and any(logs.glob("*/*.log")):
+        raise StoreCorrupt(
+            f"{logs}: logs without {meta}: restore a copy of the whole directory, or remove {logs}"
+        )
 
 
 def mark_used(folder: Path) -> None:

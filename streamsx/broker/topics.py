@@ -76,9 +76,10 @@ class TopicStore:
         for key, value in meta.rows("T"):
             configs = {config.name: config.value for config in value.configs}
             topic = StoredTopic(key.topic, value.topic_id, configs)
-            topic.logs = [
-                self._open(topic, number, clean=clean) for number in range(value.partitions)
-            ]
+            for number in range(value.partitions):
+                if not (place := self._place(topic, number)).exists():
+                    logger.error("log_lost folder=%s: its records are gone: it begins at 0", place)
+                topic.logs.append(self._open(topic, number, clean=clean))
             self.by_name[topic.name] = self.by_id[topic.id] = topic
             self.partitions += len(topic.logs)
 

@@ -1,6 +1,7 @@
 """`streamsx broker` as CONTRACTS has it: what it says, how it ends."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -46,6 +47,21 @@ def test_from_the_keyboard_it_ends_with_130(tmp_path: Path) -> None:
         assert process.pid
         os.kill(process.pid, signal.SIGINT)
         assert process.wait() == 130
+
+
+def test_half_a_copy_of_a_directory_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """Else the next topic of the same name removes the records, the second time at the latest."""
+    given = "--data", str(tmp_path / "data"), "--port", "0", "--topic", "t:1"
+    with EmbeddedBroker(tmp_path / "data", "--topic", "t:1"):
+        pass
+    left = tmp_path / "data" / "logs" / "t-0" / f"{0:020}.log"
+    left.write_bytes(b"records")
+    shutil.rmtree(tmp_path / "data" / "meta")
+    for _ in range(2):
+        told = broker(*given)
+        assert told.returncode == 1
+        assert "restore a copy of the whole directory" in told.stderr
+    assert left.read_bytes() == b"records"
 
 
 def test_a_directory_has_one_broker(tmp_path: Path) -> None:

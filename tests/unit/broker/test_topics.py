@@ -1,5 +1,6 @@
 """Topics: their rows, folders and configurations come and go together."""
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -134,6 +135,15 @@ def test_wrong_configurations_are_told_from_right_ones() -> None:
     }  # fmt: skip
     assert [name for name, value in bad.items() if wrong(name, value)] == list(bad)
     assert {config.kind for config in CONFIGS.values()} == set(ConfigType)
+
+
+def test_a_log_that_is_lost_is_told_of(places: Places, caplog: pytest.LogCaptureFixture) -> None:
+    places.open().create("t", b"1" * 16, 2, {})
+    places.open()
+    assert "log_lost" not in caplog.text
+    shutil.rmtree(places.folder / "logs" / "t-1")
+    places.open()
+    assert f"log_lost folder={places.folder / 'logs' / 't-1'}: " in caplog.text
 
 
 def failing(*_: object, **__: object) -> None:
