@@ -79,7 +79,8 @@ def topic(text: str) -> tuple[str, int]:
 def address(text: str) -> tuple[str, int]:
     """HOST:PORT."""
     host, _, number = text.rpartition(":")
-    if not host or not number.isdecimal() or not 0 < int(number) < 1 << 16:
+    good = number.isdecimal() and 0 < int(number) < 1 << 16
+    if not host or not good or set("/, ") & set(host):  # a URL, or several
         raise argparse.ArgumentTypeError(f"{text!r}: HOST:PORT is wanted, as in broker.lan:9092")
     return host.strip("[]"), int(number)
 
