@@ -14,7 +14,7 @@ from streamsx.tools.cli.command import INTERRUPTED, Command, port, value
 
 DATA = "streamsx-broker"
 
-at_least_1, duration, size = value(whole(1)), value(seconds), value(positive(size_bytes))
+at_least_1, duration, size = value(whole(1)), value(positive(seconds)), value(positive(size_bytes))
 LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "connections_max": ("connections; the next one is closed", at_least_1),
     "connections_max_idle_s": ("how long a connection may be idle, as 10m", duration),

@@ -263,7 +263,7 @@ def test_certificates_that_cannot_be(tmp_path: Path) -> None:
     [
         ("--tls-key", str(PEM)), ("--tls-cert", "no.pem"), ("--sasl-users", "no"),
         ("--advertise", "here"), ("--advertise", "here:99999"), ("--advertise", "http://here:1"),
-        ("--advertise", "here:1,there:2"), ("--host", "0.0.0.0"),
+        ("--advertise", "here:1,there:2"), ("--connections-max-idle", "0"), ("--host", "0.0.0.0"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_one_line_and_2(tmp_path: Path, options: tuple[str, ...]) -> None:
