@@ -16,15 +16,21 @@ DATA = "streamsx-broker"
 
 at_least_1, duration, size = value(whole(1)), value(positive(seconds)), value(positive(size_bytes))
 LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "connections_max": ("connections; the next one is closed", at_least_1),
-    "connections_max_idle_s": ("how long a connection may be idle, as 10m", duration),
-    "frame_bytes_max": ("size of a request", size),
-    "queued_requests_max": ("requests of a connection that wait to be served", at_least_1),
-    "queued_bytes_max": ("size of those", size),
-    "in_flight_bytes_max": ("size of all requests that are not answered yet", size),
-    "unsent_bytes_max": ("answers that a client does not take; then it is served no more", size),
-    "unsent_by_all_bytes_max": ("those of all clients; then whoever takes least is closed", size),
-    "partitions_max": ("partitions of all topics together", at_least_1),
+    "connections_max": ("connections; the next one is closed (512)", at_least_1),
+    "connections_max_idle_s": ("how long a connection may be idle (10m)", duration),
+    "frame_bytes_max": ("size of a request (32MiB)", size),
+    "queued_requests_max": ("requests of a connection that wait to be served (64)", at_least_1),
+    "queued_bytes_max": ("size of those (32MiB)", size),
+    "in_flight_bytes_max": ("size of all requests that are not answered yet (64MiB)", size),
+    "unsent_bytes_max": (
+        "answers that a client does not take; then it is served no more (8MiB)",
+        size,
+    ),
+    "unsent_by_all_bytes_max": (
+        "those of all clients; then whoever takes least is closed (32MiB)",
+        size,
+    ),
+    "partitions_max": ("partitions of all topics together (10000)", at_least_1),
 }
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
+from streamsx.broker.connection import ConnectionLimits
 from streamsx.kafka.wire import Api
+from streamsx.tools.broker import LIMITS
 from tests.support.apache_kafka import converse
 from tests.support.embedded_broker import EmbeddedBroker
 
@@ -30,6 +32,11 @@ def topics(bootstrap: str) -> dict[str, int]:
     with socket.create_connection((host, int(port))) as sock:
         found = converse(sock, Api.METADATA, 12, {"topics": None}).topics
     return {topic.name: len(topic.partitions) for topic in found}
+
+
+def test_the_limits_are_as_its_help_says() -> None:
+    for name, (what, kind) in LIMITS.items():
+        assert kind(what.rpartition("(")[2].rstrip(")")) == getattr(ConnectionLimits(), name)
 
 
 def test_it_serves_says_so_and_ends_well(tmp_path: Path) -> None:
