@@ -31,6 +31,7 @@ READERS = "readers"
 """Their group."""
 PATIENCE_S, AGAIN_S, TRIES = 4.0, 0.3, 60
 BATCH_BYTES = 1 << 16
+GIVES_UP_S = 1.0
 SUFFERS = 0.03
 """Of a guest's acts, behind which something happens to it."""
 BACK_S = FROZEN_S = (0.3, 3.0, 9.0)
@@ -104,7 +105,7 @@ class Guest:
                 await self.act()
             except OSError as error:
                 self.say(f"begins anew: {error}")
-            await asyncio.sleep(self.rng.expovariate(1 / self.pause_s))
+            await asyncio.sleep(self.rng.random() * 2 * self.pause_s)
             if not self.world.healed and self.rng.random() < SUFFERS:
                 self.world.after(0.0, self.rng.choice((self._freeze, self._die)))
 
@@ -331,7 +332,9 @@ class GroupReader(Guest):
             topics = told.assignment.topic_partitions
             self._wanted = {number for topic in topics for number in topic.partitions}
             lost = {number: at for number, at in self.held.items() if number not in self._wanted}
-            await self._commit(lost)
+            if lost:  # its callbacks take a while
+                await asyncio.sleep(self.rng.random() * GIVES_UP_S)
+                await self._commit(lost)
             self.held = {number: at for number, at in self.held.items() if number in self._wanted}
         self.epoch = told.member_epoch
         return True
