@@ -135,10 +135,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             transport.abort()
             return
         known, most = self._traffic.connections, self._limits.connections_max
-        if len(known) >= most:  # of several that have not shaken hands the one that came first goes
-            idle = next((each for each in known if each.shaking_hands), self)
-            idle.close(f"there are {most} connections")
-            if idle is self:
+        if len(known) >= most:  # of those that nobody knows the one that came first goes
+            first = next((each for each in known if each.stranger), self)
+            first.close(f"there are {most} connections")
+            if first is self:
                 return
         known[self] = None
 
@@ -196,8 +196,10 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self._pump_soon()
 
     @property
-    def shaking_hands(self) -> bool:
-        return self.handshake is not None and self._below is None and self._open()
+    def stranger(self) -> bool:
+        """It has not said who it is, where that is wanted, or TLS does not stand yet."""
+        unknown = self.authentication is not None and not self.authentication.done
+        return self._open() and (unknown or (self.handshake is not None and self._below is None))
 
     @property
     def unsent_bytes(self) -> int:

@@ -86,6 +86,11 @@ class Authentication:
         self._mechanism = self._begun = self._nonce = ""
         self._keys: ScramKeys | None = None
 
+    @property
+    def done(self) -> bool:
+        """Whether it is let in."""
+        return self.step is Step.DONE
+
     def handshake(self, mechanism: str) -> ReplyBody:
         """The answer to SaslHandshake."""
         code = ErrorCode.NONE

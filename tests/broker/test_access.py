@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,32 @@ def test_who_does_not_say_who_it_is_is_asked_nothing(tmp_path: Path, users: Path
             sock.setblocking(False)
             with pytest.raises(BlockingIOError):
                 sock.recv(1)
+
+
+def test_who_says_nothing_makes_room_for_others(tmp_path: Path, users: Path) -> None:
+    """As many connections as may be, that never say who they are, shut everybody else out."""
+    options = ("--sasl-users", str(users), "--connections-max", "3")
+    with EmbeddedBroker(tmp_path / "broker", *options) as broker, ExitStack() as stack:
+        host, _, port = broker.bootstrap.rpartition(":")
+
+        def dial(*, known: bool) -> socket.socket:
+            sock = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            converse(sock, Api.API_VERSIONS, 3, VERSIONS)
+            if known:
+                converse(sock, Api.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+                told = converse(sock, Api.SASL_AUTHENTICATE, 2, {"auth_bytes": b"\0ann\0pencil"})
+                assert told.error_code == ErrorCode.NONE
+            return sock
+
+        first, second, silent = dial(known=True), dial(known=False), dial(known=False)
+        third = dial(known=True)
+        assert received(second) == b""
+        fourth = dial(known=True)
+        assert received(silent) == b""
+        with pytest.raises(OSError):  # noqa: PT011 - reset, or closed
+            dial(known=False)
+        for sock in (first, third, fourth):
+            assert converse(sock, Api.METADATA, 9, {"topics": []}).brokers
 
 
 def test_a_worker_and_every_command_reach_it(broker: EmbeddedBroker, tmp_path: Path) -> None:

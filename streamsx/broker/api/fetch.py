@@ -108,7 +108,9 @@ def wait(service: Service, call: Call, reading: Reading) -> None:
         for log in reading.logs:
             log.waiters.pop(wake, None)
 
-    timer = asyncio.get_running_loop().call_later(call.body.max_wait / 1000, answer_now)
+    idle_s = service.limits.connections_max_idle_s  # who waits is not idle, or may be gone
+    wait_s = min(call.body.max_wait / 1000, idle_s)
+    timer = asyncio.get_running_loop().call_later(wait_s, answer_now)
     call.gone = end
     for log in reading.logs:
         log.waiters[wake] = reading.committed

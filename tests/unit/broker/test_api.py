@@ -77,6 +77,16 @@ def test_the_first_batch_comes_however_little_was_asked_for_and_no_other(
     run(story)
 
 
+def test_a_fetch_waits_no_longer_than_a_connection_may_be_idle(run: Run) -> None:
+    """Who waits for weeks may be gone, and holds a place all the time."""
+
+    async def story(client: Client, _: Client) -> None:
+        told = await client.ask(Api.FETCH, 11, **fetched(0, wait_ms=2**31 - 1))
+        assert counts(told) == [0]
+
+    run(story, limits=ConnectionLimits(connections_max_idle_s=1.0))
+
+
 def test_a_fetch_waits_for_as_much_as_it_wants_of_all_its_partitions(run: Run) -> None:
     async def story(client: Client, other: Client) -> None:
         await other.produce(b"x" * 100)
