@@ -92,7 +92,7 @@ class BrokerServer:
     @property
     def bootstrap(self) -> str:
         """Where clients find it, once it has started."""
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def start(self) -> None:
         """Loads what is in the directory and serves.
@@ -142,6 +142,7 @@ class BrokerServer:
             self.service.meta.revive()
             self.service.meta.flush()
         mark_clean(self.folder)
+        logger.info("broker_stopped at=%s data=%s", self.bootstrap, self.folder)
 
     def abandon(self) -> None:
         """Lets go of the directory as a kill does: nobody is told, nothing is flushed."""

@@ -10,6 +10,8 @@ in the same group (`tests/kafka/conversations`).
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
@@ -31,6 +33,7 @@ READERS = "readers"
 """Their group."""
 PATIENCE_S, AGAIN_S, TRIES = 4.0, 0.3, 60
 BATCH_BYTES = 1 << 16
+AT_ONCE = struct.pack("ii", 1, 0)
 GIVES_UP_S = 1.0
 SUFFERS = 0.03
 """Of a guest's acts, behind which something happens to it."""
@@ -119,8 +122,14 @@ class Guest:
         return self.world.nodes.coordinator
 
     def _hang_up(self) -> None:
+        """For good: what the kernel would still deliver is dropped, as `kafka.connection` does it.
+        "A commit is given up, and the next one granted; the first arrives" (seed 102).
+        """
         if self._streams is not None:
-            self._streams[1].transport.abort()
+            transport = self._streams[1].transport
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+            transport.abort()
             self._streams = None
 
     def _freeze(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from streamsx.broker.connection import ConnectionLimits
+from streamsx.broker.server import BrokerServer
 from streamsx.kafka.wire import Api
 from streamsx.tools.broker import LIMITS
 from tests.support.apache_kafka import converse
@@ -43,10 +44,15 @@ def test_it_serves_says_so_and_ends_well(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data", "--topic", "a:2", "--topic", "b:1") as process:
         assert topics(process.bootstrap) == {"a": 2, "b": 1}
         assert process.stop() == 0
+        assert f"broker_stopped at={process.bootstrap} " in process.told()
     assert (tmp_path / "data" / "clean").exists()
     with EmbeddedBroker(tmp_path / "data") as process:
         assert topics(process.bootstrap) == {"a": 2, "b": 1}
         assert not (tmp_path / "data" / "clean").exists()
+
+
+def test_an_address_of_version_6_is_told_as_clients_read_it(tmp_path: Path) -> None:
+    assert BrokerServer(tmp_path, host="::1", port=9092).bootstrap == "[::1]:9092"
 
 
 def test_from_the_keyboard_it_ends_with_130(tmp_path: Path) -> None:

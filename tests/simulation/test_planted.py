@@ -223,14 +223,18 @@ def a_join_is_answered_late(made: World) -> None:
 
 
 def a_round_ends_without_them(made: World) -> None:
-    """They hear of it at once, join for all of its time, and their heartbeats are answered."""
+    """They hear of it at once, join for all of its time, and their heartbeats are answered; that it
+    has ended they hear later.
+    """
     made.nodes.move_leader(1)  # of partitions: there is work all the time
-    late = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    late = 10_000, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    refused = made.nodes.refused
 
     def refuse() -> None:
         if made.group is not None and made.group.round.state is GroupState.PREPARING:
-            made.nodes.refused[Api.JOIN_GROUP] = 10_000, late
-            made.after(18.0, made.nodes.refused.clear)
+            refused[Api.JOIN_GROUP] = late
+            made.after(14.5, refused.__setitem__, Api.HEARTBEAT, late)  # of 15 s
+            made.after(18.0, refused.clear)
         else:
             made.after(0.001, refuse)
 

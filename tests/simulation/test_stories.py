@@ -31,9 +31,11 @@ pytestmark = pytest.mark.timeout(300)  # on a busy machine
 
 
 @contextmanager
-def group(*, alive: int | None = None, settles: bool = True, **scene: Any) -> Iterator[World]:
+def group(
+    *, alive: int | None = None, settles: bool = True, seed: int = 1, **scene: Any
+) -> Iterator[World]:
     """A calm network; nothing goes wrong by itself. At the end everything must have been done."""
-    with world(1, Scene(**{"workers": 2, **scene})) as made:
+    with world(seed, Scene(**{"workers": 2, **scene})) as made:
         for home in made.homes[:alive]:
             made.at(1.0, home.start)
         made.run_until(20.0)
@@ -335,8 +337,13 @@ def test_who_stayed_and_lost_everything_later_leaves_cleanly_in_the_end() -> Non
 
 def test_a_member_that_is_about_to_go_learns_nothing_more() -> None:
     """What its last plan had it learn was opened beside its last commits."""
+    assert any(goes_behind_a_plan(seed) for seed in range(1, 6))
+
+
+def goes_behind_a_plan(seed: int) -> bool:
+    """Whether that plan was there before its last commits were."""
     # So many records that each task has some to commit whenever that plan comes.
-    with group(alive=1, words=12, max_learners=1, rate=240.0) as made:
+    with group(alive=1, words=12, max_learners=1, rate=240.0, seed=seed) as made:
         home = made.homes[1]
 
         class Ends(Check):
@@ -356,8 +363,8 @@ def test_a_member_that_is_about_to_go_learns_nothing_more() -> None:
         home.start()
         made.run_until(40.0)
         (since, _) = told(made, "SIGTERM", "w2")
-        assert told(made, "assigned", "w2")[-1] > since
         assert all(at < since for at in told(made, "'learner', 'from': 'created'", "w2"))
+        return told(made, "assigned", "w2")[-1] > since
 
 
 def test_a_task_that_may_not_be_committed_is_handed_over_without_it() -> None:
