@@ -75,7 +75,11 @@ class Client:
 
         def attempt() -> bool:
             told = self._ask(Api.CREATE_TOPICS, 4, {"topics": [topic], "timeout": 5000})
-            return good(told.topics[0].error_code, also=ErrorCode.TOPIC_ALREADY_EXISTS)
+            code = told.topics[0].error_code
+            # While a busy machine has let the broker's session with its controller end there is
+            # nobody for a replica.
+            alone = code == ErrorCode.INVALID_REPLICATION_FACTOR
+            return not alone and good(code, also=ErrorCode.TOPIC_ALREADY_EXISTS)
 
         self._persist(attempt, f"create {name}")
         self.ends(TopicPartition(name, partition) for partition in range(partitions))
