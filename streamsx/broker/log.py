@@ -250,8 +250,8 @@ class Log:
         self._note(UNFLUSHED, [self.flushed])
 
     def flushed_to(self, mark: DurableEnd) -> None:
-        """A flush that began at this mark has ended; if the log has failed meanwhile, too late."""
-        if self.failed:
+        """A flush that began here has ended: too late if the log failed, or a later one ended."""
+        if self.failed or mark < (self.flushed, self._flushed_bytes):
             return
         self.flushed, self._flushed_bytes = mark
         self._tell()

@@ -297,6 +297,17 @@ def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -
     assert (values(log), woken) == ([b"a", b"b"], [len(batch(b"a"))] * 2)
 
 
+def test_flushes_that_end_in_another_order_hide_nothing_again(opens: Opens) -> None:
+    """Who has read up to there was out of range, and began at 0 (seeds 1054 and 1113)."""
+    log = opens(sync=True)
+    append(log, b"a")
+    earlier = log.mark()
+    append(log, b"b")
+    log.flushed_to(log.mark())
+    log.flushed_to(earlier)
+    assert (log.high_watermark, values(log)) == (2, [b"a", b"b"])
+
+
 def test_who_waits_is_told_of_each_append_and_of_the_end(opens: Opens) -> None:
     log = opens()
     woken: list[int] = []
