@@ -107,9 +107,8 @@ class Log:
 
     @property
     def last_stable_offset(self) -> int:
-        """Before it every transaction has ended (KIP-98)."""
-        begun = self.producers.first_open
-        end = self.high_watermark
+        """Before it every transaction has ended (KIP-98), in a marker that readers may see."""
+        begun, end = self.producers.first_unstable, self.high_watermark
         return end if begun is None else max(self.start, min(begun.first, end))
 
     def readable_to(self, *, committed: bool) -> int:
@@ -238,8 +237,7 @@ class Log:
         self.segments[-1].flush()
 
     def fail(self) -> None:
-        """A flush did not succeed: out of service, until it is opened anew. Who waits for more
-        need not."""
+        """A flush did not succeed: out of service, until it is opened anew."""
         self.failed = True
         with suppress(OSError):  # the disk is not well; `note_failure` is asked again
             self.note_failure()
@@ -264,8 +262,9 @@ class Log:
 
     def _tell(self) -> None:
         """Who waits is told of what it sees more than before."""
+        self.producers.settle(self.high_watermark)
         visible = self._flushed_bytes if self.sync else self._appended_bytes
-        begun = self.producers.first_open
+        begun = self.producers.first_unstable
         told, stable = self._told_bytes, min(visible, begun.position) if begun else visible
         self._told_bytes = [visible, stable]
         for wake, committed in tuple(self.waiters.items()):
@@ -316,6 +315,7 @@ class Log:
                     break
                 self.producers.note(header, commits(header, batch), 0)
                 segment.note(len(batch), header)
+        self.producers.settle(segment.next)
         lost = segment.path.stat().st_size - segment.size
         if lost and last:
             os.truncate(segment.path, segment.size)

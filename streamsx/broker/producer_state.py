@@ -60,6 +60,8 @@ class ProducerState:
         """By producer id, in the order of their first records."""
         self.aborted: list[AbortedTransaction] = []
         """In the order of their markers."""
+        self._ended: deque[tuple[int, OpenTransaction]] = deque()
+        """By their markers, those which a failed flush may take back still."""
 
     def duplicate_of(self, header: Header) -> int | None:
         """The offset at which this batch was appended before; None if it is to be appended now.
@@ -105,18 +107,27 @@ class ProducerState:
             if header.transactional and producer_id not in self.open:
                 begun = OpenTransaction(header.base_offset, position, header.producer_epoch)
                 self.open[producer_id] = begun
-        elif (ended := self.open.pop(producer_id, None)) is not None and not commits:
-            still, at = self.first_open, header.base_offset
-            stable = still.first if still else at
-            self.aborted.append(AbortedTransaction(producer_id, ended.first, at, stable))
+        elif (ended := self.open.pop(producer_id, None)) is not None:
+            still, at = next(iter(self.open.values()), None), header.base_offset
+            self._ended.append((at, ended))
+            if not commits:
+                stable = still.first if still else at
+                self.aborted.append(AbortedTransaction(producer_id, ended.first, at, stable))
         self._producers[producer_id] = producer
         if len(self._producers) > PRODUCERS_MAX:
             del self._producers[next(iter(self._producers))]
 
+    def settle(self, offset: int) -> None:
+        """Markers before this offset stand for good."""
+        while self._ended and self._ended[0][0] < offset:
+            self._ended.popleft()
+
     @property
-    def first_open(self) -> OpenTransaction | None:
-        """What nobody may read yet who reads what is committed."""
-        return next(iter(self.open.values()), None)
+    def first_unstable(self) -> OpenTransaction | None:
+        """What nobody may read yet who reads what is committed: no end of it stands for good."""
+        begun = next(iter(self.open.values()), None)
+        ended = min((each for _, each in self._ended), default=None)
+        return ended if begun is None or (ended is not None and ended < begun) else begun
 
     def aborted_from(self, offset: int) -> Iterator[AbortedTransaction]:
         """Those that end there or later."""

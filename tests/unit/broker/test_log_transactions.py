@@ -25,10 +25,10 @@ Record = tuple[int, bytes | None, bytes | None]
 """Offset, key, value."""
 
 
-def opened(folder: Path, *, segment_bytes: int = MOST, clean: bool = False) -> Log:
-    return Log(
-        folder / "t-0", DESCRIPTORS, segment_bytes=segment_bytes, clean=clean, sync=False
-    )  # fmt: skip
+def opened(
+    folder: Path, *, segment_bytes: int = MOST, clean: bool = False, sync: bool = False
+) -> Log:
+    return Log(folder / "t-0", DESCRIPTORS, segment_bytes=segment_bytes, clean=clean, sync=sync)
 
 
 def admit(_: Header) -> None:
@@ -216,6 +216,39 @@ def test_who_waits_for_what_is_committed_is_woken_by_the_marker(tmp_path: Path) 
     assert told[True] == [], "what it would read is behind what is open"
     end(log, 7, commit=True)
     assert told[True] == [first + second + 2 * told[False][-1]]
+
+
+def test_a_marker_that_a_failed_flush_takes_back_has_ended_nothing(tmp_path: Path) -> None:
+    """A transaction's records are flushed, and a plain batch; its marker is appended, the flush of
+    that fails, and the log is opened anew without it. Nobody was told that it had ended."""
+    log = opened(tmp_path, sync=True)
+    woken: list[int] = []
+    log.waiters[woken.append] = True
+    write(log, 7, b"a")
+    write(log, 9, b"plain", transactional=False)
+    log.flush()
+    log.flushed_to(log.mark())
+    end(log, 7, commit=True)
+    write(log, 8, b"later")
+    assert (log.last_stable_offset, log.high_watermark, read(log), woken) == (0, 2, [], [])
+    log.fail()
+    log.close()
+    again = opened(tmp_path, sync=True)
+    assert (again.last_stable_offset, again.end, [*again.producers.open]) == (0, 2, [7])
+    again.waiters[woken.append] = True
+    woken.clear()
+    end(again, 7, commit=True)
+    write(again, 8, b"later")
+    assert (again.last_stable_offset, woken) == (0, [])
+    again.flush()
+    again.flushed_to(again.mark())
+    assert (again.last_stable_offset, values(read(again))) == (3, [b"a", b"plain"])
+    end(again, 8, commit=False)
+    assert again.last_stable_offset == 3, "what began behind the marker is told of when it may be"
+    again.flush()
+    again.flushed_to(again.mark())
+    assert again.last_stable_offset == again.end == 5
+    assert len(woken) == 2
 
 
 def compacted(log: Log, *, tombstones_ms: int = DAY_MS, now_ms: int = 10_000) -> bool:
