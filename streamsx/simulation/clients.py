@@ -1,17 +1,22 @@
 """Who is no worker: the client that feeds lines, and the real `leave` tool.
 
-The client is no process: what it feeds is in the broker's logs at once, whatever the network does,
-so that a story has its input. It knows what it has fed, and what comes out can be compared.
+The client is no process: what it feeds is in the broker's logs whatever the network does, so that a
+story has its input. It is an idempotent producer all the same: what was not acknowledged, because
+the broker died or its flush failed, is sent again, and stands in the log once. It knows what it has
+fed, and what comes out can be compared.
 """
 
 import argparse
-from collections import Counter
+from collections import Counter, deque
 from functools import partial
 from io import StringIO
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from streamsx.broker import appending
+from streamsx.broker.log import Log
+from streamsx.broker.producer_state import BATCHES_KEPT
+from streamsx.broker.refusal import Refused
 from streamsx.errors import StreamsxError
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.security import PLAINTEXT
@@ -29,10 +34,55 @@ AT_ONCE = (1, 5, 15)
 """Records to one partition, so many behind each other."""
 WORDS_PER_LINE = 3
 BATCH_BYTES = 1 << 20
+AGAIN_S = 0.5
+PRODUCER_ID = 1 << 40
+"""Of its first partition; the broker gives out small ones."""
 OPTIONS: dict[str, Any] = {
     "app": APP, "bootstrap": BOOTSTRAP, "security": PLAINTEXT, "no_wait": False, "json": False,
 }  # fmt: skip
 """Of each run of the tool."""
+
+
+class FedPartition:
+    """What the client has for one partition; `unsent` may have been sent, to a log that is gone."""
+
+    def __init__(self, world: "World", producer_id: int) -> None:
+        self._world = world
+        self.unsent: deque[list[bytes]] = deque()
+        self.sent: deque[list[bytes]] = deque()
+        """And not acknowledged yet."""
+        self._producer_id, self._epoch, self._sequence = producer_id, 0, 0
+        self._log: Log | None = None
+
+    def take_back(self, log: Log) -> None:
+        """Another log than before: whether it has what was not acknowledged is its to say."""
+        if log is not self._log:
+            self._sequence -= sum(map(len, self.sent))
+            self.unsent.extendleft(reversed(self.sent))
+            self.sent.clear()
+            self._log = log
+
+    def send(self, log: Log, now_ms: int) -> None:
+        """The next batch. Raises OSError, and then it is still to be sent."""
+        lines, batch = self.unsent[0], Builder(BATCH_BYTES)
+        for line in lines:
+            batch.append(now_ms, None, line)
+        made = batch.close(self._producer_id, self._epoch, self._sequence)
+        try:
+            appending.append(log, memoryview(made), BATCH_BYTES)
+        except Refused as why:  # a power cut has taken what was acknowledged: numbers begin anew
+            if self._world.scene.sync:
+                self._world.scheduler.violate("SyncedIsThere", f"{log.folder.name}: {why!r}")
+            self._epoch, self._sequence = self._epoch + 1, 0
+            self.send(log, now_ms)
+            return
+        self._sequence += len(lines)
+        self.sent.append(self.unsent.popleft())
+
+    def acknowledged(self, log: Log) -> None:
+        """The oldest one, if it is of this log still."""
+        if log is self._log and not log.failed:
+            self.sent.popleft()
 
 
 class Client:
@@ -43,28 +93,55 @@ class Client:
         self.words: Counter[str] = Counter()
         self.lines: Counter[bytes] = Counter()
         self.feeding = True
+        self._fed: dict[TopicPartition, FedPartition] = {}
         self._rng = world.scheduler.stream("input")
         self._feed()
+        self._send_again()
 
     def _feed(self) -> None:
         if self.feeding:
             size = self._rng.choice(AT_ONCE)
-            self.world.nodes.process.main.call(self._append, size)
+            self.world.nodes.process.main.call(self._write, size)
             self.world.after(self._rng.expovariate(self.scene.rate / size), self._feed)
 
-    def _append(self, size: int) -> None:
+    def _send_again(self) -> None:
+        for tp, fed in self._fed.items():
+            if fed.unsent or fed.sent:
+                self.world.nodes.process.main.call(self._send, tp)
+        self.world.after(AGAIN_S, self._send_again)
+
+    def _write(self, size: int) -> None:
         """In the broker's thread: nothing, where nobody leads."""
         topic = self._rng.choice(sorted(self.scene.sources))
-        partition = self._rng.randrange(self.world.nodes.partitions(topic))
-        log = self.world.log(TopicPartition(topic, partition))
-        if log is not None and not log.failed and self.world.nodes.leads(topic) != NOBODY:
-            batch, now_ms = Builder(BATCH_BYTES), int(self.world.nodes.process.clock.wall() * 1000)
-            for _ in range(size):
-                batch.append(now_ms, None, self._value(topic))
-            appending.append(log, memoryview(batch.close()), BATCH_BYTES)
-            with self.world.nodes.disk.well():
-                log.flush()
-            log.flushed_to(log.mark())
+        tp = TopicPartition(topic, self._rng.randrange(self.world.nodes.partitions(topic)))
+        if self._leader(tp) is not None:
+            fed = self._fed.setdefault(tp, FedPartition(self.world, PRODUCER_ID + len(self._fed)))
+            fed.unsent.append([self._value(topic) for _ in range(size)])
+            self._send(tp)
+
+    def _leader(self, tp: TopicPartition) -> Log | None:
+        log = self.world.log(tp)
+        led = log is not None and not log.failed and self.world.nodes.leads(tp.topic) != NOBODY
+        return log if led else None
+
+    def _send(self, tp: TopicPartition) -> None:
+        """In the broker's thread: what there is for this partition, as its answer to a produce."""
+        service, log, fed = self.world.nodes.service, self._leader(tp), self._fed[tp]
+        if service is None or log is None:
+            return
+        fed.take_back(log)
+        while fed.unsent and len(fed.sent) < BATCHES_KEPT:
+            try:
+                fed.send(log, int(self.world.nodes.process.clock.wall() * 1000))
+            except OSError:
+                service.flusher.heal()
+                return
+            service.flusher.appended(log)
+            acknowledged = partial(fed.acknowledged, log)
+            if self.scene.sync:
+                service.flusher.when_flushed(acknowledged)
+            else:
+                acknowledged()
 
     def _value(self, topic: str) -> bytes:
         numbers = (self._rng.randrange(self.scene.vocabulary) for _ in range(WORDS_PER_LINE))

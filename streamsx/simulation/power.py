@@ -56,13 +56,6 @@ class PowerLoss:
             stack.callback(self._let_go)
             yield
 
-    @contextmanager
-    def well(self) -> Iterator[None]:
-        """No flush fails."""
-        failures, self.failures = self.failures, 0.0
-        yield
-        self.failures = failures
-
     def lose(self) -> None:
         """Everything that need not be there is not there. Nobody may have it open."""
         if not self._folder.exists():

@@ -5,12 +5,14 @@ nothing goes wrong but what happens to themselves.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from streamsx.broker.assignments import Assignments
 from streamsx.broker.consumer_group import ConsumerGroup
+from streamsx.broker.flusher import Flusher
 from streamsx.broker.log import Log
 from streamsx.broker.transactions import Transactions
 from streamsx.simulation.scene import Scene
@@ -88,3 +90,31 @@ def test_what_is_planted_is_found(
     plant(monkeypatch)
     found = next(filter(None, (story(seed, "v2") for seed in SEEDS)), "")
     assert check in found
+
+
+def power_cuts(seed: int) -> str:
+    """What broke, if anything, where a broker with `sync` loses its power again and again."""
+    with world(seed, Scene(rate=60.0, workers=1, sync=True)) as made:
+        try:
+            made.at(1.0, made.homes[0].start)
+            for second in range(5, 35, 6):
+                made.at(second + seed / 7, partial(made.nodes.crash, 1.0, power=True))
+            made.run_until(40.0)
+            made.heal()
+            made.client.feeding = False
+            made.run_until(75.0)
+            made.settle()
+        except Violation as wrong:
+            return str(wrong)
+    return ""
+
+
+def acknowledged_before_the_flush(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(Flusher, "when_flushed", lambda _, done: done())
+
+
+def test_what_was_acknowledged_outlives_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [power_cuts(seed) for seed in SEEDS[:2]] == [""] * 2
+    acknowledged_before_the_flush(monkeypatch)
+    found = next(filter(None, map(power_cuts, SEEDS)), "")
+    assert "SyncedIsThere" in found
