@@ -107,6 +107,9 @@ def serve(options: argparse.Namespace) -> int:
     set_up("info", "text")
     if options.tls_key and not options.tls_cert:
         raise UsageError("--tls-key without --tls-cert: give the chain too")
+    names = [name for name, _ in options.topic]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"--topic {twice[0]} is given twice: say once how many partitions")
     access = Access(
         tls_context(options.tls_cert, options.tls_key) if options.tls_cert else None,
         read_users(options.sasl_users) if options.sasl_users else None,

@@ -23,7 +23,7 @@ from pathlib import Path
 from streamsx.broker.compaction import MADE, Made, batches
 from streamsx.broker.expanding import Expansions
 from streamsx.broker.producer_state import ProducerState
-from streamsx.broker.segment import Descriptors, Segment
+from streamsx.broker.segment import SEGMENTS, Descriptors, Segment
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import Header, commits, place, scan
 from streamsx.state.disk import sync_folder
@@ -70,7 +70,7 @@ class Log:
         folder.mkdir(exist_ok=True)
         for left in (*folder.glob("*.tmp"), *folder.glob(f"*{MADE}")):
             left.unlink()
-        bases = sorted(int(path.stem) for path in folder.glob("*.log"))
+        bases = sorted(int(path.stem) for path in folder.glob(SEGMENTS))
         self.segments = [Segment(folder, base, descriptors) for base in bases]
         unflushed = next(iter(self._noted(UNFLUSHED)), None)
         numbers = iter(self._noted(COMPACTED))

@@ -20,6 +20,8 @@ from streamsx.state.disk import sync_folder
 DESCRIPTORS_MAX = 256
 """With as many connections as there may be, below the 1,024 that a process usually has."""
 INDEX_INTERVAL_BYTES = 4096
+SEGMENTS = "[0-9]" * 20 + ".log"
+"""How their files are called; a copy that somebody has put beside them is none."""
 REWRITTEN_BYTES = 1 << 20
 """At once, of what is written again."""
 

@@ -34,7 +34,7 @@ from streamsx.broker.options import Options
 from streamsx.broker.sasl import Authentication, Step, Users
 from streamsx.broker.service import Service
 from streamsx.broker.shell import Groups
-from streamsx.broker.topics import NAME, TopicStore, remove_folders
+from streamsx.broker.topics import NAME, TopicStore, alike, remove_folders
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import StoreCorrupt, StoreLocked, UsageError, WorldError
 from streamsx.kafka.compiler import Malformed
@@ -202,13 +202,18 @@ class BrokerServer:
         return addresses[0]
 
     def _check_topics(self) -> None:
-        left = most = self.limits.partitions_max
+        left, seen = (most := self.limits.partitions_max), dict[str, str]()
         for name, partitions in self.topics.items():
             left -= partitions
             if not NAME.fullmatch(name) or partitions < 1 or left < 0:
                 raise UsageError(
                     f"bad topic: {name}:{partitions}: a name of letters, digits, dots, _ and -,"
                     f" and 1 to {most} partitions, of all together, are wanted"
+                )
+            if (other := seen.setdefault(alike(name), name)) != name:
+                raise UsageError(
+                    f"topics much alike: {other} and {name}: dots and _ are one in metrics: choose"
+                    " other names"
                 )
         if self.options.partitions > most:
             raise UsageError(

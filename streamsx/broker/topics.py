@@ -30,6 +30,11 @@ Changed = Callable[[Mapping[str, tuple[bytes, int] | None]], object]
 """Id and number of partitions of topics by name; None for one that is gone."""
 
 
+def alike(name: str) -> str:
+    """Of two names that are alike Kafka takes one: in its metrics they would be the same."""
+    return name.replace(".", "_")
+
+
 class StoredTopic:
     """One log per partition; `configs` are those that were set."""
 

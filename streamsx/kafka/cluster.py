@@ -32,7 +32,7 @@ PATIENCE_S = 0.5
 RECORDS_TIMEOUTS = 3
 """So many time-outs a request that carries records may take: a broker may first have to give up a
 replica that has vanished."""
-RETRY_BACKOFF_S = 0.1
+RETRY_BACKOFF_S, RETRY_BACKOFF_MAX_S = 0.1, 1.0
 TRIES = 3
 """Of one question to a broker: an open connection may lead to one that is just going down."""
 LANE = "metadata"
@@ -87,7 +87,7 @@ class Cluster:
         def tell() -> None:
             LOG.warning("waiting for %s (%s)", where, last or "no answer")
 
-        waits = loop.call_later(PATIENCE_S, tell)
+        waits, pause_s = loop.call_later(PATIENCE_S, tell), RETRY_BACKOFF_S
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._brokers:
@@ -95,7 +95,8 @@ class Cluster:
                         await self.refresh()
                     except BrokerUnreachable as error:
                         last = error
-                        await asyncio.sleep(RETRY_BACKOFF_S)
+                        await asyncio.sleep(pause_s)
+                        pause_s = min(pause_s * 1.5, RETRY_BACKOFF_MAX_S)
         except TimeoutError:
             raise BrokerUnreachable(
                 f"no Kafka broker in {timeout_s:g} s: {where}: start one, or give the address,"

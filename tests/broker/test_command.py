@@ -206,6 +206,8 @@ WRONG = {
     "more partitions than there may be": (
         ["--topic", "a:6000", "--topic", "b:6000"], "bad topic: b:6000: ",
     ),
+    "topics that Kafka takes for one": (["--topic", "a.b:1", "--topic", "a_b:1"], "a.b and a_b: "),
+    "a topic twice": (["--topic", "a:1", "--topic", "a:2"], "--topic a is given twice: "),
     "topics that are larger than all": (["--partitions", "10001"], "there is room for 10000"),
     "an address that others reach": (["--host", "0.0.0.0"], "0.0.0.0: anybody who reaches it"),
     "a host that is none": (["--host", "no.such.invalid"], "unknown host: no.such.invalid: "),

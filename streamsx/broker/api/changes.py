@@ -11,7 +11,7 @@ from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.refusal import Refused, each, why_not
 from streamsx.broker.service import NODE_ID, PARTITIONS_AT_ONCE, Room, Service
-from streamsx.broker.topics import NAME, StoredTopic
+from streamsx.broker.topics import NAME, StoredTopic, alike
 from streamsx.kafka.errors import ErrorCode
 
 DEFAULT = -1
@@ -55,11 +55,6 @@ def done(change: Callable[[], None], call: Call, replies: list[ReplyBody]) -> li
     return replies
 
 
-def alike(name: str) -> str:
-    """Of two names that are alike Kafka takes one: in its metrics they would be the same."""
-    return name.replace(".", "_")
-
-
 def check(service: Service, asked: Any, partitions: int, seen_as: set[str], room: int) -> None:
     """Raises Refused with what is wrong with it, the first thing."""
     bad_config = next((why for c in asked.configs if (why := wrong(c.name, c.value))), None)
@@ -97,10 +92,12 @@ def create_partitions(service: Service, call: Call) -> ReplyBody:
     def grow(asked: Any) -> ReplyBody:
         topic = service.topics.find(asked.name)
         more = asked.count - len(topic.logs)
-        if not 0 < more <= room.left:
+        if more <= 0:
+            why = f"it has {len(topic.logs)} partitions, and can only have more"
+            raise Refused(ErrorCode.INVALID_PARTITIONS, error_message=why)
+        if more > room.left:
             why = f"it has {len(topic.logs)}, and there is room for {room.left} more"
-            code = ErrorCode.INVALID_PARTITIONS if more <= 0 else ErrorCode.POLICY_VIOLATION
-            raise Refused(code, error_message=why)
+            raise Refused(ErrorCode.POLICY_VIOLATION, error_message=why)
         places = [place.broker_ids for place in asked.assignments or ()]
         if places and (len(places) != more or not placed_here(places)):
             raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT)

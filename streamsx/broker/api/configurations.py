@@ -61,7 +61,8 @@ def change(service: Service, once: NamedOnce, validate_only: bool, asked: Any) -
     """The changes of one topic. Raises Refused."""
     once(asked.resource_type, asked.resource_name)
     if asked.resource_type != TOPIC:
-        raise Refused(ErrorCode.INVALID_REQUEST)
+        told = "of topics alone: what a broker does is said when it is started"
+        raise Refused(ErrorCode.INVALID_REQUEST, error_message=told)
     topic = topic_of(service, asked)
     configs = dict(topic.configs)
     if len({one.name for one in asked.configs}) < len(asked.configs):

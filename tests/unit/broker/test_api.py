@@ -305,13 +305,14 @@ def test_a_broker_that_makes_no_topics_makes_none(run: Run) -> None:
 
 def test_partitions_are_added_as_far_as_there_is_room(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
-        for count, code in (
-            (2, E.INVALID_PARTITIONS), (5, E.POLICY_VIOLATION), (4, E.NONE),
-            (3, E.INVALID_PARTITIONS),
+        for count, code, why in (
+            (2, E.INVALID_PARTITIONS, "it has 2 partitions, and can only have more"),
+            (5, E.POLICY_VIOLATION, "it has 2, and there is room for 2 more"), (4, E.NONE, None),
+            (3, E.INVALID_PARTITIONS, "it has 4 partitions, and can only have more"),
         ):  # fmt: skip
             body = {"topics": [{"name": "t", "count": count}], "timeout": 1000}
             told = await client.ask(Api.CREATE_PARTITIONS, 2, **body)
-            assert told.results[0].error_code == code
+            assert (told.results[0].error_code, told.results[0].error_message) == (code, why)
         assert len(client.broker.service.topics.by_name["t"].logs) == 4
 
     run(story, limits=ConnectionLimits(partitions_max=4))

@@ -253,6 +253,17 @@ def test_partitions_of_a_trial_and_of_no_topic_are_not_added(run: Run) -> None:
 # The broker.
 
 
+def test_nothing_of_a_broker_is_altered_and_that_is_said(run: Run) -> None:
+    async def story(client: Client, _: Client) -> None:
+        asked = {"resource_type": BROKER, "resource_name": "0", "configs": []}
+        body = {"resources": [asked], "validate_only": False}
+        told = (await client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, **body)).responses[0]
+        assert told.error_code == E.INVALID_REQUEST
+        assert "said when it is started" in told.error_message
+
+    run(story)
+
+
 @pytest.mark.parametrize("version", [3, 6])
 def test_groups_and_transactions_have_their_coordinator_here_and_nothing_else_has(
     run: Run, version: int

@@ -67,6 +67,14 @@ def opens(tmp_path: Path) -> Opens:
     return opens
 
 
+def test_a_file_of_another_name_is_not_one_of_its_own(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a")
+    (stray := log.folder / "copy of 0.log").write_bytes(b"x")
+    assert values(opens()) == [b"a"]
+    assert stray.exists()
+
+
 def test_what_is_appended_is_read_with_rising_offsets(opens: Opens) -> None:
     log = opens()
     assert [append(log, b"a", b"b"), append(log, b"c")] == [0, 2]

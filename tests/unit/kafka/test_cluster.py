@@ -9,7 +9,7 @@ import pytest
 
 from streamsx.errors import BrokerUnreachable, SettingError, UsageError, WorldError
 from streamsx.kafka import wire
-from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.cluster import TRIES, Cluster
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
@@ -130,6 +130,28 @@ def test_a_cluster_that_is_not_there_is_told_after_the_given_time(
     assert f"no connection: 127.0.0.1:{ports[1]}" in said
     (waiting,) = caplog.messages
     assert waiting.startswith(f"waiting for {where} (no broker answers: no connection: 127.0.0.1:")
+
+
+def test_who_is_hung_up_on_comes_again_ever_more_seldom() -> None:
+    """As a client without SASL is by a broker that wants it: 25 times a second for 10 s."""
+
+    async def story() -> int:
+        dialled = 0
+
+        def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal dialled
+            dialled += 1
+            writer.transport.abort()
+
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(BrokerUnreachable):
+            await Cluster(f"127.0.0.1:{port}").start(timeout_s=3.0)
+        server.close()
+        return dialled
+
+    dialled = asyncio.run(story())
+    assert TRIES < dialled <= 8 * TRIES
 
 
 def test_a_cluster_that_was_found_is_not_told_of_as_one_that_is_waited_for(
