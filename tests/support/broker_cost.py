@@ -4,19 +4,23 @@
 
 CPU time of the broker's process per request, by one raw client that sends the same bytes to both,
 one request at a time; both run all the while and take turns, so that a busy machine is one for
-both. Kafka has its usual compilers and 1 GiB, and is warmed up until its code is compiled. Beside
-that how long the embedded broker takes until it serves, and the memory it has when it is idle.
+both. Kafka has its usual compilers and 1 GiB, and is warmed up until its code is compiled. A third
+one bounds what any broker on asyncio can reach: it answers the same bytes to the same frames, and
+neither looks at them nor has anything on disk. Beside that how long the embedded broker takes until
+it serves, and the memory it has when it is idle.
 
 Not here: what it may cost (`tests/broker/test_budget.py` has a coarse limit).
 """
 
 import argparse
+import asyncio
+import multiprocessing
 import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -32,7 +36,7 @@ from tests.support.cost import cpu_s
 from tests.support.embedded_broker import EmbeddedBroker
 
 REQUESTS, ROUNDS = 2000, 7
-WARM_UP = {"embedded": 1, "kafka": 20}
+WARM_UP = {"embedded": 1, "asyncio alone": 1, "kafka": 20}
 """Rounds that do not count."""
 STARTS, IDLE_S = 5, 3.0
 TOPIC = {"name": "cost", "num_partitions": 1, "replication_factor": 1}
@@ -56,13 +60,72 @@ def batch() -> bytes:
     return bytes(builder.close())
 
 
-class Client:
-    """One connection, and the frames of what is compared."""
+class Answering(asyncio.BufferedProtocol):
+    """Answers a frame of this length with these bytes."""
+
+    def __init__(self, answers: dict[int, bytes]) -> None:
+        self._answers, self._buffer, self._filled = answers, bytearray(1 << 20), 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, _: int) -> memoryview:
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        self._filled += count
+        size = 4 + int.from_bytes(self._buffer[:4])
+        if self._filled == size:
+            self._filled = 0
+            self._transport.write(self._answers[size])
+
+
+def answer_for_ever(answers: dict[int, bytes], listening: socket.socket) -> None:
+    """The process of a server that does nothing else."""
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Answering(answers), sock=listening)
+        await server.serve_forever()
+
+    asyncio.run(serve())
+
+
+class Asker:
+    """One connection to a process, and the frames of what is compared."""
+
+    def __init__(self, bootstrap: str, pid: int, frames: dict[str, bytes]) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._pid, self._sock = pid, socket.create_connection((host, int(port)), 60)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.frames = frames
+
+    def ask(self, frame: bytes) -> bytes:
+        """The answer."""
+        self._sock.sendall(frame)
+        data = self._sock.recv(1 << 20)
+        size, parts, got = 4 + int.from_bytes(data[:4]), [data], len(data)
+        while got < size:
+            parts.append(self._sock.recv(1 << 20))
+            got += len(parts[-1])
+        return b"".join(parts)
+
+    def round_us(self, what: str) -> float:
+        """CPU time of the process per request."""
+        frame = self.frames[what]
+        before = cpu_s(self._pid)
+        for _ in range(REQUESTS):
+            self.ask(frame)
+        return (cpu_s(self._pid) - before) / REQUESTS * 1e6
+
+
+class Client(Asker):
+    """Of a broker, with a topic, records and a group to ask about."""
 
     def __init__(self, broker: Broker) -> None:
-        host, _, port = broker.bootstrap.rpartition(":")
-        self._broker, self._sock = broker, socket.create_connection((host, int(port)), 60)
-        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        assert broker.pid is not None
+        super().__init__(broker.bootstrap, broker.pid, {})
         converse(self._sock, Api.CREATE_TOPICS, 4, {"topics": [TOPIC], "timeout": 10_000})
         joined = converse(self._sock, Api.JOIN_GROUP, 3, KIND)
         me = {"group_id": "cost", "generation_id": 1, "member_id": joined.member_id}
@@ -84,33 +147,36 @@ class Client:
         while stored < FETCH_BYTES // BATCH_BYTES + 2:  # Kafka's leader is there a bit later
             told = converse(self._sock, Api.PRODUCE, 9, produced)
             stored += not told.responses[0].partition_responses[0].error_code
-        assert self.ask(self.frames["fetch 64 KiB"]) > FETCH_BYTES * 0.9
+        assert len(self.ask(self.frames["fetch 64 KiB"])) > FETCH_BYTES * 0.9
 
     def _frame(self, api: Api, version: int, body: wire.Body) -> bytes:
         return bytes(wire.request_encoder(api, version)(1, body, "cost"))
 
-    def ask(self, frame: bytes) -> int:
-        """The size of the answer."""
-        self._sock.sendall(frame)
-        data = self._sock.recv(1 << 20)
-        size, got = 4 + int.from_bytes(data[:4]), len(data)
-        while got < size:
-            got += len(self._sock.recv(1 << 20))
-        return size
 
-    def round_us(self, what: str) -> float:
-        """CPU time of the broker per request."""
-        frame, pid = self.frames[what], self._broker.pid
-        assert pid is not None
-        before = cpu_s(pid)
-        for _ in range(REQUESTS):
-            self.ask(frame)
-        return (cpu_s(pid) - before) / REQUESTS * 1e6
+@contextmanager
+def asyncio_alone(client: Client) -> Iterator[Asker]:
+    """A process that answers what this one's broker has answered."""
+    answers = {len(frame): client.ask(frame) for frame in client.frames.values()}
+    assert len(answers) == len(client.frames)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        spawn = multiprocessing.get_context("spawn")
+        process = spawn.Process(target=answer_for_ever, args=(answers, listening))
+        process.start()
+        assert process.pid is not None
+        port = listening.getsockname()[1]
+    try:
+        yield Asker(f"127.0.0.1:{port}", process.pid, client.frames)
+    finally:
+        process.kill()
+        process.join()
 
 
-def compare(clients: dict[str, Client], say: Callable[[str], None]) -> None:
-    """A row for each request: medians, and the ratio."""
-    say(f"{'CPU us per request':20}" + "".join(f"{name:>10}" for name in clients) + f"{'ratio':>8}")
+def compare(clients: dict[str, Asker], say: Callable[[str], None]) -> None:
+    """A row for each request: medians, the ratio to Kafka's, and that of a server that only
+    answers.
+    """
+    names = [*clients, *(["ratio", "at best"] if "kafka" in clients else [])]
+    say(f"{'CPU us per request':20}" + "".join(f"{name:>15}" for name in names))
     for what in next(iter(clients.values())).frames:
         for name, client in clients.items():
             for _ in range(WARM_UP[name]):
@@ -120,9 +186,10 @@ def compare(clients: dict[str, Client], say: Callable[[str], None]) -> None:
             for name, client in clients.items():
                 rounds[name].append(client.round_us(what))
         medians = {name: statistics.median(took) for name, took in rounds.items()}
-        row = f"{what:20}" + "".join(f"{medians[name]:10.1f}" for name in clients)
+        row = f"{what:20}" + "".join(f"{medians[name]:15.1f}" for name in clients)
         if "kafka" in medians:
-            row += f"{medians['embedded'] / medians['kafka']:8.2f}"
+            for name in ("embedded", "asyncio alone"):
+                row += f"{medians[name] / medians['kafka']:15.2f}"
         say(row)
 
 
@@ -154,7 +221,12 @@ def main() -> None:
         brokers["embedded"] = stack.enter_context(EmbeddedBroker(folder / "embedded"))
         if options.kafka:
             brokers["kafka"] = stack.enter_context(ApacheKafka(jars(POM), folder / "kafka"))
-        compare({name: Client(broker) for name, broker in brokers.items()}, print)
+        clients: dict[str, Asker] = {}
+        clients["embedded"] = embedded = Client(brokers["embedded"])
+        clients["asyncio alone"] = stack.enter_context(asyncio_alone(embedded))
+        if "kafka" in brokers:
+            clients["kafka"] = Client(brokers["kafka"])
+        compare(clients, print)
 
 
 if __name__ == "__main__":
