@@ -280,7 +280,7 @@ class Transactions:
             self._decide(txn, commit=False)
             raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         if txn.owner[1] >= LAST_EPOCH:
-            txn.before, txn.owner = txn.owner, (fresh, 0)
+            txn.before, txn.owner = (given if again else txn.owner), (fresh, 0)
         else:
             txn.raise_epoch()
         if given[0] < 0:

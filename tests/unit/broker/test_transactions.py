@@ -131,6 +131,20 @@ def test_the_last_epoch_is_followed_by_another_producer_id(desk: Desk) -> None:
     assert (one.write(2), one.end()) == (E.NONE, E.NONE)
 
 
+def test_who_takes_too_long_in_the_last_epoch_may_ask_again_for_another_id(desk: Desk) -> None:
+    """Its transaction is aborted, it is given another producer id, and the answer is lost."""
+    one, again = Transactor(desk), Transactor(desk)
+    one.init(timeout_ms=5000)
+    txn = desk.machine.transactions.by_id["x"]
+    last = txn.owner = one.owner = (one.owner[0], LAST_EPOCH)
+    one.write(1)
+    desk.sleep(6)
+    for each in (one, again):
+        assert each.init(last) == E.NONE
+        assert each.owner == (one.owner[0], 0)
+    assert one.owner[0] != last[0]
+
+
 def test_who_takes_too_long_is_aborted_and_goes_on(desk: Desk) -> None:
     one, other = Transactor(desk), Transactor(desk, "y")
     one.init(timeout_ms=5000)
