@@ -120,9 +120,7 @@ class Client:
             self._send(tp)
 
     def _leader(self, tp: TopicPartition) -> Log | None:
-        log = self.world.log(tp)
-        led = log is not None and not log.failed and self.world.nodes.leads(tp.topic) != NOBODY
-        return log if led else None
+        return None if self.world.nodes.leads(tp.topic) == NOBODY else self.world.log(tp)
 
     def _send(self, tp: TopicPartition) -> None:
         """In the broker's thread: what there is for this partition, as its answer to a produce."""

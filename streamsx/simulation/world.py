@@ -197,9 +197,11 @@ class World:
         return [TopicPartition(topic, n) for n in range(self.nodes.partitions(topic))]
 
     def log(self, tp: TopicPartition) -> Log | None:
+        """None where nobody could read it: while the broker is gone, or the log out of service."""
         service = self.nodes.service
         topic = None if service is None else service.topics.by_name.get(tp.topic)
-        return None if topic is None else topic.logs[tp.partition]
+        log = None if topic is None else topic.logs[tp.partition]
+        return None if log is None or log.failed else log
 
     def end(self, tp: TopicPartition) -> int:
         log = self.log(tp)
