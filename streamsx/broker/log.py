@@ -210,18 +210,13 @@ class Log:
         found = [segment for segment in self.segments[:-1] if segment.base in made.bases]
         if tuple(segment.base for segment in found) != made.bases:
             return False
-        first, index = found[0], self.segments.index(found[0])
-        self._descriptors.close(first.path)
-        made.path.rename(first.path)
-        sync_folder(self.folder)
-        segment = Segment(self.folder, first.base, self._descriptors)
-        self.segments[index : index + len(found)] = [segment]
-        with suppress(CorruptRecord):
-            for header, batch in batches(segment.path):
-                segment.note(len(batch), header)
-        self.producers.forget_aborted(found[-1].next)
-        for old in found[1:]:
-            old.delete()
+        self._descriptors.close(found[0].path)
+        made.path.rename(found[0].path)
+        try:
+            self._take(found)
+        except OSError:
+            self.fail()  # "the folder cannot be flushed": memory is of the files that were there
+            raise
         return True
 
     def note_compacted(self) -> None:
@@ -282,6 +277,19 @@ class Log:
             self.fail()
             raise
         return Segment(self.folder, self.end, self._descriptors)
+
+    def _take(self, found: list[Segment]) -> None:
+        """The first of these files is another one now, in place of all of them. Raises OSError."""
+        sync_folder(self.folder)
+        index = self.segments.index(found[0])
+        segment = Segment(self.folder, found[0].base, self._descriptors)
+        self.segments[index : index + len(found)] = [segment]
+        with suppress(CorruptRecord):
+            for header, batch in batches(segment.path):
+                segment.note(len(batch), header)
+        self.producers.forget_aborted(found[-1].next)
+        for old in found[1:]:
+            old.delete()
 
     def _write_again(self, offset: int) -> None:
         for segment in self.segments:

@@ -112,6 +112,29 @@ def test_a_flush_that_fails_behind_a_compaction_costs_what_was_not_flushed_alone
         log.close()
 
 
+def test_a_folder_that_cannot_be_flushed_behind_a_compaction_fails_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is another one by then: by the old one's index readers would find anything in it."""
+    log = opened(tmp_path / "t-0", 100_000)
+    for number in range(300):
+        append(log, (b"k%d" % (number % 200), b"v%d" % number))
+    table = state(log)
+
+    def failing(_: Path) -> None:
+        raise OSError("planted")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("streamsx.broker.log.sync_folder", failing)
+        with pytest.raises(OSError, match="planted"):
+            cleaned(log)
+    assert log.failed
+    log.note_failure()
+    log.close()
+    again = opened(tmp_path / "t-0", 100_000)
+    assert (state(again), again.end) == (table, 300)
+
+
 class Killed(Exception):
     """At a step on the disk."""
 
