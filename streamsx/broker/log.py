@@ -38,8 +38,8 @@ Timed = tuple[int, int]
 DurableEnd = tuple[int, int]
 """The end of a log at some time, and the bytes appended until then."""
 START, UNFLUSHED, COMPACTED = "start", "unflushed", "compacted"
-"""Notes beside the segments: the first offset there is; behind which offset a flush failed; up to
-which offset the log was compacted, and when (ms).
+"""Notes beside the segments: the first offset there is; behind which offset a flush failed, and
+before which readers had been shown the log; up to which offset it was compacted, and when (ms).
 """
 
 logger = logging.getLogger(__name__)
@@ -72,12 +72,12 @@ class Log:
             left.unlink()
         bases = sorted(int(path.stem) for path in folder.glob(SEGMENTS))
         self.segments = [Segment(folder, base, descriptors) for base in bases]
-        unflushed = next(iter(self._noted(UNFLUSHED)), None)
+        unflushed, told = (*self._noted(UNFLUSHED), None, None)[:2]
         numbers = iter(self._noted(COMPACTED))
         self.compacted = list(zip(numbers, numbers, strict=True))
         """Up to which offset, and when (ms), as far as `cleaning` wants to know."""
         trusted = clean and unflushed is None
-        limit = sys.maxsize if unflushed is None or not sync else unflushed
+        limit = sys.maxsize if told is None else told
         while len(self.segments) > 1 and self.segments[-1].base > limit:
             self.segments.pop().delete()  # what begins there stays, empty: before it may be holes
         for segment in tuple(self.segments):
@@ -239,8 +239,8 @@ class Log:
         self._dismiss()
 
     def note_failure(self) -> None:
-        """For whoever opens it: what is to be trusted. Raises OSError."""
-        self._note(UNFLUSHED, [self.flushed])
+        """For whoever opens it: what is to be trusted, and what readers saw. Raises OSError."""
+        self._note(UNFLUSHED, [self.flushed, self.high_watermark])
 
     def flushed_to(self, mark: DurableEnd) -> None:
         """A flush that began here has ended: too late if the log failed, or a later one ended."""

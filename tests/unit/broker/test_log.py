@@ -635,6 +635,18 @@ def test_behind_a_flush_that_failed_all_is_written_again(
     assert done == ["flush"]
 
 
+def test_what_readers_were_shown_without_sync_is_there_with_it(opens: Opens) -> None:
+    """ "A flush fails, the broker is stopped, and started again with --sync"."""
+    log = opens()
+    append(log, b"a")
+    log.flush()
+    log.flushed_to(log.mark())
+    append(log, b"b")
+    failed(log)
+    log.close()
+    assert values(opens(sync=True)) == [b"a", b"b"]
+
+
 def test_a_flush_that_fails_ahead_of_the_next_file_fails_the_log(
     opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
