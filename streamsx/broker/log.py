@@ -84,7 +84,7 @@ class Log:
             last = segment is self.segments[-1]
             self._recover(segment, last=last, verify=not trusted, limit=limit)
         if self.segments and not trusted:
-            self.segments[-1].flush()  # a killed broker left it to the system
+            self._flush_left(noted=unflushed is not None)
         self.start = self._read_start()
         if not self.segments or self.end < self.start:  # deleted, and what follows was not flushed
             for segment in self.segments:
@@ -290,6 +290,19 @@ class Log:
         self.producers.forget_aborted(found[-1].next)
         for old in found[1:]:
             old.delete()
+
+    def _flush_left(self, *, noted: bool) -> None:
+        """What a killed broker left to the system, which tells of a failure only once: the next
+        start is to know of it. Raises OSError.
+        """
+        last = self.segments[-1]
+        try:
+            last.flush()
+        except OSError:
+            if not noted:
+                with suppress(OSError):
+                    self._note(UNFLUSHED, [last.base, last.next])
+            raise
 
     def _write_again(self, offset: int) -> None:
         for segment in self.segments:

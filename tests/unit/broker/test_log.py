@@ -647,6 +647,29 @@ def test_what_readers_were_shown_without_sync_is_there_with_it(opens: Opens) -> 
     assert values(opens(sync=True)) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_start_whose_flush_fails_leaves_word_of_it_to_the_next(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch, sync: bool
+) -> None:
+    """Which would flush nothing: to Linux those pages are clean."""
+    log = opens(sync=sync)
+    append(log, b"a")
+    log.close()
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fdatasync", failing)
+        with pytest.raises(OSError, match="planted"):
+            opens(sync=sync)
+    written: list[int] = []
+
+    def pwrite(fd: int, data: bytes, at: int, *, real: Any = os.pwrite) -> int:
+        written.append(at)
+        return int(real(fd, data, at))
+
+    monkeypatch.setattr("os.pwrite", pwrite)
+    assert values(opens(sync=sync)) == [b"a"]
+    assert written == [0]
+
+
 def test_a_flush_that_fails_ahead_of_the_next_file_fails_the_log(
     opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
