@@ -132,7 +132,8 @@ class Cleaner:
 
         def take(*_: object) -> None:
             made, before = compacting.result(), log.size
-            if log.failed or log not in topic.logs or not log.folder.exists():  # it was deleted
+            there = self._topics.by_name.get(topic.name) is topic and log in topic.logs
+            if log.failed or not there:  # in its folder may be a namesake's by now
                 for one in made:
                     one.path.unlink(missing_ok=True)
                 return

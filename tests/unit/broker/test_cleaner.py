@@ -1,6 +1,7 @@
 """The cleaner of a broker: which logs it looks at, when, and what becomes of who reads them."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,37 @@ def test_a_topic_that_is_deleted_meanwhile_is_gone(run: Run, tmp_path: Path) -> 
         await client.broker.service.cleaner.close()
         await asyncio.sleep(0)
         assert not (tmp_path / "data" / "logs" / "a-0").exists()
+
+    run(story, options=ALL)
+
+
+def test_a_namesake_that_is_made_meanwhile_keeps_its_records(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compacted has the names of its files: they went in the place of the new topic's."""
+    gate, real = threading.Event(), compaction.compact
+
+    def late(job: Any) -> Any:
+        gate.wait(5)
+        return real(job)
+
+    monkeypatch.setattr("streamsx.broker.cleaner.compact", late)
+
+    async def story(client: Client, _: Client) -> None:
+        log = await made(client, "a", cleanup_policy="compact")
+        written(log, 1, 1)
+        written(log, 2, 1)
+        client.broker.service.cleaner.look()
+        await client.ask(Api.DELETE_TOPICS, 4, topic_names=["a"], timeout=1000)
+        namesake = await made(client, "a", cleanup_policy="compact")
+        for number in range(3):
+            written(namesake, number, 2)
+        before = list(read(namesake))
+        gate.set()
+        await client.broker.service.cleaner.close()
+        await asyncio.sleep(0)
+        assert list(read(namesake)) == before
+        assert [path.name for path in namesake.folder.iterdir()] == [f"{0:020d}.log"]
 
     run(story, options=ALL)
 
