@@ -158,6 +158,7 @@ class TopicStore:
         except OSError as error:
             logger.error("reopen_failed error=%r", str(error))
             return True
+        left = False
         for topic in self.by_name.values():
             for number, log in enumerate(topic.logs):
                 if log.failed:
@@ -166,9 +167,10 @@ class TopicStore:
                         log.close()
                         topic.logs[number] = self._open(topic, number, clean=False)
                     except OSError as error:
-                        logger.error("reopen_failed folder=%s error=%r", log.folder, str(error))
-                        return True
-        return False
+                        if not left:  # one line for all of them
+                            logger.error("reopen_failed folder=%s error=%r", log.folder, str(error))
+                        left = True
+        return left
 
     def flush(self) -> None:
         """Everything to the disk. Raises OSError."""

@@ -1,8 +1,9 @@
 """Topics: their rows, folders and configurations come and go together."""
 
+import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,26 @@ def test_a_log_out_of_service_refuses_all_until_it_is_opened_anew(
     assert not store.reopen()
     assert (topic.log(0).end, topic.log(1).end) == (0, 1)
     store.flush()
+
+
+def test_a_log_that_cannot_be_opened_anew_keeps_no_other_out_of_service(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = places.open()
+    topic = store.create("t", b"1" * 16, 2, {})
+    for log in topic.logs:
+        appending.append(log, batch(), 1000)
+        log.fail()
+
+    def fdatasync(fd: int, *, real: Callable[[int], None] = os.fdatasync) -> None:
+        if "/t-0/" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError("planted")
+        real(fd)
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fdatasync", fdatasync)
+        assert store.reopen()
+    assert [log.failed for log in topic.logs] == [True, False]
 
 
 def test_what_is_removed_later_is_in_nobodys_way_and_gone_at_the_next_start(
