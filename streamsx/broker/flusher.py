@@ -55,13 +55,19 @@ class Flusher:
             self._reopening = self._loop.call_later(REOPEN_S, self._open_anew)
 
     async def close(self) -> None:
-        """Waits for the flush that is under way; what was appended since is the caller's."""
+        """Waits for the flush that is under way, and for the next one if somebody waits for that;
+        what was appended since is the caller's.
+        """
         self._due = False
+        self._stop_timers()
+        while self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        self._stop_timers()  # it may have failed
+
+    def _stop_timers(self) -> None:
         for timer in (self._timer, self._reopening):
             if timer is not None:
                 timer.cancel()
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
 
     def _arm(self) -> None:
         if self._timer is None:

@@ -230,3 +230,28 @@ def test_the_end_waits_for_the_flush_under_way_and_begins_no_other(
         assert log.flushes == 1
 
     asyncio.run(story())
+
+
+def test_the_end_waits_for_who_waits_and_nothing_is_opened_anew_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ "A produce comes amid a flush, and the broker is stopped; the flush behind it fails"."""
+    monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
+
+    async def story() -> None:
+        opened: list[bool] = []
+        flushes = made(reopen=lambda: bool(opened.append(True)))
+        first, log = FakeLog(), FakeLog(OSError("planted"))
+        first.gate.clear()
+        appended(flushes, first)
+        flushes.when_flushed(lambda: None)
+        appended(flushes, log)
+        told: list[bool] = []
+        flushes.when_flushed(lambda: told.append(log.failed))
+        asyncio.get_running_loop().call_later(0.02, first.gate.set)
+        await flushes.close()
+        assert told == [True]
+        await asyncio.sleep(0.05)
+        assert not opened
+
+    asyncio.run(story())
