@@ -64,7 +64,7 @@ class Log:
         """A flush did: nobody is served from it any more."""
         self.waiters: dict[Appended, bool] = {}
         self.producers = ProducerState()
-        self._appended_bytes = self._flushed_bytes = 0  # since it was opened
+        self._appended_bytes = self._flushed_bytes = 0  # since it was opened, and what was found
         self._told_bytes = [0, 0]  # to waiters, which do not and which do
         self._descriptors = descriptors
         folder.mkdir(exist_ok=True)
@@ -93,7 +93,8 @@ class Log:
         self._drop_below_start()
         if unflushed is not None:
             self._write_again(unflushed)
-        self.flushed = self.end
+        self.flushed, self._flushed_bytes = self.mark()
+        self._tell()
 
     @property
     def end(self) -> int:
@@ -334,7 +335,8 @@ class Log:
                     break
                 if header.base_offset >= limit:
                     break
-                self.producers.note(header, commits(header, batch), 0)
+                self.producers.note(header, commits(header, batch), self._appended_bytes)
+                self._appended_bytes += len(batch)
                 segment.note(len(batch), header)
         self.producers.settle(segment.next)
         lost = segment.path.stat().st_size - segment.size

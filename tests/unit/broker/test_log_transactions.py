@@ -218,6 +218,19 @@ def test_who_waits_for_what_is_committed_is_woken_by_the_marker(tmp_path: Path) 
     assert told[True] == [first + second + 2 * told[False][-1]]
 
 
+def test_who_waits_for_what_was_open_at_the_start_is_woken_by_its_marker(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    write(log, 7, b"a", b"b")
+    size = log.size
+    write(log, 8, b"c")
+    log.close()
+    log = opened(tmp_path)
+    woken: list[int] = []
+    log.waiters[woken.append] = True
+    end(log, 7, commit=True)
+    assert (log.last_stable_offset, woken) == (2, [size])
+
+
 def test_a_marker_that_a_failed_flush_takes_back_has_ended_nothing(tmp_path: Path) -> None:
     """A transaction's records are flushed, and a plain batch; its marker is appended, the flush of
     that fails, and the log is opened anew without it. Nobody was told that it had ended."""
