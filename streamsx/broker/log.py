@@ -72,8 +72,8 @@ class Log:
             left.unlink()
         bases = sorted(int(path.stem) for path in folder.glob(SEGMENTS))
         self.segments = [Segment(folder, base, descriptors) for base in bases]
-        unflushed, told = (*self._noted(UNFLUSHED), None, None)[:2]
-        numbers = iter(self._noted(COMPACTED))
+        unflushed, told = (*read_note(self.folder, UNFLUSHED), None, None)[:2]
+        numbers = iter(read_note(self.folder, COMPACTED))
         self.compacted = list(zip(numbers, numbers, strict=True))
         """Up to which offset, and when (ms), as far as `cleaning` wants to know."""
         trusted = clean and unflushed is None
@@ -84,7 +84,7 @@ class Log:
             last = segment is self.segments[-1]
             self._recover(segment, last=last, verify=not trusted, limit=limit)
         if self.segments and not trusted:
-            self._flush_left(noted=unflushed is not None)
+            flush_left(self.segments[-1], noted=unflushed is not None)
         self.start = self._read_start()
         if not self.segments or self.end < self.start:  # deleted, and what follows was not flushed
             for segment in self.segments:
@@ -181,7 +181,7 @@ class Log:
         """Makes `start` this offset, if it is not behind it already. Raises OSError."""
         if offset <= self.start:
             return
-        self._note(START, [offset])
+        write_note(self.folder, START, [offset])
         self.start = offset
         self._drop_below_start()
 
@@ -222,7 +222,7 @@ class Log:
 
     def note_compacted(self) -> None:
         """Remembers `compacted`. Raises OSError."""
-        self._note(COMPACTED, chain.from_iterable(self.compacted))
+        write_note(self.folder, COMPACTED, chain.from_iterable(self.compacted))
 
     def mark(self) -> DurableEnd:
         """What a flush that begins now will have reached when it ends."""
@@ -241,7 +241,7 @@ class Log:
 
     def note_failure(self) -> None:
         """For whoever opens it: what is to be trusted, and what readers saw. Raises OSError."""
-        self._note(UNFLUSHED, [self.flushed, self.high_watermark])
+        write_note(self.folder, UNFLUSHED, [self.flushed, self.high_watermark])
 
     def flushed_to(self, mark: DurableEnd) -> None:
         """A flush that began here has ended: too late if the log failed, or a later one ended."""
@@ -292,19 +292,6 @@ class Log:
         for old in found[1:]:
             old.delete()
 
-    def _flush_left(self, *, noted: bool) -> None:
-        """What a killed broker left to the system, which tells of a failure only once: the next
-        start is to know of it. Raises OSError.
-        """
-        last = self.segments[-1]
-        try:
-            last.flush()
-        except OSError:
-            if not noted:
-                with suppress(OSError):
-                    self._note(UNFLUSHED, [last.base, last.next])
-            raise
-
     def _write_again(self, offset: int) -> None:
         for segment in self.segments:
             if segment.size and segment.next > offset:
@@ -348,26 +335,42 @@ class Log:
             logger.error("log_damaged file=%s at=%d bytes=%d", segment.path, segment.size, lost)
 
     def _read_start(self) -> int:
-        return max((*self._noted(START), self.segments[0].base if self.segments else 0))
-
-    def _noted(self, name: str) -> list[int]:
-        note = self.folder / name
-        return [int(number) for number in note.read_text().split()] if note.exists() else []
-
-    def _note(self, name: str, numbers: Iterable[int]) -> None:
-        """All of it or nothing, also after a power cut. Raises OSError."""
-        note = self.folder / f"{name}.tmp"
-        with note.open("w") as file:
-            file.write(" ".join(map(str, numbers)))
-            file.flush()
-            os.fsync(file.fileno())
-        note.rename(self.folder / name)
-        sync_folder(self.folder)
+        return max((*read_note(self.folder, START), self.segments[0].base if self.segments else 0))
 
     def _drop_below_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base <= self.start:
             self.segments.pop(0).delete()
         self.producers.forget_aborted(self.start)
+
+
+def read_note(folder: Path, name: str) -> list[int]:
+    """The numbers of a note beside the segments; none where it is not there."""
+    path = folder / name
+    return [int(number) for number in path.read_text().split()] if path.exists() else []
+
+
+def write_note(folder: Path, name: str, numbers: Iterable[int]) -> None:
+    """All of it or nothing, also after a power cut. Raises OSError."""
+    made = folder / f"{name}.tmp"
+    with made.open("w") as file:
+        file.write(" ".join(map(str, numbers)))
+        file.flush()
+        os.fsync(file.fileno())
+    made.rename(folder / name)
+    sync_folder(folder)
+
+
+def flush_left(segment: Segment, *, noted: bool) -> None:
+    """What a killed broker left to the system, which tells of a failure only once: the next start
+    is to know of it. Raises OSError.
+    """
+    try:
+        segment.flush()
+    except OSError:
+        if not noted:
+            with suppress(OSError):
+                write_note(segment.path.parent, UNFLUSHED, [segment.base, segment.next])
+        raise
 
 
 def times(data: bytes, start: int, looked: Expansions) -> Iterable[Timed]:
