@@ -14,6 +14,7 @@ import struct
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 from streamsx.errors import DataError
@@ -108,15 +109,9 @@ class SourceText:
 
 def _runs(schema: type[Schema]) -> list[list[Field]]:
     """The untagged fields, neighbours of fixed size together."""
-    runs: list[list[Field]] = []
-    for field in fields(schema):
-        if field.tag is not None:
-            continue
-        if _fixed(field) and runs and _fixed(runs[-1][-1]):
-            runs[-1].append(field)
-        else:
-            runs.append([field])
-    return runs
+    untagged = (field for field in fields(schema) if field.tag is None)
+    runs = groupby(untagged, key=lambda field: "" if _fixed(field) else field.name)
+    return [list(run) for _, run in runs]
 
 
 def _fixed(field: Field) -> bool:

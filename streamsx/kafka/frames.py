@@ -29,17 +29,6 @@ _key = Struct(">h")
 class Frames:
     """Give the caller `buffer()`, and then say with `received` how much came into it."""
 
-    __slots__ = (
-        "_believed",
-        "_filled",
-        "_large",
-        "_least",
-        "_most",
-        "_of_api",
-        "_scratch",
-        "_size",
-    )
-
     def __init__(
         self, least: int, most: int, *, believed: int = BELIEVED_BYTES,
         of_api: Callable[[int], int] | None = None,
@@ -48,7 +37,8 @@ class Frames:
         taken at once; `of_api`: how many a large request of this key may have, where frames are
         requests.
         """
-        self._least, self._most, self._believed, self._of_api = least, most, believed, of_api
+        self._least, self._most, self._believed = least, most, believed
+        self._of_api = of_api or (lambda _: most)
         self._scratch = bytearray(SCRATCH_BYTES)
         self._large: Frame | None = None
         self._filled = self._size = 0
@@ -90,10 +80,11 @@ class Frames:
                 yield scratch[body : body + size]
                 start = body + size
             elif size >= LARGE_BYTES:
-                if self._of_api is not None:
-                    if end - body < _key.size:
-                        break
-                    self._check(size, *_key.unpack_from(scratch, body))
+                if end - body < _key.size:
+                    break
+                (key,) = _key.unpack_from(scratch, body)
+                if size > (most := self._of_api(key)):
+                    raise Malformed(f"request {key} of {size} bytes: {most} can be")
                 self._large, self._size = self._room(size), size
                 self._filled = end - body
                 self._large[: self._filled] = scratch[body:end]
@@ -106,8 +97,3 @@ class Frames:
     def _room(self, size: int) -> Frame:
         believed = size <= self._believed
         return bytearray(size) if believed else memoryview(mmap(-1, size, flags=MAP_PRIVATE))
-
-    def _check(self, size: int, key: int) -> None:
-        assert self._of_api is not None
-        if size > (most := self._of_api(key)):
-            raise Malformed(f"request {key} of {size} bytes: {most} can be")
