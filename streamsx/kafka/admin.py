@@ -186,8 +186,7 @@ async def bounds_now(
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
 
-    async def ask(node: int, some: list[TopicPartition]) -> None:
-        connection = await cluster.open(node, OFFSETS_LANE)
+    async def ask(connection: Connection, some: list[TopicPartition]) -> None:
         await _together(
             _list_offsets(connection, some, EARLIEST, starts, cluster.timeout_s),
             _list_offsets(connection, some, LATEST, ends, cluster.timeout_s, isolation),
@@ -195,8 +194,7 @@ async def bounds_now(
 
     why: StreamsxError | None = None
     try:
-        await cluster.follow({tp.topic for tp in wanted})
-        await _at_leaders(cluster, wanted, ask)
+        await _at_leaders(cluster, OFFSETS_LANE, wanted, ask)
     except StreamsxError as error:
         why = error
     return {tp: Bounds(starts[tp], ends[tp]) for tp in wanted if tp in starts and tp in ends}, why
@@ -211,12 +209,10 @@ async def begin_times(
     """
     times: dict[TopicPartition, int] = {}
 
-    async def ask(node: int, some: list[TopicPartition]) -> None:
-        connection = await cluster.open(node, OFFSETS_LANE)
+    async def ask(connection: Connection, some: list[TopicPartition]) -> None:
         await _list_offsets(connection, some, 0, times, cluster.timeout_s, what="timestamp")
 
-    await cluster.follow({tp.topic for tp in tps})
-    await _at_leaders(cluster, tps, ask)
+    await _at_leaders(cluster, OFFSETS_LANE, tps, ask)
     return times
 
 
@@ -231,16 +227,14 @@ async def delete_records(
     """
     starts: dict[TopicPartition, int] = {}
 
-    async def ask(node: int, some: list[TopicPartition]) -> None:
-        connection = await cluster.open(node, LANE)
+    async def ask(connection: Connection, some: list[TopicPartition]) -> None:
         topics = by_topic(
             (tp, {"partition_index": tp.partition, "offset": before[tp]}) for tp in some
         )
         told = await _change(connection, Api.DELETE_RECORDS, topics=topics)
         _note(told, "low_watermark", starts)
 
-    await cluster.follow({tp.topic for tp in before})
-    await _at_leaders(cluster, before, ask)
+    await _at_leaders(cluster, LANE, before, ask)
     return starts
 
 
@@ -343,14 +337,21 @@ async def _together(*attempts: Awaitable[None]) -> None:
 
 async def _at_leaders(
     cluster: Cluster,
-    tps: Iterable[TopicPartition],
-    ask: Callable[[int, list[TopicPartition]], Awaitable[None]],
+    lane: str,
+    tps: Collection[TopicPartition],
+    ask: Callable[[Connection, list[TopicPartition]], Awaitable[None]],
 ) -> None:
+    """Ask each leader of some of these, all at once, about those that it leads."""
+
+    async def at(node: int, some: list[TopicPartition]) -> None:
+        await ask(await cluster.open(node, lane), some)
+
+    await cluster.follow({tp.topic for tp in tps})
     leaders: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
     for tp in sorted(tps):
         leaders[cluster.leader(tp)].append(tp)
     lost = leaders.pop(None, [])
-    await _together(*(ask(node, some) for node, some in leaders.items() if node is not None))
+    await _together(*(at(node, some) for node, some in leaders.items() if node is not None))
     for tp in lost:
         raise failure(cluster.error(tp.topic) or ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
 
