@@ -88,10 +88,8 @@ class Cleaner:
     def _expire(self, topic: StoredTopic, log: Log) -> None:
         now_ms = self._now_ms()
         roll_older(log, now_ms - int(topic.config("segment.ms")))
-        kept_ms, kept_bytes = (
-            int(topic.config("retention.ms")),
-            int(topic.config("retention.bytes")),
-        )
+        kept_ms = int(topic.config("retention.ms"))
+        kept_bytes = int(topic.config("retention.bytes"))
         before = log.start
         if kept_ms >= 0:
             delete_older(log, now_ms - kept_ms)
@@ -151,10 +149,8 @@ class Cleaner:
 def due(topic: StoredTopic, log: Log, now_ms: int, bytes_min: int) -> bool:
     """Whether so much has come since the last compaction that another is worth its while."""
     files = dirty(log)
-    size, oldest = (
-        sum(each.size for each in files),
-        min((each.oldest for each in files), default=-1),
-    )
+    size = sum(each.size for each in files)
+    oldest = min((each.oldest for each in files), default=-1)
     much = size >= float(topic.config("min.cleanable.dirty.ratio")) * log.size
     late = 0 <= oldest <= now_ms - int(topic.config("max.compaction.lag.ms"))
     return late or (much and size >= bytes_min)

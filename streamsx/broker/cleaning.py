@@ -5,8 +5,9 @@ for it, so that a small log is no longer than a few times its keys. When the cle
 own to say.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
 from streamsx.broker.compaction import CompactionJob, Made
 from streamsx.broker.log import Log
@@ -59,28 +60,24 @@ def compaction(log: Log, now_ms: int, *, lag_ms: int, tombstones_ms: int) -> Com
     """What there is to do: of records that are no younger than the lag, and of tombstones that were
     compacted so long ago. None if there is nothing. Raises OSError.
     """
-    youngest_ms = now_ms - lag_ms
+    youngest_ms, dirty_from, stable = now_ms - lag_ms, compacted_to(log), log.last_stable_offset
     if log.segments[-1].newest <= youngest_ms:
         log.roll()
-    closed = list(
-        takewhile(
-            lambda s: (
-                not s.damaged and s.newest <= youngest_ms and s.next <= log.last_stable_offset
-            ),
-            log.segments[:-1],
-        )
-    )
-    while sum(each.size for each in closed if each.base >= compacted_to(log)) > DIRTY_BYTES_MAX:
-        if closed[-2:-1] and closed[-2].base >= compacted_to(log):
-            closed.pop()
-        else:
-            break
-    if not closed or log.segments[len(closed)].base <= compacted_to(log):
+
+    def settled(segment: Segment) -> bool:
+        old = segment.newest <= youngest_ms and segment.next <= stable
+        return old and not segment.damaged
+
+    closed = list(takewhile(settled, log.segments[:-1]))
+    clean = sum(segment.base < dirty_from for segment in closed)
+    sizes = list(accumulate(segment.size for segment in closed[clean:]))
+    closed = closed[: clean + max(1, bisect_right(sizes, DIRTY_BYTES_MAX))]
+    if not closed or log.segments[len(closed)].base <= dirty_from:
         return None
     heard = [offset for offset, at in log.compacted if at <= now_ms - tombstones_ms]
     return CompactionJob(
         tuple((segment.base, segment.path) for segment in closed),
-        log.segments[len(closed)].base, compacted_to(log), max(heard, default=0),
+        log.segments[len(closed)].base, dirty_from, max(heard, default=0),
         log.segment_bytes, now_ms, tombstones_ms,
         tuple(log.producers.aborted),
     )  # fmt: skip
