@@ -118,7 +118,7 @@ SERVED: dict[int, Served] = {
     Api.DELETE_RECORDS: Served(0, 2, partitions.delete_records),
     # A new id for an idempotent producer, the next epoch of a transactional id (KIP-98, KIP-360).
     # Not: transactions that others decide (KIP-939).
-    Api.INIT_PRODUCER_ID: Served(0, 5, transacting.producer_id),
+    Api.INIT_PRODUCER_ID: Served(0, 5, transacting.producer),
     # There is one leader in one epoch, so nothing was ever cut (KIP-320).
     Api.OFFSET_FOR_LEADER_EPOCH: Served(2, 4, partitions.epoch_ends),
     # Of producers. Not: several transactions at once, which brokers ask of each other (since 4).
@@ -126,7 +126,7 @@ SERVED: dict[int, Served] = {
     # Groups that are committed with it.
     Api.ADD_OFFSETS_TO_TXN: Served(0, 4, of_groups),
     # With a new epoch since 5 (KIP-890).
-    Api.END_TXN: Served(0, 5, transacting.ask),
+    Api.END_TXN: Served(0, 5, transacting.producer),
     # By members (KIP-447) or nobody in particular; since 5 it adds its group (KIP-890).
     Api.TXN_OFFSET_COMMIT: Served(0, 5, of_groups),
     # Of topics, with types (KIP-226, KIP-569); of the broker, what it has of them. Not: synonyms,

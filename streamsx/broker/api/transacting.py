@@ -8,24 +8,19 @@ from streamsx.broker.transactions import BUMPS_SINCE, LAST_EPOCH
 from streamsx.kafka.wire import Api
 
 
-def producer_id(service: Service, call: Call) -> ReplyBody | None:
-    """An id that nobody had, at epoch 0; that of a transactional id, at its next epoch."""
-    if call.body.transactional_id is not None:
-        return ask(service, call)
-    try:
-        return {"producer_id": service.meta.next_producer_id(), "producer_epoch": 0}
-    except OSError as error:
-        return {"producer_epoch": -1, **why_not(error)}
-
-
-def ask(service: Service, call: Call) -> ReplyBody | None:
-    """By the coordinator, which may have to give out a new producer id."""
+def producer(service: Service, call: Call) -> ReplyBody | None:
+    """Of somebody without a transactional id: an id that nobody had, at epoch 0. Else by the
+    coordinator, which may have to give out such a new one.
+    """
     fresh_id = ""
     if call.api is Api.INIT_PRODUCER_ID or last_epoch_ends(call):
         try:
-            fresh_id = str(service.meta.next_producer_id())
+            new = service.meta.next_producer_id()
         except OSError as error:
             return {"producer_id": -1, "producer_epoch": -1, **why_not(error)}
+        if call.body.transactional_id is None:
+            return {"producer_id": new, "producer_epoch": 0}
+        fresh_id = str(new)
     service.groups.ask(call, fresh_id)
     return None
 
