@@ -35,21 +35,17 @@ def find(service: Service, once: NamedOnce, asked: Any) -> ReplyBody:
     given: dict[str, str] = {}
     if asked.resource_type == TOPIC:
         known, given = CONFIGS, topic_of(service, asked).configs
-    elif asked.resource_type == BROKER:
+    elif (asked.resource_type, asked.resource_name) == (BROKER, ALL_BROKERS):
+        known = {}
+    elif (asked.resource_type, asked.resource_name) == (BROKER, str(NODE_ID)):
         retention_ms = service.groups.config.offsets_retention_ms
         auto_create = str(service.options.auto_create).lower()
-        if asked.resource_name not in (ALL_BROKERS, str(NODE_ID)):
-            raise Refused(ErrorCode.INVALID_REQUEST)
-        known = (
-            {}
-            if asked.resource_name == ALL_BROKERS
-            else {
-                "auto.create.topics.enable": ConfigDef(auto_create, ConfigType.BOOLEAN),
-                "default.replication.factor": ConfigDef("1", ConfigType.INT),
-                "offsets.retention.minutes": ConfigDef(str(retention_ms // 60_000), ConfigType.INT),
-                "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
-            }
-        )
+        known = {
+            "auto.create.topics.enable": ConfigDef(auto_create, ConfigType.BOOLEAN),
+            "default.replication.factor": ConfigDef("1", ConfigType.INT),
+            "offsets.retention.minutes": ConfigDef(str(retention_ms // 60_000), ConfigType.INT),
+            "num.partitions": ConfigDef(str(service.options.partitions), ConfigType.INT),
+        }
     else:
         raise Refused(ErrorCode.INVALID_REQUEST)
     if wanted := asked.configuration_keys:  # none at all are all, as null is
