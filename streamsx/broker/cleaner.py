@@ -8,7 +8,7 @@ is cut is the log's, what compaction does to files is `compaction`'s.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from streamsx.broker.cleaning import (
     compaction,
@@ -57,22 +57,16 @@ class Cleaner:
 
     def look(self) -> None:
         """At all logs, now."""
-        for topic, log in self._logs():
-            if "delete" in listed(topic.config("cleanup.policy")):
+        for topic, _, log in self._topics.logs():
+            if not log.failed and "delete" in listed(topic.config("cleanup.policy")):
                 self._guarded(self._expire, topic, log)
         if self._compacting is None:
-            self._left = list(self._logs())
+            self._left = [(topic, log) for topic, _, log in self._topics.logs()]
             self._compact_next()
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._tick)
         self.look()
-
-    def _logs(self) -> Iterator[tuple[StoredTopic, Log]]:
-        for topic in tuple(self._topics.by_name.values()):
-            for log in topic.logs:
-                if not log.failed:
-                    yield topic, log
 
     def _guarded(
         self, act: Callable[[StoredTopic, Log], object], topic: StoredTopic, log: Log

@@ -151,14 +151,13 @@ class BrokerServer:
     def metrics(self) -> list[Metric]:
         """What it has done and what it has."""
         service, traffic = self.service, self._traffic
-        topics = service.topics.by_name.values()
         return traffic.counts.rows(
             service.groups.events,
             connections=len(traffic.connections),
             groups=len(service.groups.machine.groups) if service.groups.machine else 0,
-            topics=len(topics),
+            topics=len(service.topics.by_name),
             partitions=service.topics.partitions,
-            log_bytes=sum(log.size for topic in topics for log in topic.logs),
+            log_bytes=sum(log.size for *_, log in service.topics.logs()),
         )
 
     def _tell(self) -> None:

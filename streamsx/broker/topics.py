@@ -7,7 +7,7 @@ or a refusal leaves behind belongs to no topic, and is removed when one of that 
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -72,8 +72,6 @@ class TopicStore:
         self.remove: Callable[[list[Path]], object] = remove_folders
         """Folders that nothing needs any more; a server has that done in a thread."""
         self._set_aside = 0
-        self.partitions = 0
-        """Of all topics together."""
         self._folder, self._meta, self._sync = folder, meta, sync
         self._descriptors = Descriptors()
         folder.mkdir(exist_ok=True)
@@ -86,7 +84,17 @@ class TopicStore:
                     logger.error("log_lost folder=%s: its records are gone: it begins at 0", place)
                 topic.logs.append(self._open(topic, number, clean=clean))
             self.by_name[topic.name] = self.by_id[topic.id] = topic
-            self.partitions += len(topic.logs)
+
+    def logs(self) -> Iterator[tuple[StoredTopic, int, Log]]:
+        """All there are, each with its topic and the number of its partition."""
+        for topic in tuple(self.by_name.values()):
+            for number, log in enumerate(topic.logs):
+                yield topic, number, log
+
+    @property
+    def partitions(self) -> int:
+        """Of all topics together."""
+        return sum(len(topic.logs) for topic in self.by_name.values())
 
     def catalog(self) -> dict[str, tuple[bytes, int]]:
         """Id and number of partitions, by name."""
@@ -129,7 +137,6 @@ class TopicStore:
         for (topic, partitions), logs in zip(wanted, added, strict=True):
             event = "partitions_added" if topic.logs else "topic_created"
             topic.logs += logs
-            self.partitions += len(logs)
             self.by_name[topic.name] = self.by_id[topic.id] = topic
             logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
         self.changed({topic.name: (topic.id, partitions) for topic, partitions in wanted})
@@ -146,7 +153,6 @@ class TopicStore:
         self._meta.write(deletes=[TopicKey(topic.name) for topic in topics], sync=True)
         for topic in topics:
             del self.by_name[topic.name], self.by_id[topic.id]
-            self.partitions -= len(topic.logs)
             logger.info("topic_deleted topic=%s", topic.name)
         self.changed(dict.fromkeys(topic.name for topic in topics))
         self._remove([log for topic in topics for log in topic.logs])
@@ -159,33 +165,30 @@ class TopicStore:
             logger.error("reopen_failed error=%r", str(error))
             return True
         left = False
-        for topic in self.by_name.values():
-            for number, log in enumerate(topic.logs):
-                if log.failed:
-                    try:
-                        log.note_failure()
-                        log.close()
-                        topic.logs[number] = self._open(topic, number, clean=False)
-                    except OSError as error:
-                        if not left:  # one line for all of them
-                            logger.error("reopen_failed folder=%s error=%r", log.folder, str(error))
-                        left = True
+        for topic, number, log in self.logs():
+            if log.failed:
+                try:
+                    log.note_failure()
+                    log.close()
+                    topic.logs[number] = self._open(topic, number, clean=False)
+                except OSError as error:
+                    if not left:  # one line for all of them
+                        logger.error("reopen_failed folder=%s error=%r", log.folder, str(error))
+                    left = True
         return left
 
     def flush(self) -> None:
         """Everything to the disk. Raises OSError."""
-        for topic in self.by_name.values():
-            for log in topic.logs:
-                if log.failed:
-                    raise OSError(f"{log.folder}: a flush failed: it is opened anew at the start")
-                if log.flushed < log.end:
-                    log.flush()
+        for *_, log in self.logs():
+            if log.failed:
+                raise OSError(f"{log.folder}: a flush failed: it is opened anew at the start")
+            if log.flushed < log.end:
+                log.flush()
 
     def close(self) -> None:
         """Lets go of all files."""
-        for topic in self.by_name.values():
-            for log in topic.logs:
-                log.close()
+        for *_, log in self.logs():
+            log.close()
 
     def _save(self, topics: Iterable[tuple[StoredTopic, int, Mapping[str, str]]]) -> None:
         rows = []
