@@ -251,13 +251,11 @@ class Cluster:
     async def _open(self, address: Address, lane: str) -> Connection:
         key = (address, lane)
         async with self._opening[key]:  # two that come at once get the same one
-            connection = self._connections.get(key)
-            if connection is None or connection.closed:
-                connection = await connect(
+            if not self._speaks(address, lane):
+                self._connections[key] = await connect(
                     address,
                     self._security,
                     timeout_s=self.timeout_s,
                     user_timeout_ms=self._user_timeout_ms,
                 )
-                self._connections[key] = connection
-            return connection
+            return self._connections[key]
