@@ -79,9 +79,9 @@ class Frames:
             if end - body >= size:
                 yield scratch[body : body + size]
                 start = body + size
-            elif size >= LARGE_BYTES:
-                if end - body < _key.size:
-                    break
+            elif size < LARGE_BYTES or end - body < _key.size:
+                break
+            else:
                 (key,) = _key.unpack_from(scratch, body)
                 if size > (most := self._of_api(key)):
                     raise Malformed(f"request {key} of {size} bytes: {most} can be")
@@ -89,8 +89,6 @@ class Frames:
                 self._filled = end - body
                 self._large[: self._filled] = scratch[body:end]
                 return
-            else:
-                break
         scratch[: end - start] = scratch[start:end]
         self._filled = end - start
 
