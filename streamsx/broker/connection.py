@@ -11,16 +11,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.metrics import BrokerCounts
+from streamsx.broker.sasl import Authentication
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.frames import Frame, Frames
 from streamsx.kafka.wire import Api
-
-if TYPE_CHECKING:
-    from streamsx.broker.sasl import Authentication
 
 logger = logging.getLogger(__name__)
 
@@ -98,11 +96,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self, traffic: Traffic, limits: ConnectionLimits,
         serve: "Callable[[ClientConnection, Frame], None]", now: Callable[[], float],
         frame_bytes_max: Callable[[int], int] | None = None,
+        authentication: Authentication | None = None,
     ) -> None:  # fmt: skip
-        """`frame_bytes_max`: of a request with this key, if that is not the same for all."""
+        """`frame_bytes_max`: of a request with this key, if that is not the same for all;
+        `authentication`: None where everybody is let in.
+        """
         self.call: Call | None = None
-        self.authentication: Authentication | None = None
-        """None where everybody is let in."""
+        self.authentication = authentication
         self.peer = self.host = ""
         self.address: tuple[str, int] = ("", 0)
         """Where the client reached us."""

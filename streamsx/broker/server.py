@@ -272,10 +272,9 @@ class BrokerServer:
 
         def most(key: int) -> int:
             """Who has not said who it is sends nothing large."""
-            return LARGE_BYTES if who and who.step is not Step.DONE else frame_bytes_max(key)
+            return LARGE_BYTES if who and not who.done else frame_bytes_max(key)
 
-        made = ClientConnection(self._traffic, self.limits, self._serve, self.clock.now, most)
-        made.authentication = who
+        made = ClientConnection(self._traffic, self.limits, self._serve, self.clock.now, most, who)
         tls = self.access.tls
         return made if tls is None else TlsHandshake(made, tls, HANDSHAKE_S)
 
@@ -286,7 +285,7 @@ class BrokerServer:
             connection.close(str(error))
             return
         known = connection.authentication
-        if known is not None and known.step is not Step.DONE and call.api not in UNKNOWN_MAY:
+        if known is not None and not known.done and call.api not in UNKNOWN_MAY:
             connection.close(f"{call.api.name}: it has not said who it is: SASL is wanted")
             return
         connection.call = call
