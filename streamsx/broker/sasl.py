@@ -7,7 +7,7 @@ that (`server`), where users come from (`access`), rights (whoever is let in may
 import hmac
 from base64 import b64decode, b64encode
 from binascii import Error
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import new, pbkdf2_hmac
@@ -21,6 +21,10 @@ MECHANISMS = (PLAIN, *SCRAM)
 ITERATIONS = 4096
 """The least that RFC 7677 allows, and what Kafka takes."""
 SALT_BYTES = 16
+Exchange = Generator[bytes, bytes, bytes | None]
+"""Takes what the client says and gives what it is told, at last with its end; None: it is refused.
+What it gives first, before anything was said, nobody is told.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,7 @@ class Step(Enum):
     """Of one client's authentication."""
 
     NEW = "it has not said how"
-    CHOSEN = "it has said how"
-    PROVING = "it was told salt and nonce"
+    CHOSEN = "it has said how, and proves it"
     DONE = "it is who it says"
     REFUSED = "it is not; its connection is over"
 
@@ -83,8 +86,7 @@ class Authentication:
         self.user = ""
         """As the client calls itself, whether that is so or not."""
         self._users = users
-        self._mechanism = self._begun = self._nonce = ""
-        self._keys: ScramKeys | None = None
+        self._exchange: Exchange | None = None
 
     @property
     def done(self) -> bool:
@@ -99,13 +101,17 @@ class Authentication:
         elif mechanism not in MECHANISMS:
             code = self._refuse(ErrorCode.UNSUPPORTED_SASL_MECHANISM)
         else:
-            self.step, self._mechanism = Step.CHOSEN, mechanism
+            self.step = Step.CHOSEN
+            self._exchange = self._plain() if mechanism == PLAIN else self._scram(SCRAM[mechanism])
+            next(self._exchange)
         return {"error_code": code, "mechanisms": list(MECHANISMS)}
 
     def authenticate(self, data: bytes) -> ReplyBody:
         """The answer to SaslAuthenticate."""
         try:
-            told = self._proceed(data)
+            told = None if self._exchange is None else self._exchange.send(data)
+        except StopIteration as end:
+            told = end.value
         except (ValueError, KeyError, Error):  # of UnicodeDecodeError too
             told = None
         if told is not None:
@@ -116,57 +122,37 @@ class Authentication:
         return {"error_code": self._refuse(code), "error_message": why, "auth_bytes": b""}
 
     def _refuse(self, code: ErrorCode) -> ErrorCode:
-        self.step = Step.REFUSED
+        self.step, self._exchange = Step.REFUSED, None
         return code
 
-    def _proceed(self, data: bytes) -> bytes | None:
-        """What is said to the client; None if it is refused. Raises ValueError, KeyError."""
-        match self.step, self._mechanism:
-            case Step.CHOSEN, "PLAIN":
-                return self._plain(data)
-            case Step.CHOSEN, _:
-                return self._first(data.decode())
-            case Step.PROVING, _:
-                return self._final(data.decode())
-        return None
-
-    def _plain(self, data: bytes) -> bytes | None:
-        acts_for, self.user, password = data.decode().split("\0")
+    def _plain(self) -> Exchange:
+        acts_for, self.user, password = (yield b"").decode().split("\0")
         if acts_for not in ("", self.user) or not self._users.knows(self.user, password):
             return None
         self.step = Step.DONE
         return b""
 
-    def _first(self, message: str) -> bytes | None:
-        """client-first-message: no channel binding, nobody else's name."""
-        flag, acts_for, bare = message.split(",", 2)
+    def _scram(self, algorithm: str) -> Exchange:
+        # client-first-message: no channel binding, nobody else's name.
+        flag, acts_for, bare = (yield b"").decode().split(",", 2)
         said = attributes(bare)
         self.user = said["n"].replace("=2C", ",").replace("=3D", "=")
         if flag not in ("n", "y") or acts_for or not said["r"]:
             return None
-        self._keys = self._users.keys(self.user, SCRAM[self._mechanism])
-        if self._keys is None:
+        if (keys := self._users.keys(self.user, algorithm)) is None:
             return None
-        self._nonce = said["r"] + self._users.fresh().hex()
-        salt = b64encode(self._keys.salt).decode()
-        told = f"r={self._nonce},s={salt},i={ITERATIONS}"
-        self._begun, self.step = f"{bare},{told}", Step.PROVING
-        return told.encode()
-
-    def _final(self, message: str) -> bytes | None:
-        """client-final-message: the proof that it knows the password, for ours that we do."""
-        assert self._keys is not None
-        bare, _, proof = message.rpartition(",p=")
-        said, algorithm = attributes(bare), SCRAM[self._mechanism]
-        signed = f"{self._begun},{bare}".encode()
-        mask = hmac.digest(self._keys.stored, signed, algorithm)
+        nonce = said["r"] + self._users.fresh().hex()
+        told = f"r={nonce},s={b64encode(keys.salt).decode()},i={ITERATIONS}"
+        # client-final-message: the proof that it knows the password, for ours that we do.
+        final, _, proof = (yield told.encode()).decode().rpartition(",p=")
+        said, signed = attributes(final), f"{bare},{told},{final}".encode()
+        mask = hmac.digest(keys.stored, signed, algorithm)
         client = bytes(a ^ b for a, b in zip(b64decode(proof, validate=True), mask, strict=True))
-        known = hmac.compare_digest(hash_of(algorithm, client), self._keys.stored)
-        if not known or said["r"] != self._nonce or b64decode(said["c"]) not in (b"n,,", b"y,,"):
+        known = hmac.compare_digest(hash_of(algorithm, client), keys.stored)
+        if not known or said["r"] != nonce or b64decode(said["c"]) not in (b"n,,", b"y,,"):
             return None
         self.step = Step.DONE
-        signature = hmac.digest(self._keys.server, signed, algorithm)
-        return b"v=" + b64encode(signature)
+        return b"v=" + b64encode(hmac.digest(keys.server, signed, algorithm))
 
 
 def attributes(message: str) -> dict[str, str]:
