@@ -8,7 +8,6 @@ import logging
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
 from streamsx.broker.configs import CONFIGS
@@ -121,22 +120,22 @@ class TopicStore:
         """New topics and old ones to so many partitions, in one step: a disk is asked once, not for
         each of them. Raises OSError, and then all is as it was.
         """
-        added: list[list[Log]] = []
+        added: list[tuple[StoredTopic, Log]] = []
         try:
             for topic, partitions in wanted:
-                added.append([])
                 for number in range(len(topic.logs), partitions):
                     if (left := self._place(topic, number)).exists():
                         shutil.rmtree(left)
-                    added[-1].append(self._open(topic, number, clean=True))
+                    added.append((topic, self._open(topic, number, clean=True)))
             sync_folder(self._folder)
             self._save((topic, partitions, topic.configs) for topic, partitions in wanted)
         except OSError:
-            self._remove(list(chain.from_iterable(added)))
+            self._remove(log for _, log in added)
             raise
-        for (topic, partitions), logs in zip(wanted, added, strict=True):
-            event = "partitions_added" if topic.logs else "topic_created"
-            topic.logs += logs
+        for topic, log in added:
+            topic.logs.append(log)
+        for topic, partitions in wanted:
+            event = "partitions_added" if topic.name in self.by_name else "topic_created"
             self.by_name[topic.name] = self.by_id[topic.id] = topic
             logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
         self.changed({topic.name: (topic.id, partitions) for topic, partitions in wanted})
