@@ -310,9 +310,8 @@ async def _change(connection: Connection, api: Api, **body: Any) -> Any:
     return await connection.ask(api, {**body, "timeout": CHANGE_TIMEOUT_MS}, CHANGE_TIMEOUT_S)
 
 
-def _check_topics(answers: Iterable[Any], good: ErrorCode) -> list[Any]:
+def _check_topics(told: list[Any], good: ErrorCode) -> list[Any]:
     """These; raise for those that are errors, but for this one."""
-    told = list(answers)
     bad = (topic for topic in told if topic.error_code != good)
     _check((t.error_code, f"topic {t.name}", getattr(t, "error_message", "")) for t in bad)
     return told
