@@ -100,6 +100,10 @@ class SourceText:
         """Append lines, `depth` levels below the head."""
         self._lines += [" " * (depth + 1) + line for line in lines]
 
+    def unpack(self, depth: int, into: str, packing: struct.Struct) -> None:
+        """Append lines that read values of fixed size `into` names of the text."""
+        self.add(depth, f"{into}, = {self.name(packing.unpack_from)}(b, p)", f"p += {packing.size}")
+
     def function(self) -> Any:
         """The function that the text defines; it is called `made`."""
         # As dataclasses do. The text comes from schemas alone, never from what was received.
@@ -145,10 +149,7 @@ def decoder(schema: type[Schema], newest: type[Schema]) -> Decoder:
     source.add(0, f"o = {source.name(message_type(schema, newest))}()")
     for run in _runs(schema):
         if _fixed(run[0]):
-            packing = _packing(run)
-            targets = "".join(f"o.{field.name}, " for field in run)
-            source.add(0, f"{targets}= {source.name(packing.unpack_from)}(b, p)")
-            source.add(0, f"p += {packing.size}")
+            source.unpack(0, ", ".join(f"o.{field.name}" for field in run), _packing(run))
         else:
             field = run[0]
             compact = _compact(schema, field)
@@ -165,9 +166,7 @@ def _decode_field(
 ) -> None:
     """Read it `into` a name of the text."""
     if _fixed(field):
-        packing = _packing([field])
-        source.add(depth, f"{into}, = {source.name(packing.unpack_from)}(b, p)")
-        source.add(depth, f"p += {packing.size}")
+        source.unpack(depth, into, _packing([field]))
     elif field.struct and not field.array:
         if field.nullable:  # KIP-893: one byte, negative for null
             source.add(depth, "p += 1", f"if b[p - 1] > 127: {into} = None", "else:")
@@ -197,14 +196,11 @@ def _decode_length(
             complaint = f'raise Malformed(f"{field.name}: a string of {{n}} bytes")'
             source.add(depth + 1, f"if n > {STRING_BYTES_MAX}: {complaint}")
     else:
-        packing = struct.Struct(">h" if text else ">i")
-        source.add(depth, f"n, = {source.name(packing.unpack_from)}(b, p)", f"p += {packing.size}")
-    source.add(depth, "if n < 0:")
+        source.unpack(depth, "n", struct.Struct(">h" if text else ">i"))
+    null = f'raise Malformed("null where {field.name} must not be")'
     if field.nullable:
-        source.add(depth + 1, f"{into} = None")
-    else:
-        source.add(depth + 1, f'raise Malformed("null where {field.name} must not be")')
-    source.add(depth, "else:")
+        null = f"{into} = None"
+    source.add(depth, f"if n < 0: {null}", "else:")
 
 
 def _decode_elements(
