@@ -240,7 +240,12 @@ def test_the_end_waits_for_who_waits_and_nothing_is_opened_anew_behind_it(
 
     async def story() -> None:
         opened: list[bool] = []
-        flushes = made(reopen=lambda: bool(opened.append(True)))
+
+        def reopen() -> bool:
+            opened.append(True)
+            return False
+
+        flushes = made(reopen=reopen)
         first, log = FakeLog(), FakeLog(OSError("planted"))
         first.gate.clear()
         appended(flushes, first)
