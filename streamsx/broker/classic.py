@@ -336,7 +336,9 @@ class ClassicGroup:
     """
 
     kind: ClassVar[str] = "classic"
+    """As ListGroups calls it."""
     described_by: ClassVar[Api] = Api.DESCRIBE_GROUPS
+    """The request that describes it; to others it is not there."""
 
     def __init__(self, group_id: str, config: GroupConfig, _: Catalog) -> None:
         self.id = group_id
@@ -386,7 +388,7 @@ class ClassicGroup:
         return self.turn.effects
 
     def keys(self) -> list[GroupRowKey]:
-        """None before its first generation."""
+        """Of all its rows on disk but those of its offsets: none before its first generation."""
         return [GroupKey(self.id)] if self.round.generation else []
 
     def members(self) -> Collection[RoundMember]:
@@ -409,7 +411,7 @@ class ClassicGroup:
         return self.turn.over()
 
     def may_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Everybody may."""
+        """Everybody may; None and -1 stand for nobody in particular."""
 
     def reads(self) -> Callable[[str], bool]:
         """Whether a member is subscribed to a topic. Of members that cannot be understood, to all;

@@ -14,7 +14,7 @@ from streamsx.broker.classic import ClassicGroup
 from streamsx.broker.classic_members import downgrade
 from streamsx.broker.consumer_group import EPOCHS_SINCE, JOINS, ConsumerGroup, check_heartbeat
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.group import CoordinatedGroup, GroupConfig
+from streamsx.broker.group import GroupConfig
 from streamsx.broker.offsets import (
     NO_ID,
     Catalog,
@@ -45,8 +45,10 @@ SEVERAL_SINCE = 8
 COMMIT_BYTES_MAX = 16 << 20
 """Of the name of a group in all rows of one commit: each row has it, the request only once."""
 
-
 GroupKind = ClassicGroup | ConsumerGroup
+"""One group. Requests and wall-clock times come into it through `step` alone; whoever asks either
+kind for something asks all of them.
+"""
 OF_CLASSIC = (GroupKey, OffsetKey)
 """Rows that a classic group has; what stands alone was committed without a group."""
 
@@ -58,7 +60,7 @@ class Coordinator:
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
-        self.groups: dict[str, CoordinatedGroup] = {}
+        self.groups: dict[str, GroupKind] = {}
         self.catalog = Catalog()
         self.transactions = Transactions(self.catalog.unknown)
         self._for_several: dict[int, Callable[[float, e.ClientRequest], list[e.Effect]]] = {
@@ -167,12 +169,12 @@ class Coordinator:
         self._drop_if_void(group)
         return effects
 
-    def _group(self, group_id: str, kind: type[GroupKind] = ClassicGroup) -> CoordinatedGroup:
+    def _group(self, group_id: str, kind: type[GroupKind] = ClassicGroup) -> GroupKind:
         if group_id not in self.groups:
             self.groups[group_id] = kind(group_id, self.config, self.catalog)
         return self.groups[group_id]
 
-    def _drop_if_void(self, group: CoordinatedGroup) -> None:
+    def _drop_if_void(self, group: GroupKind) -> None:
         """Nothing on disk and nobody to come: its first member was refused, or never came back."""
         there = group.keys() or group.members() or group.awaited() or group.committed
         if not (there or self.transactions.unstable({group.id})):
@@ -377,9 +379,7 @@ def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
     return e.ClientReply(request.waiter, answer)
 
 
-def describe(
-    groups: Mapping[str, CoordinatedGroup], _: float, request: e.ClientRequest
-) -> list[e.Effect]:
+def describe(groups: Mapping[str, GroupKind], _: float, request: e.ClientRequest) -> list[e.Effect]:
     """Each group that is asked for, in the words of its protocol."""
     api, answers = request.api, list[ReplyBody]()
     absent = request.version >= ABSENT_SINCE[api]
@@ -396,7 +396,7 @@ def describe(
 
 
 def list_groups(
-    groups: Mapping[str, CoordinatedGroup], _: float, request: e.ClientRequest
+    groups: Mapping[str, GroupKind], _: float, request: e.ClientRequest
 ) -> list[e.Effect]:
     """All groups, or those in some states and of some types."""
     states = {name.casefold() for name in request.body.states_filter}
@@ -427,7 +427,7 @@ def described_groups(request: e.ClientRequest) -> Iterable[str]:
 
 
 def may_stage(
-    now: float, group: CoordinatedGroup | None, request: e.ClientRequest, catalog: Catalog
+    now: float, group: GroupKind | None, request: e.ClientRequest, catalog: Catalog
 ) -> list[e.Effect]:
     """What a group does about a commit within a transaction. Raises Refused if it may not be."""
     who = committer(request, catalog)
