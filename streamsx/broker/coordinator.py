@@ -22,10 +22,10 @@ from streamsx.broker.offsets import (
     deleted,
     fetched,
     judge_commit,
-    refused_commit,
-    rows,
+    judged,
 )
 from streamsx.broker.records import (
+    CommittedOffsets,
     GroupKey,
     Key,
     OffsetKey,
@@ -155,7 +155,7 @@ class Coordinator:
         if old is None:
             return []
         new.committed = old.committed
-        return [e.Persist(deletes=tuple(old.keys()))] if old.keys() else []
+        return deletion(old.keys())
 
     def _step_group(
         self, now: float, group_id: str, event: e.ClientRequest | e.BrokerTick | e.Gone
@@ -193,12 +193,11 @@ class Coordinator:
     def _stage(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         """A commit within a transaction: by a member, or by nobody in particular (KIP-447)."""
         code, effects = ErrorCode.NONE, list[e.Effect]()
-        puts, answer = self._judge(request, code)
+        offsets, answer = self._judge(request, code)
         try:
             group = self.groups.get(request.body.group_id)
             effects += may_stage(now, group, request, self.catalog)
-            if puts:
-                offsets = {(key.topic, key.partition): value for key, value in puts.items()}
+            if offsets:
                 effects += self.transactions.stage(now, request, offsets)
                 self._group(request.body.group_id)
         except Refused as why:
@@ -209,7 +208,7 @@ class Coordinator:
 
     def _judge(
         self, request: e.ClientRequest, code: ErrorCode
-    ) -> tuple[dict[OffsetKey, OffsetValue], ReplyBody]:
+    ) -> tuple[CommittedOffsets, ReplyBody]:
         rows = sum(len(topic.partitions) for topic in request.body.topics)
         if rows * len(request.body.group_id) > COMMIT_BYTES_MAX:
             code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -228,13 +227,13 @@ class Coordinator:
         elif body.generation_id_or_member_epoch >= 0:
             absent = request.version >= ABSENT_SINCE[Api.OFFSET_COMMIT]
             refused = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.ILLEGAL_GENERATION
-        puts, answer = self._judge(request, refused)
+        offsets, answer = self._judge(request, refused)
         reply = e.ClientReply(request.waiter, answer)
-        if not puts:
+        if not offsets:
             return [*effects, reply]
-        committed = self._group(body.group_id).committed
-        committed |= {(key.topic, key.partition): value for key, value in puts.items()}
-        return [*effects, e.Persist(tuple(puts.items())), reply]
+        self._group(body.group_id).committed.update(offsets)
+        puts = tuple((OffsetKey(body.group_id, *place), value) for place, value in offsets.items())
+        return [*effects, e.Persist(puts), reply]
 
     def _fetch(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         version, answers, wanted = request.version, list[ReplyBody](), fetched_groups(request)
@@ -263,14 +262,13 @@ class Coordinator:
             elif group.members():
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
-                keys += [*group.keys(), *rows(group_id, group.committed)]
+                keys += [*group.keys(), *forgotten(group, group.committed)]
                 lost.add(group_id)
                 del self.groups[group_id]
             results.append({"group_id": group_id, "error_code": code})
         effects = self.transactions.drop(lambda group, *_: group in lost)
-        if keys:
-            effects.append(e.Persist(deletes=tuple(keys)))
-        return [*effects, e.ClientReply(request.waiter, {"results": results})]
+        reply = e.ClientReply(request.waiter, {"results": results})
+        return [*effects, *deletion(keys), reply]
 
     def _delete_offsets(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         group = self.groups.get(request.body.group_id)
@@ -278,16 +276,13 @@ class Coordinator:
             return [refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
         try:
             held = {*group.committed, *self.transactions.unstable({group.id}).get(group.id, ())}
-            keys, answer = deleted(request, held, group.reads(), self.catalog)
+            gone, answer = deleted(request, held, group.reads(), self.catalog)
         except Refused as why:
             return [refuse(request, why.code)]
-        for key in keys:
-            group.committed.pop((key.topic, key.partition), None)
-        effects = self.transactions.drop(lambda *place: OffsetKey(*place) in keys)
+        keys = forgotten(group, gone)
+        effects = self.transactions.drop(lambda name, *place: name == group.id and place in gone)
         self._drop_if_void(group)
-        if keys:
-            effects.append(e.Persist(deletes=tuple(keys)))
-        return [*effects, e.ClientReply(request.waiter, answer)]
+        return [*effects, *deletion(keys), e.ClientReply(request.waiter, answer)]
 
     def _expire(self, wall_ms: int) -> list[e.Effect]:
         """With its last offset a group goes too, if nobody is in it."""
@@ -296,18 +291,14 @@ class Coordinator:
         pending = self.transactions.unstable(self.groups.keys())
         for _, group in sorted(self.groups.items()):
             committed, unused_since = group.committed, group.unused_since()
-            keys: list[Key] = []
-            for key in rows(group.id, committed):
-                place = key.topic, key.partition
-                if unused_since(key.topic, committed[place]) <= before:
-                    keys.append(key)
-                    del committed[place]
+            unused = [p for p, value in committed.items() if unused_since(p[0], value) <= before]
+            keys = forgotten(group, unused)
             if not (committed or group.id in pending or group.members() or group.awaited()):
                 keys += group.keys()
                 del self.groups[group.id]
             if keys:
                 effects.append(e.Story(f"group_expired group={group.id} rows={len(keys)}"))
-                effects.append(e.Persist(deletes=tuple(keys)))
+            effects += deletion(keys)
         return effects
 
     def _change_topics(self, event: e.TopicsChanged) -> list[e.Effect]:
@@ -321,14 +312,10 @@ class Coordinator:
         """Offsets of a topic that is gone, or of its namesake, must not greet the next one."""
         keys: list[Key] = []
         for _, group in sorted(self.groups.items()):
-            gone = {place: None for place in group.committed if lost_topic(place[0])}
-            lost = rows(group.id, gone)
-            for _, topic, partition in lost:
-                del group.committed[topic, partition]
+            keys += forgotten(group, [place for place in group.committed if lost_topic(place[0])])
             self._drop_if_void(group)
-            keys += lost
         effects = self.transactions.drop(lambda _, topic, __: lost_topic(topic))
-        return [*effects, e.Persist(deletes=tuple(keys))] if keys else effects
+        return [*effects, *deletion(keys)]
 
     def _load(self, now: float, event: e.Load) -> list[e.Effect]:
         effects: list[e.Effect] = []
@@ -354,6 +341,19 @@ class Coordinator:
         self.groups.pop(group_id, None)
 
 
+def deletion(keys: Collection[Key]) -> list[e.Effect]:
+    """One write, if there is anything to delete."""
+    return [e.Persist(deletes=tuple(keys))] if keys else []
+
+
+def forgotten(group: GroupKind, places: Iterable[tuple[str, int]]) -> list[Key]:
+    """Takes these out of what the group committed; the keys of their rows, in order."""
+    gone = sorted(places)
+    for place in gone:
+        group.committed.pop(place, None)
+    return [OffsetKey(group.id, *place) for place in gone]
+
+
 def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
     """The answer to a request of which nothing is done, in the form its clients look for."""
     body, error = request.body, {"error_code": code}
@@ -361,8 +361,8 @@ def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
     match request.api:
         case Api.OFFSET_DELETE:
             answer = {**error, "topics": []}
-        case Api.OFFSET_COMMIT:
-            answer = {"topics": [refused_commit(topic, code) for topic in body.topics]}
+        case Api.OFFSET_COMMIT | Api.TXN_OFFSET_COMMIT:
+            answer = {"topics": judged(body.topics, lambda *_: code)}
         case Api.OFFSET_FETCH:
             ids = [asked.group_id for asked in fetched_groups(request)]
             answer = {**error, "groups": [{"group_id": name, **error} for name in ids]}
@@ -370,8 +370,6 @@ def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
             answer = {"groups": [{"group_id": name, **error} for name in described_groups(request)]}
         case Api.DELETE_GROUPS:
             answer = {"results": [{"group_id": name, **error} for name in body.groups_names]}
-        case Api.TXN_OFFSET_COMMIT:
-            answer = {"topics": [refused_commit(topic, code) for topic in body.topics]}
         case Api.ADD_PARTITIONS_TO_TXN | Api.INIT_PRODUCER_ID | Api.END_TXN:
             answer = refused(request, code)
         case Api.JOIN_GROUP:

@@ -10,7 +10,7 @@ from typing import Any
 
 from streamsx.broker.events import ClientRequest, ReplyBody
 from streamsx.broker.group import Committer
-from streamsx.broker.records import CommittedOffsets, OffsetKey, OffsetValue
+from streamsx.broker.records import CommittedOffsets, OffsetValue
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 
@@ -74,40 +74,41 @@ def committer(request: ClientRequest, catalog: Catalog) -> Committer:
     )  # fmt: skip
 
 
+def judged(topics: Iterable[Any], judge: Callable[[Any, Any], ErrorCode]) -> list[ReplyBody]:
+    """What a request asks for by topics and partitions, and what `judge` says of each of them."""
+    return [
+        {
+            "name": getattr(topic, "name", None),
+            "topic_id": getattr(topic, "topic_id", NO_ID),
+            "partitions": [
+                {"partition_index": p.partition_index, "error_code": judge(topic, p)}
+                for p in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
+
+
 def judge_commit(
     request: ClientRequest, refused: ErrorCode, catalog: Catalog, metadata_bytes_max: int
-) -> tuple[dict[OffsetKey, OffsetValue], ReplyBody]:
+) -> tuple[CommittedOffsets, ReplyBody]:
     """What an OffsetCommit changes, or a TxnOffsetCommit stages, and its answer; nothing if it is
     refused.
     """
-    body = request.body
-    puts: dict[OffsetKey, OffsetValue] = {}
-    topics = []
-    for t in body.topics:
-        name, partitions = catalog.name(t, request.version), []
-        for p in t.partitions:
-            note = p.committed_metadata or ""
-            too_long = len(note.encode()) > metadata_bytes_max
-            code = catalog.unknown(name, p.partition_index) or refused
-            if not code and too_long:
-                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            if name is not None and not code:
-                puts[OffsetKey(body.group_id, name, p.partition_index)] = OffsetValue(
-                    p.committed_offset, p.committed_leader_epoch, note, request.wall_ms
-                )
-            partitions.append({"partition_index": p.partition_index, "error_code": code})
-        topic_id = getattr(t, "topic_id", NO_ID)
-        topics.append({"name": name, "topic_id": topic_id, "partitions": partitions})
-    return puts, {"topics": topics}
+    offsets: CommittedOffsets = {}
 
+    def judge(topic: Any, p: Any) -> ErrorCode:
+        name, note = catalog.name(topic, request.version), p.committed_metadata or ""
+        code = catalog.unknown(name, p.partition_index) or refused
+        if not code and len(note.encode()) > metadata_bytes_max:
+            code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+        if name is not None and not code:
+            offsets[name, p.partition_index] = OffsetValue(
+                p.committed_offset, p.committed_leader_epoch, note, request.wall_ms
+            )
+        return code
 
-def refused_commit(topic: Any, code: ErrorCode) -> ReplyBody:
-    """The answer for one topic of an OffsetCommit of which nothing is looked at."""
-    partitions = [
-        {"partition_index": p.partition_index, "error_code": code} for p in topic.partitions
-    ]
-    name, topic_id = getattr(topic, "name", None), getattr(topic, "topic_id", NO_ID)
-    return {"name": name, "topic_id": topic_id, "partitions": partitions}
+    return offsets, {"topics": judged(request.body.topics, judge)}
 
 
 def fetched(
@@ -152,23 +153,17 @@ def fetched(
 def deleted(
     request: ClientRequest, committed: Collection[tuple[str, int]], in_use: Callable[[str], bool],
     catalog: Catalog,
-) -> tuple[dict[OffsetKey, None], ReplyBody]:  # fmt: skip
+) -> tuple[set[tuple[str, int]], ReplyBody]:  # fmt: skip
     """What an OffsetDelete deletes of a group, and its answer (KIP-496)."""
-    keys: dict[OffsetKey, None] = {}
-    topics = []
-    for t in request.body.topics:
-        partitions = []
-        for p in t.partitions:
-            code = catalog.unknown(t.name, p.partition_index)
-            if not code and in_use(t.name):
-                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            elif not code and (t.name, p.partition_index) in committed:
-                keys[OffsetKey(request.body.group_id, t.name, p.partition_index)] = None
-            partitions.append({"partition_index": p.partition_index, "error_code": code})
-        topics.append({"name": t.name, "partitions": partitions})
-    return keys, {"error_code": ErrorCode.NONE, "topics": topics}
+    gone: set[tuple[str, int]] = set()
 
+    def judge(topic: Any, p: Any) -> ErrorCode:
+        place = topic.name, p.partition_index
+        code = catalog.unknown(*place)
+        if not code and in_use(topic.name):
+            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        if not code and place in committed:
+            gone.add(place)
+        return code
 
-def rows(group_id: str, committed: Iterable[tuple[str, int]]) -> list[OffsetKey]:
-    """The keys of all rows of a group, in order."""
-    return [OffsetKey(group_id, topic, partition) for topic, partition in sorted(committed)]
+    return gone, {"error_code": ErrorCode.NONE, "topics": judged(request.body.topics, judge)}
