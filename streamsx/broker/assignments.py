@@ -14,6 +14,7 @@ from streamsx.broker.assignors import ASSIGNORS, Target, TopicIdPartition, all_o
 from streamsx.broker.group import GroupConfig, Turn
 from streamsx.broker.offsets import NO_ID, Catalog
 from streamsx.broker.records import (
+    OF_A_MEMBER,
     ConsumerGroupKey,
     ConsumerGroupValue,
     ConsumerMemberKey,
@@ -262,8 +263,8 @@ class Assignments:
         self._let_go(member)
         del self.members[member.id]
         self.target.pop(member.id, None)
-        for kind in (ConsumerMemberKey, TargetKey, CurrentKey):
-            self.delete(kind(self.id, member.id))
+        for row in OF_A_MEMBER:
+            self.delete(row(self.id, member.id))
 
     def delete(self, key: GroupRowKey) -> None:
         """This row too."""

@@ -36,16 +36,14 @@ from streamsx.broker.group import Committer, GroupConfig, Turn
 from streamsx.broker.members import check, holder
 from streamsx.broker.offsets import Catalog
 from streamsx.broker.records import (
+    OF_A_MEMBER,
     CommittedOffsets,
     ConsumerGroupKey,
-    ConsumerMemberKey,
     ConsumerMemberValue,
-    CurrentKey,
     GroupRowKey,
     GroupRowValue,
     GroupValue,
     OffsetValue,
-    TargetKey,
 )
 from streamsx.broker.refusal import Refused
 from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE
@@ -114,11 +112,8 @@ class ConsumerGroup:
         """Of all its rows on disk but those of its offsets: none before its first member."""
         if not self.held.target_epoch:
             return []
-        kinds = ConsumerMemberKey, TargetKey, CurrentKey
-        return [
-            ConsumerGroupKey(self.id),
-            *(k(self.id, m) for m in self.held.members for k in kinds),
-        ]
+        of_members = (row(self.id, m) for m in self.held.members for row in OF_A_MEMBER)
+        return [ConsumerGroupKey(self.id), *of_members]
 
     def members(self) -> Collection[ConsumerMember]:
         """Those that are away, too."""

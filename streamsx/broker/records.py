@@ -9,7 +9,7 @@ used are not here: after a crash their clients ask again.
 
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, get_type_hints
 from urllib.parse import quote, unquote
 
@@ -273,6 +273,8 @@ class TopicValue:
 GroupRowKey = GroupKey | ConsumerGroupKey | ConsumerMemberKey | TargetKey | CurrentKey
 GroupRowValue = GroupValue | ConsumerGroupValue | ConsumerMemberValue | TargetValue | CurrentValue
 """What groups keep of themselves."""
+OF_A_MEMBER = (ConsumerMemberKey, TargetKey, CurrentKey)
+"""The rows that each member of a group of the consumer protocol has."""
 Key = GroupRowKey | OffsetKey | TransactionKey
 Value = GroupRowValue | OffsetValue | TransactionValue
 CommittedOffsets = dict[tuple[str, int], OffsetValue]
@@ -333,21 +335,13 @@ def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Any]:
         raise StoreCorrupt(f"row {key!r} of the broker's metadata: {error}: not ours?") from error
 
 
-def _same(said: Any) -> Any:
-    return said
-
-
-def _value(kind: Any, message: Any) -> Any:
-    """A decoded message as one of our values."""
-
-    content = {}
-    for f in fields(kind):
-        said = getattr(message, f.name)
-        read = partial(_value, f.struct) if f.struct else _same
-        if said is not None:
-            said = tuple(map(read, said)) if f.array else read(said)
-        content[f.name] = said
-    return kind(**content)
+def _value(kind: Any, said: Any) -> Any:
+    """What was decoded, as one of our values; what is of no kind (None) is one already."""
+    if isinstance(said, list | tuple):
+        return tuple(_value(kind, each) for each in said)
+    if kind is None or said is None:
+        return said
+    return kind(**{f.name: _value(f.struct, getattr(said, f.name)) for f in fields(kind)})
 
 
 @cache
