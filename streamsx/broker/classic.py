@@ -71,12 +71,11 @@ from streamsx.broker.records import (
 from streamsx.broker.refusal import Refused
 from streamsx.errors import InvalidTransition
 from streamsx.kafka.compiler import Malformed
-from streamsx.kafka.consumer_protocol import Subscription
+from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE, Subscription
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 
 SKIP_SINCE = 9  # the version from which a returning leader is told not to assign again
-CONSUMER = "consumer"  # the protocol type whose subscriptions a broker can read
 STORY_LINES = 200
 NOTHING: ReplyBody = {}
 
@@ -419,7 +418,7 @@ class ClassicGroup:
         """
         if not self.round.members:
             return lambda _: False
-        if self.round.protocol_type != CONSUMER:
+        if self.round.protocol_type != PROTOCOL_TYPE:
             raise Refused(ErrorCode.NON_EMPTY_GROUP)
         try:
             said = [Subscription.read(m.about.subscription) for m in self.round.members.values()]
@@ -433,7 +432,7 @@ class ClassicGroup:
             return lambda _, value: value.commit_timestamp
         if self.round.state is GroupState.EMPTY:
             return lambda _, __: self.round.saved_ms
-        if self.round.state is not GroupState.STABLE or self.round.protocol_type != CONSUMER:
+        if self.round.state is not GroupState.STABLE or self.round.protocol_type != PROTOCOL_TYPE:
             return lambda _, __: inf
         reads = self.reads()
         return lambda topic, value: inf if reads(topic) else value.commit_timestamp
@@ -538,20 +537,12 @@ class ClassicGroup:
         group.fire(cause, member, request)
 
     def _leave(self, request: e.ClientRequest) -> None:
-        answer = told_of_leaving(request, self._let_go)
+        group = self.round
+        answer = told_of_leaving(request, group.members, group.remove, group.pending)
         gone = any(told["error_code"] is ErrorCode.NONE for told in answer["members"])
-        if gone and self.round.state is not GroupState.EMPTY:
-            self.round.fire(Cause.GONE)  # who is told that it has left is not found there later
+        if gone and group.state is not GroupState.EMPTY:
+            group.fire(Cause.GONE)  # who is told that it has left is not found there later
         self.turn.reply(request.waiter, answer)
-
-    def _let_go(self, who: Any) -> ReplyBody:
-        members, member_id = self.round.members, who.member_id
-        instance_id = getattr(who, "group_instance_id", None)
-        if not member_id and (static := holder(members, instance_id)):
-            member_id = static.id
-        if self.round.pending.pop(member_id, None) is None:
-            self.round.remove(check(members, member_id, instance_id), "left")
-        return {"error_code": ErrorCode.NONE}
 
     def _check_generation(self, member: RoundMember, generation: int) -> None:
         """Until it has joined, it has not heard of another one than its last epoch."""
@@ -562,27 +553,21 @@ class ClassicGroup:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
 
     def _tick(self) -> None:
-        group, now, before = self.round, self.turn.now, self._sizes()
-        group.pending = {key: until for key, until in group.pending.items() if until > now}
+        group, now, before = self.round, self.turn.now, len(self.round.members)
+        lapsed = [member_id for member_id, until in group.pending.items() if until <= now]
+        for member_id in lapsed:
+            del group.pending[member_id]
         for m in by_id(group.members):
             if m.session_at <= now and not m.parked:
                 group.remove(m, "session ended")
-        self._settle(before)
+        if len(group.members) < before:
+            group.fire(Cause.GONE)
+        elif lapsed and group.state is GroupState.PREPARING:
+            group.gather()
         if group.deadline <= now:
             group.fire(Cause.DEADLINE)
         sessions = (m.session_at for m in group.members.values() if not m.parked)
         self.turn.wake_at = min((group.deadline, *group.pending.values(), *sessions))
-
-    def _sizes(self) -> tuple[int, int]:
-        return len(self.round.members), len(self.round.pending)
-
-    def _settle(self, before: tuple[int, int]) -> None:
-        """Members, or promised ids, may have gone."""
-        members, pending = self._sizes()
-        if members < before[0]:
-            self.round.fire(Cause.GONE)
-        elif pending < before[1] and self.round.state is GroupState.PREPARING:
-            self.round.gather()
 
     def _forget_waiter(self, waiter: int) -> None:
         for m in self.round.members.values():

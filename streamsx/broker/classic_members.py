@@ -126,28 +126,18 @@ class ClassicMembers:
         self.turn.reply(request.waiter, {"error_code": code})
 
     def _leave(self, request: ClientRequest) -> None:
-        self.turn.reply(request.waiter, told_of_leaving(request, self._let_go))
-
-    def _let_go(self, who: Any) -> ReplyBody:
-        held, instance_id = self.held, getattr(who, "group_instance_id", None)
-        static = holder(held.members, instance_id)
-        named = static.id if static is not None and not who.member_id else who.member_id
-        held.remove(check(held.members, named, instance_id), "left")  # of either protocol
-        return {"error_code": ErrorCode.NONE}
+        held = self.held
+        told = told_of_leaving(request, held.members, held.remove, {})  # of either protocol
+        self.turn.reply(request.waiter, told)
 
     def _member(self, request: ClientRequest) -> ConsumerMember:
         body = request.body
-        member = speaks_it(check(self.held.members, body.member_id, body.group_instance_id))
+        member = check(self.held.members, body.member_id, body.group_instance_id)
+        if member.about.classic is None:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
         if body.generation_id != member.epoch:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
         return member
-
-
-def speaks_it(member: ConsumerMember) -> ConsumerMember:
-    """Raises Refused for one that speaks the consumer protocol."""
-    if member.about.classic is None:
-        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-    return member
 
 
 def kind(member: ConsumerMember) -> ReplyBody:

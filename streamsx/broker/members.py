@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from streamsx.broker.events import ClientRequest, ReplyBody
 from streamsx.broker.group import GroupConfig
-from streamsx.broker.records import MemberValue, ProtocolValue
+from streamsx.broker.records import ConsumerMemberValue, MemberValue, ProtocolValue
 from streamsx.broker.refusal import Refused, each
 from streamsx.kafka.errors import ErrorCode
 
@@ -59,14 +59,9 @@ def by_id(members: Mapping[str, RoundMember]) -> list[RoundMember]:
     return [members[member_id] for member_id in sorted(members)]
 
 
-class _About(Protocol):
-    @property
-    def group_instance_id(self) -> str | None: ...
-
-
 class _Seated(Protocol):
     @property
-    def about(self) -> _About: ...
+    def about(self) -> MemberValue | ConsumerMemberValue: ...
 
 
 Seated = TypeVar("Seated", bound=_Seated)
@@ -108,8 +103,21 @@ def check_limits(body: Any, config: GroupConfig) -> None:
         raise Refused(ErrorCode.INVALID_REQUEST)
 
 
-def told_of_leaving(request: ClientRequest, let_go: Callable[[Any], ReplyBody]) -> ReplyBody:
-    """The answer to a LeaveGroup, of one member or of several."""
+def told_of_leaving(
+    request: ClientRequest, members: Mapping[str, Seated], remove: Callable[[Seated, str], None],
+    promised: dict[str, float],
+) -> ReplyBody:  # fmt: skip
+    """The answer to a LeaveGroup, of one member or of several: by id, also by one that was only
+    promised, or static ones by their instance id alone.
+    """
+
+    def let_go(who: Any) -> ReplyBody:
+        instance_id = getattr(who, "group_instance_id", None)
+        if promised.pop(who.member_id, None) is None:
+            static = None if who.member_id else holder(members, instance_id)
+            remove(static or check(members, who.member_id, instance_id), "left")
+        return {"error_code": ErrorCode.NONE}
+
     many = request.version >= LEAVE_MANY_SINCE
     who = request.body.members if many else (request.body,)
     if len(who) > LEAVING_MAX:  # each is looked for among all members
