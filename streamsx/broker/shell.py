@@ -73,8 +73,7 @@ class Groups:
     def ask(self, call: Call, fresh_id: str = "") -> None:
         """Hands a request to its group, which will reply, perhaps later."""
         waiter = next(self._waiters)
-        named = call.api in NAMING and not call.body.member_id
-        if named:
+        if call.api in NAMING and not call.body.member_id:
             fresh_id = str(self._fresh_id())
         peer = e.Peer(call.client_id, f"/{call.connection.host}")  # as Java writes an address
         request = e.ClientRequest(
@@ -115,7 +114,7 @@ class Groups:
         Raises OSError and StoreCorrupt.
         """
         if self.machine is not None:
-            self._start_over(self.machine, ErrorCode.NOT_COORDINATOR)
+            self._start_over(ErrorCode.NOT_COORDINATOR)
 
     def close(self) -> None:
         """No timer rings any more."""
@@ -153,9 +152,9 @@ class Groups:
                 self._start_group_over(machine, group, error)
         except OSError as error:
             logger.error("group_write_failed error=%r: loaded again from disk", str(error))
-            self._start_over(machine)
+            self._start_over()
         except Exception:
-            self._start_over(machine)
+            self._start_over()
             raise
 
     def _step(self, machine: Coordinator, event: e.Event) -> None:
@@ -178,9 +177,8 @@ class Groups:
                     assert_never(effect)
         for effect in ended:
             written = e.MarkersWritten(effect.transactional_id, effect.owner, self._wall_ms())
-            if self._markers.write(
-                effect, written.wall_ms, partial(self._tell_of, machine, written)
-            ):
+            later = partial(self._tell_of, machine, written)
+            if self._markers.write(effect, written.wall_ms, later):
                 self._step(machine, written)
 
     def _tell_of(self, machine: Coordinator, written: e.MarkersWritten) -> None:
@@ -211,7 +209,7 @@ class Groups:
             self._step(machine, e.Topics(self._catalog()))
             self._step(machine, self._markers.found_open(self._wall_ms()))
         except Exception:
-            self._dismiss(machine)
+            self._dismiss()
             raise
         self.machine = machine
         return machine
@@ -225,19 +223,17 @@ class Groups:
         if timer := self._timers.pop(group, None):
             timer.cancel()
         machine.forget(group)
-        self._dismiss(machine, group)
+        self._dismiss(group)
         rows = self._meta.rows(OF_GROUPS)
         self._step(machine, e.Load(tuple(row for row in rows if row[0].group == group)))
 
-    def _start_over(self, machine: Coordinator, code: ErrorCode = AGAIN) -> None:
+    def _start_over(self, code: ErrorCode = AGAIN) -> None:
         self.machine = None
         self._stop_timers()
-        self._dismiss(machine, code=code)
+        self._dismiss(code=code)
         self._load()
 
-    def _dismiss(
-        self, machine: Coordinator, group: str | None = None, code: ErrorCode = AGAIN
-    ) -> None:
+    def _dismiss(self, group: str | None = None, code: ErrorCode = AGAIN) -> None:
         """Answers what is open, of one group or of all."""
         for waiter, (request, call) in tuple(self._open.items()):
             if group is None or group == group_of(request):
