@@ -49,8 +49,11 @@ GroupKind = ClassicGroup | ConsumerGroup
 """One group. Requests and wall-clock times come into it through `step` alone; whoever asks either
 kind for something asks all of them.
 """
-OF_CLASSIC = (GroupKey, OffsetKey)
-"""Rows that a classic group has; what stands alone was committed without a group."""
+TOLD_AS = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION,
+}
+"""What stands for codes that no version of TxnOffsetCommit knows."""
 
 
 class Coordinator:
@@ -192,8 +195,8 @@ class Coordinator:
 
     def _stage(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         """A commit within a transaction: by a member, or by nobody in particular (KIP-447)."""
-        code, effects = ErrorCode.NONE, list[e.Effect]()
-        offsets, answer = self._judge(request, code)
+        effects = list[e.Effect]()
+        offsets, answer = self._judge(request, ErrorCode.NONE)
         try:
             group = self.groups.get(request.body.group_id)
             effects += may_stage(now, group, request, self.catalog)
@@ -201,9 +204,7 @@ class Coordinator:
                 effects += self.transactions.stage(now, request, offsets)
                 self._group(request.body.group_id)
         except Refused as why:
-            fenced = why.code is ErrorCode.PRODUCER_FENCED  # which no version of this knows
-            code = ErrorCode.INVALID_PRODUCER_EPOCH if fenced else why.code
-            _, answer = self._judge(request, code)
+            _, answer = self._judge(request, TOLD_AS.get(why.code, why.code))
         return [*effects, e.ClientReply(request.waiter, answer)]
 
     def _judge(
@@ -326,8 +327,9 @@ class Coordinator:
                 for staged in value.groups:
                     self._group(staged.group)
                 continue
-            kind = ClassicGroup if type(key) in OF_CLASSIC else ConsumerGroup
-            group = self._group(key.group, kind)
+            # Rows of groups come before offsets: what stands alone was committed without a group.
+            classic = isinstance(key, GroupKey | OffsetKey)
+            group = self._group(key.group, ClassicGroup if classic else ConsumerGroup)
             if isinstance(key, OffsetKey):
                 assert isinstance(value, OffsetValue)
                 group.committed[key.topic, key.partition] = value
@@ -440,6 +442,4 @@ def may_stage(
     except Refused as why:
         if why.code is ErrorCode.REBALANCE_IN_PROGRESS:  # of this generation: that is enough here
             return []
-        if why.code is ErrorCode.STALE_MEMBER_EPOCH:  # which no version of this knows
-            raise Refused(ErrorCode.ILLEGAL_GENERATION) from None
         raise
