@@ -211,12 +211,12 @@ class ConsumerGroup:
         if body.member_epoch < JOINS:
             self._leave(request)
             return
-        member = self._speaker(request)
-        self._hear(member, request)
-        self.held.aim()
         owned: set[TopicIdPartition] | None = None
         if body.topic_partitions is not None:
             owned = {(bytes(t.topic_id), p) for t in body.topic_partitions for p in t.partitions}
+        member = self._speaker(request, owned)
+        self._hear(member, request)
+        self.held.aim()
         before = member.assigned.keys()
         self.held.reconcile(member, owned)
         self.held.touch(member)
@@ -233,12 +233,14 @@ class ConsumerGroup:
             },
         )
 
-    def _speaker(self, request: e.ClientRequest) -> ConsumerMember:
+    def _speaker(
+        self, request: e.ClientRequest, owned: set[TopicIdPartition] | None
+    ) -> ConsumerMember:
         """Who sent this heartbeat: somebody new, if it joins."""
         body = request.body
         if body.member_epoch != JOINS:
             member = check(self.held.members, body.member_id, body.instance_id)
-            check_epoch(member, body)
+            check_epoch(member, body.member_epoch, owned)
             return member
         member_id, members = body.member_id or request.fresh_id, self.held.members
         static = holder(members, body.instance_id)
@@ -308,13 +310,9 @@ def check_heartbeat(body: Any, version: int, config: GroupConfig) -> None:
         raise Refused(ErrorCode.INVALID_REGULAR_EXPRESSION, error_message=NO_EXPRESSIONS)
 
 
-def check_epoch(member: ConsumerMember, body: Any) -> None:
+def check_epoch(member: ConsumerMember, epoch: int, owned: set[TopicIdPartition] | None) -> None:
     """The one before is right too if the answer with the new one may be lost. Raises Refused."""
-    if body.member_epoch == member.epoch:
-        return
-    owned = body.topic_partitions
-    if body.member_epoch == member.previous_epoch < member.epoch and owned is not None:
-        said = {(bytes(t.topic_id), p) for t in owned for p in t.partitions}
-        if said <= member.assigned.keys():
-            return
-    raise Refused(ErrorCode.FENCED_MEMBER_EPOCH)
+    missed = epoch == member.previous_epoch < member.epoch
+    has_no_more = owned is not None and owned <= member.assigned.keys()
+    if epoch != member.epoch and not (missed and has_no_more):
+        raise Refused(ErrorCode.FENCED_MEMBER_EPOCH)
