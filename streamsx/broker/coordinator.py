@@ -33,7 +33,7 @@ from streamsx.broker.records import (
     TransactionKey,
     TransactionValue,
 )
-from streamsx.broker.refusal import Refused
+from streamsx.broker.refusal import Refused, each
 from streamsx.broker.transactions import Transactions, refused
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -237,20 +237,19 @@ class Coordinator:
         return [*effects, e.Persist(puts), reply]
 
     def _fetch(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
-        version, answers, wanted = request.version, list[ReplyBody](), fetched_groups(request)
+        version, wanted = request.version, fetched_groups(request)
         ids = {asked.group_id for asked in wanted} if request.body.require_stable else ()
         unstable = self.transactions.unstable(ids)
-        for asked in wanted:
+
+        def answer(asked: Any) -> ReplyBody:
             group = self.groups.get(asked.group_id)
-            try:
-                if group is not None and version >= EPOCHS_SINCE:
-                    group.may_fetch(asked.member_id, asked.member_epoch)
-            except Refused as why:
-                answers.append({"group_id": asked.group_id, **why.answer})
-                continue
-            name, committed = asked.group_id, group.committed if group else {}
-            open_ = unstable.get(name, ())
-            answers.append(fetched(name, committed, asked.topics, version, self.catalog, open_))
+            if group is not None and version >= EPOCHS_SINCE:
+                group.may_fetch(asked.member_id, asked.member_epoch)
+            committed = group.committed if group else {}
+            pending = unstable.get(asked.group_id, ())
+            return fetched(committed, asked.topics, version, self.catalog, pending)
+
+        answers = each(wanted, answer, "group_id")
         first = answers[0] if answers else {}
         return [e.ClientReply(request.waiter, {**first, "groups": answers})]
 
@@ -361,8 +360,6 @@ def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
     body, error = request.body, {"error_code": code}
     answer: ReplyBody = error
     match request.api:
-        case Api.OFFSET_DELETE:
-            answer = {**error, "topics": []}
         case Api.OFFSET_COMMIT | Api.TXN_OFFSET_COMMIT:
             answer = {"topics": judged(body.topics, lambda *_: code)}
         case Api.OFFSET_FETCH:

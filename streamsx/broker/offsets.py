@@ -112,8 +112,8 @@ def judge_commit(
 
 
 def fetched(
-    group_id: str, committed: CommittedOffsets, topics: Any, version: int, catalog: Catalog,
-    unstable: Collection[tuple[str, int]] = (),
+    committed: CommittedOffsets, topics: Any, version: int, catalog: Catalog,
+    unstable: Collection[tuple[str, int]],
 ) -> ReplyBody:  # fmt: skip
     """The answer to an OffsetFetch for one group: of these topics, or of all if None. What is
     `unstable` is not told (KIP-447).
@@ -125,9 +125,8 @@ def fetched(
             for name, held in groupby(sorted(committed), key=lambda place: place[0])
         ]
     else:
-        by_id = version >= TOPIC_IDS_SINCE
         asked = [
-            (catalog.name(t, version), t.topic_id if by_id else NO_ID, t.partition_indexes)
+            (catalog.name(t, version), getattr(t, "topic_id", NO_ID), t.partition_indexes)
             for t in topics
         ]
 
@@ -147,7 +146,7 @@ def fetched(
         {"name": name, "topic_id": topic_id, "partitions": [answer(name, p) for p in ps]}
         for name, topic_id, ps in asked
     ]
-    return {"group_id": group_id, "topics": answers}
+    return {"topics": answers}
 
 
 def deleted(
