@@ -120,27 +120,10 @@ TABLE: dict[Cause, tuple[str, str, str, str]] = {
 COLUMN = {state: i for i, state in enumerate(GroupState)}
 
 
-class ClassicTurn(Turn):
-    """Here some requests wait for their answers."""
-
-    def dismiss(self, member: RoundMember, code: ErrorCode) -> None:
-        """Answers its parked requests with an error. Who is no member has no member id."""
-        name = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else member.id
-        for waiter in (member.join, member.sync):
-            if waiter is not None:
-                self.reply(waiter, {"error_code": code, "member_id": name})
-        member.join = member.sync = None
-
-    def touch(self, member: RoundMember) -> None:
-        """It lives: its session begins anew."""
-        member.session_at = self.now + member.about.session_timeout / 1000
-        self.arm(member.session_at)
-
-
 class Round:
     """The state of a group and what the entries of the table do; here is all that is persisted."""
 
-    def __init__(self, turn: ClassicTurn, initial_delay_ms: int) -> None:
+    def __init__(self, turn: Turn, initial_delay_ms: int) -> None:
         self.turn = turn
         self.initial_delay_ms = initial_delay_ms
         self.state = GroupState.EMPTY
@@ -171,7 +154,7 @@ class Round:
         self.saved_ms = value.state_timestamp
         for about in value.members:
             self.members[about.member_id] = member = RoundMember(about, synced=value.synced)
-            self.turn.touch(member)
+            self.touch(member)
         if self.members:
             self.state = GroupState.STABLE if value.synced else GroupState.COMPLETING
             self.recovered = not value.synced
@@ -183,8 +166,8 @@ class Round:
     def prepare(self, *_: object) -> None:
         for m in by_id(self.members):
             if m.sync is not None:  # its session may be over, because it waited for us
-                self.turn.dismiss(m, ErrorCode.REBALANCE_IN_PROGRESS)
-                self.turn.touch(m)
+                self.dismiss(m, ErrorCode.REBALANCE_IN_PROGRESS)
+                self.touch(m)
         self.initial = self.state is GroupState.EMPTY
         self.state, self.recovered = GroupState.PREPARING, False
         self.set_deadline(self.initial_delay_ms if self.initial else rebalance_ms(self.members))
@@ -220,7 +203,7 @@ class Round:
         self.set_deadline(rebalance_ms(self.members))
         for m in by_id(self.members):
             self.answer_join(m)
-            self.turn.touch(m)
+            self.touch(m)
 
     def tell_again(self, member: RoundMember, _: e.ClientRequest) -> None:
         """Seed 001: nobody knows who heard of a generation that was loaded, so all join again."""
@@ -246,18 +229,18 @@ class Round:
         self.answer_join(member, but if self.leader == member.id else {})
 
     def live(self, member: RoundMember, request: e.ClientRequest) -> None:
-        self.turn.touch(member)
+        self.touch(member)
         self.turn.reply(request.waiter, {"error_code": ErrorCode.NONE})
 
     def hurry(self, member: RoundMember, request: e.ClientRequest) -> None:
-        self.turn.touch(member)
+        self.touch(member)
         self.refuse(member, request)
 
     def refuse(self, _: RoundMember, request: e.ClientRequest) -> None:
         self.turn.reply(request.waiter, {"error_code": ErrorCode.REBALANCE_IN_PROGRESS})
 
     def park(self, member: RoundMember, request: e.ClientRequest) -> None:
-        self.turn.dismiss(member, ErrorCode.REBALANCE_IN_PROGRESS)  # if it asked before, elsewhere
+        self.dismiss(member, ErrorCode.REBALANCE_IN_PROGRESS)  # if it asked before, elsewhere
         member.sync, member.synced = request.waiter, True
 
     def assign(self, leader: RoundMember, request: e.ClientRequest) -> None:
@@ -271,7 +254,7 @@ class Round:
             if m.sync is not None:
                 self.give(m, m.sync)
                 m.sync = None
-                self.turn.touch(m)
+                self.touch(m)
 
     def hand_out(self, member: RoundMember, request: e.ClientRequest) -> None:
         member.synced = True
@@ -303,9 +286,22 @@ class Round:
     def kind(self) -> ReplyBody:
         return {"protocol_type": self.protocol_type, "protocol_name": self.protocol}
 
+    def dismiss(self, member: RoundMember, code: ErrorCode) -> None:
+        """Answers its parked requests with an error. Who is no member has no member id."""
+        name = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else member.id
+        for waiter in (member.join, member.sync):
+            if waiter is not None:
+                self.turn.reply(waiter, {"error_code": code, "member_id": name})
+        member.join = member.sync = None
+
+    def touch(self, member: RoundMember) -> None:
+        """It lives: its session begins anew."""
+        member.session_at = self.turn.now + member.about.session_timeout / 1000
+        self.turn.arm(member.session_at)
+
     def remove(self, member: RoundMember, why: str) -> None:
         del self.members[member.id]
-        self.turn.dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self.dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.turn.tell("member_removed", f"member={member.id} why={why!r}")
 
     def tell(self, event: str) -> None:
@@ -343,7 +339,7 @@ class ClassicGroup:
         self.id = group_id
         self.config = config
         self.committed: CommittedOffsets = {}
-        self.turn = ClassicTurn(group_id)
+        self.turn = Turn(group_id)
         self.round = Round(self.turn, config.initial_delay_ms)
         self._requests = {Api.JOIN_GROUP: self._join, Api.LEAVE_GROUP: self._leave}
 
@@ -383,7 +379,7 @@ class ClassicGroup:
         """It is to be another kind of group: who waits is told to come again."""
         self.turn.begin(now)
         for member in by_id(self.round.members):
-            self.turn.dismiss(member, ErrorCode.REBALANCE_IN_PROGRESS)
+            self.round.dismiss(member, ErrorCode.REBALANCE_IN_PROGRESS)
         return self.turn.effects
 
     def keys(self) -> list[GroupRowKey]:
@@ -406,7 +402,7 @@ class ClassicGroup:
             self._check_generation(member, who.epoch)
             if self.round.state is GroupState.COMPLETING:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
-            self.turn.touch(member)
+            self.round.touch(member)
         return self.turn.over()
 
     def may_fetch(self, member_id: str | None, epoch: int) -> None:
@@ -482,7 +478,7 @@ class ClassicGroup:
         )  # fmt: skip
         member = RoundMember(about, joined=True, join=request.waiter)
         cause = self._seat(member, old, body.protocol_type)
-        self.turn.touch(member)
+        self.round.touch(member)
         self.round.fire(cause, member, request)
 
     def _check_join(self, body: Any) -> None:
@@ -518,9 +514,9 @@ class ClassicGroup:
         group.members = {m.id: m for m in (member if seat is old else seat for seat in seats)}
         if old.id != member.id:
             group.leader = member.id if group.leader == old.id else group.leader
-            self.turn.dismiss(old, ErrorCode.FENCED_INSTANCE_ID)
+            group.dismiss(old, ErrorCode.FENCED_INSTANCE_ID)
             return Cause.RETURN
-        self.turn.dismiss(old, ErrorCode.REBALANCE_IN_PROGRESS)  # it asked again elsewhere
+        group.dismiss(old, ErrorCode.REBALANCE_IN_PROGRESS)  # it asked again elsewhere
         same = member.about.protocols == old.about.protocols
         return Cause.UNCHANGED if same else Cause.CHANGED
 
@@ -573,7 +569,7 @@ class ClassicGroup:
         for m in self.round.members.values():
             if waiter in (m.join, m.sync):
                 m.join = m.sync = None
-                self.turn.touch(m)
+                self.round.touch(m)
 
 
 def tell(story: Iterable[tuple[float, Cause, GroupState, int]]) -> str:
