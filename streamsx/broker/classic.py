@@ -180,9 +180,8 @@ class Round:
             self.complete()
 
     def complete(self) -> None:
-        for m in by_id(self.members):
-            if not m.joined and m.about.group_instance_id is None:
-                self.remove(m, "did not rejoin")
+        away = (m for m in self.members.values() if not m.joined)
+        self.remove_all((m for m in away if m.about.group_instance_id is None), "did not rejoin")
         joined = [m.id for m in self.members.values() if m.joined]
         if self.members and not joined:  # static members that are away: their sessions decide
             self.set_deadline(rebalance_ms(self.members))
@@ -261,11 +260,8 @@ class Round:
         self.give(member, request.waiter)
 
     def remove_unsynced(self) -> None:
-        self.deadline, before = inf, len(self.members)
-        for m in by_id(self.members):
-            if not m.synced:
-                self.remove(m, "did not sync")
-        if len(self.members) < before:
+        self.deadline = inf
+        if self.remove_all((m for m in self.members.values() if not m.synced), "did not sync"):
             self.fire(Cause.GONE)
 
     # What they have in common.
@@ -303,6 +299,13 @@ class Round:
         del self.members[member.id]
         self.dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.turn.tell("member_removed", f"member={member.id} why={why!r}")
+
+    def remove_all(self, members: Iterable[RoundMember], why: str) -> bool:
+        """Whether there were any."""
+        gone = sorted(members, key=lambda m: m.id)
+        for m in gone:
+            self.remove(m, why)
+        return bool(gone)
 
     def tell(self, event: str) -> None:
         about = f"generation={self.generation} members={len(self.members)} leader={self.leader}"
@@ -549,14 +552,12 @@ class ClassicGroup:
             raise Refused(ErrorCode.ILLEGAL_GENERATION)
 
     def _tick(self) -> None:
-        group, now, before = self.round, self.turn.now, len(self.round.members)
+        group, now = self.round, self.turn.now
         lapsed = [member_id for member_id, until in group.pending.items() if until <= now]
         for member_id in lapsed:
             del group.pending[member_id]
-        for m in by_id(group.members):
-            if m.session_at <= now and not m.parked:
-                group.remove(m, "session ended")
-        if len(group.members) < before:
+        over = (m for m in group.members.values() if m.session_at <= now and not m.parked)
+        if group.remove_all(over, "session ended"):
             group.fire(Cause.GONE)
         elif lapsed and group.state is GroupState.PREPARING:
             group.gather()
