@@ -25,7 +25,6 @@ from streamsx.broker.offsets import (
     judged,
 )
 from streamsx.broker.records import (
-    CommittedOffsets,
     GroupKey,
     Key,
     OffsetKey,
@@ -42,8 +41,6 @@ ABSENT_SINCE = {Api.OFFSET_COMMIT: 9, Api.DESCRIBE_GROUPS: 6, Api.CONSUMER_GROUP
 """The version from which a request is told that the group is absent."""
 SEVERAL_SINCE = 8
 """The version from which an OffsetFetch asks for several groups (KIP-709), or for none."""
-COMMIT_BYTES_MAX = 16 << 20
-"""Of the name of a group in all rows of one commit: each row has it, the request only once."""
 
 GroupKind = ClassicGroup | ConsumerGroup
 """One group. Requests and wall-clock times come into it through `step` alone; whoever asks either
@@ -196,7 +193,7 @@ class Coordinator:
     def _stage(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         """A commit within a transaction: by a member, or by nobody in particular (KIP-447)."""
         effects = list[e.Effect]()
-        offsets, answer = self._judge(request, ErrorCode.NONE)
+        offsets, answer = judge_commit(request, ErrorCode.NONE, self.catalog, self.config)
         try:
             group = self.groups.get(request.body.group_id)
             effects += may_stage(now, group, request, self.catalog)
@@ -204,17 +201,9 @@ class Coordinator:
                 effects += self.transactions.stage(now, request, offsets)
                 self._group(request.body.group_id)
         except Refused as why:
-            _, answer = self._judge(request, TOLD_AS.get(why.code, why.code))
+            code = TOLD_AS.get(why.code, why.code)
+            _, answer = judge_commit(request, code, self.catalog, self.config)
         return [*effects, e.ClientReply(request.waiter, answer)]
-
-    def _judge(
-        self, request: e.ClientRequest, code: ErrorCode
-    ) -> tuple[CommittedOffsets, ReplyBody]:
-        rows = sum(len(topic.partitions) for topic in request.body.topics)
-        if rows * len(request.body.group_id) > COMMIT_BYTES_MAX:
-            code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        note_max = self.config.offset_metadata_bytes_max
-        return judge_commit(request, code, self.catalog, note_max)
 
     def _commit(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         body = request.body
@@ -228,7 +217,7 @@ class Coordinator:
         elif body.generation_id_or_member_epoch >= 0:
             absent = request.version >= ABSENT_SINCE[Api.OFFSET_COMMIT]
             refused = ErrorCode.GROUP_ID_NOT_FOUND if absent else ErrorCode.ILLEGAL_GENERATION
-        offsets, answer = self._judge(request, refused)
+        offsets, answer = judge_commit(request, refused, self.catalog, self.config)
         reply = e.ClientReply(request.waiter, answer)
         if not offsets:
             return [*effects, reply]
@@ -386,8 +375,7 @@ def describe(groups: Mapping[str, GroupKind], _: float, request: e.ClientRequest
     }
     for group_id in described_groups(request):
         group = groups.get(group_id)
-        there = group is not None and group.described_by is api
-        told = group.described() if group is not None and there else nobody
+        told = group.described() if group and group.described_by is api else nobody
         answers.append({"group_id": group_id, **told})
     return [e.ClientReply(request.waiter, {"groups": answers})]
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from streamsx.broker.events import ClientRequest, ReplyBody
-from streamsx.broker.group import Committer
+from streamsx.broker.group import Committer, GroupConfig
 from streamsx.broker.records import CommittedOffsets, OffsetValue
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -17,6 +17,8 @@ from streamsx.kafka.wire import Api
 NO_ID = bytes(16)
 NOTHING = OffsetValue(-1, -1, "", -1)
 TOPIC_IDS_SINCE = 10  # the version from which both requests name topics by id
+COMMIT_BYTES_MAX = 16 << 20
+"""Of the name of a group in all rows of one commit: each row has it, the request only once."""
 
 
 class Catalog:
@@ -90,17 +92,20 @@ def judged(topics: Iterable[Any], judge: Callable[[Any, Any], ErrorCode]) -> lis
 
 
 def judge_commit(
-    request: ClientRequest, refused: ErrorCode, catalog: Catalog, metadata_bytes_max: int
+    request: ClientRequest, refused: ErrorCode, catalog: Catalog, config: GroupConfig
 ) -> tuple[CommittedOffsets, ReplyBody]:
     """What an OffsetCommit changes, or a TxnOffsetCommit stages, and its answer; nothing if it is
     refused.
     """
-    offsets: CommittedOffsets = {}
+    body, offsets = request.body, CommittedOffsets()
+    rows = sum(len(topic.partitions) for topic in body.topics)
+    if rows * len(body.group_id) > COMMIT_BYTES_MAX:
+        refused = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
     def judge(topic: Any, p: Any) -> ErrorCode:
         name, note = catalog.name(topic, request.version), p.committed_metadata or ""
         code = catalog.unknown(name, p.partition_index) or refused
-        if not code and len(note.encode()) > metadata_bytes_max:
+        if not code and len(note.encode()) > config.offset_metadata_bytes_max:
             code = ErrorCode.OFFSET_METADATA_TOO_LARGE
         if name is not None and not code:
             offsets[name, p.partition_index] = OffsetValue(
@@ -108,7 +113,7 @@ def judge_commit(
             )
         return code
 
-    return offsets, {"topics": judged(request.body.topics, judge)}
+    return offsets, {"topics": judged(body.topics, judge)}
 
 
 def fetched(
