@@ -10,6 +10,7 @@ classic group again, and all of its members join a round.
 What the epochs are to one protocol, generations are to the other: they go on counting.
 """
 
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -80,11 +81,9 @@ class ClassicMembers:
         for m in self.held.members.values():
             if m.about.classic is not None and m.id != body.member_id:
                 common &= {p.name for p in m.about.classic.protocols}
-        try:
+        with suppress(Malformed):
             if body.protocol_type == PROTOCOL_TYPE and common:
                 return Subscription.read(bytes(body.protocols[0].metadata))
-        except Malformed as error:
-            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from error
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _joining(self, request: ClientRequest) -> ConsumerMember:
