@@ -10,7 +10,7 @@ used are not here: after a crash their clients ask again.
 from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass, field
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 from urllib.parse import quote, unquote
 
 from streamsx.errors import StoreCorrupt
@@ -20,6 +20,7 @@ from streamsx.kafka.wire import record_decoder, record_encoder
 
 OURS = 10_000
 """The first of our tags, far from any that Kafka may still give away."""
+Described = TypeVar("Described")
 
 
 class GroupKey(NamedTuple):
@@ -79,23 +80,28 @@ def _is(kind: str, tag: int | None = None) -> Any:
     return field(metadata={"kafka_type": kind} | ({} if tag is None else {"tag": tag}))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def row_value(described: type[Described]) -> type[Described]:
+    """A frozen dataclass that travels with compact lengths, and tagged fields at its end."""
+    described.__flexible__ = True  # type: ignore[attr-defined]  # for `schema.Schema`
+    return dataclass(frozen=True, slots=True)(described)
+
+
+@row_value
 class ProtocolValue:
     """A protocol that a member supports, and what it told of itself for it."""
 
-    __flexible__: ClassVar[bool] = True
     name: str = _is("string")
     metadata: bytes = _is("bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class MemberValue:
     """One member as its last JoinGroup described it; timeouts in ms, as on the wire.
 
     `subscription` is its metadata for the protocol that was chosen; Kafka keeps no other.
     """
 
-    __flexible__: ClassVar[bool] = True
     member_id: str = _is("string")
     group_instance_id: str | None = _is("string")
     client_id: str = _is("string")
@@ -107,11 +113,10 @@ class MemberValue:
     protocols: tuple[ProtocolValue, ...] = _is("", OURS)
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class GroupValue:
     """A generation, and with `synced` also what its leader assigned; members as they joined."""
 
-    __flexible__: ClassVar[bool] = True
     protocol_type: str = _is("string")
     generation: int = _is("int32")
     protocol: str | None = _is("string")
@@ -121,29 +126,26 @@ class GroupValue:
     synced: bool = _is("bool", OURS)
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class ConsumerGroupValue:
     """ConsumerGroupMetadataValue; Kafka keeps `target_epoch` in a record of its own."""
 
-    __flexible__: ClassVar[bool] = True
     epoch: int = _is("int32")
     target_epoch: int = _is("int32", OURS)
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class ClassicMemberValue:
     """What a member said in its JoinGroup; the time in ms."""
 
-    __flexible__: ClassVar[bool] = True
     session_timeout: int = _is("int32")
     protocols: tuple[ProtocolValue, ...] = _is("")
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class ConsumerMemberValue:
     """ConsumerGroupMemberMetadataValue; `classic` of who speaks JoinGroup; the time in ms."""
 
-    __flexible__: ClassVar[bool] = True
     group_instance_id: str | None = _is("string")
     rack_id: str | None = _is("string")
     client_id: str = _is("string")
@@ -155,31 +157,28 @@ class ConsumerMemberValue:
     classic: ClassicMemberValue | None = field(default=None, metadata={"tag": 0})
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class PlacesValue:
     """Partitions of one topic. The epochs at which they were assigned are parallel to them, or
     None in a record of a broker that knew none (KIP-1251).
     """
 
-    __flexible__: ClassVar[bool] = True
     topic_id: bytes = _is("uuid")
     partitions: tuple[int, ...] = _is("int32")
     epochs: tuple[int, ...] | None = field(default=None, metadata={"kafka_type": "int32", "tag": 0})
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class TargetValue:
     """ConsumerGroupTargetAssignmentMemberValue."""
 
-    __flexible__: ClassVar[bool] = True
     places: tuple[PlacesValue, ...] = _is("")
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class CurrentValue:
     """ConsumerGroupCurrentMemberAssignmentValue."""
 
-    __flexible__: ClassVar[bool] = True
     epoch: int = _is("int32")
     previous_epoch: int = _is("int32")
     state: int = _is("int8")
@@ -198,20 +197,18 @@ class OffsetValue:
     commit_timestamp: int = _is("int64")
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class TransactionTopicValue:
     """What of a topic belongs to a transaction."""
 
-    __flexible__: ClassVar[bool] = True
     topic: str = _is("string")
     partition_ids: tuple[int, ...] = _is("int32")
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class StagedOffsetValue:
     """An offset that counts once its transaction is committed."""
 
-    __flexible__: ClassVar[bool] = True
     topic: str = _is("string")
     partition: int = _is("int32")
     offset: int = _is("int64")
@@ -220,16 +217,15 @@ class StagedOffsetValue:
     commit_timestamp: int = _is("int64")
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class TransactionGroupValue:
     """A group that belongs to a transaction, and what is committed for it."""
 
-    __flexible__: ClassVar[bool] = True
     group: str = _is("string")
     offsets: tuple[StagedOffsetValue, ...] = _is("")
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class TransactionValue:
     """A transactional id: whose it is, and how far its transaction has come; times in unix ms.
 
@@ -237,7 +233,6 @@ class TransactionValue:
     the transaction has ended.
     """
 
-    __flexible__: ClassVar[bool] = True
     producer_id: int = _is("int64")
     previous_producer_id: int = _is("int64", 0)
     next_producer_id: int = _is("int64", 1)
@@ -251,20 +246,18 @@ class TransactionValue:
     groups: tuple[TransactionGroupValue, ...] = _is("", OURS + 1)
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class ConfigValue:
     """One configuration of a topic that was set."""
 
-    __flexible__: ClassVar[bool] = True
     name: str = _is("string")
     value: str = _is("string")
 
 
-@dataclass(frozen=True, slots=True)
+@row_value
 class TopicValue:
     """A topic."""
 
-    __flexible__: ClassVar[bool] = True
     topic_id: bytes = _is("uuid")
     partitions: int = _is("int32")
     configs: tuple[ConfigValue, ...] = _is("")
