@@ -346,7 +346,7 @@ class ClassicGroup:
         self.round = Round(self.turn, config.initial_delay_ms)
         self._requests = {Api.JOIN_GROUP: self._join, Api.LEAVE_GROUP: self._leave}
 
-    def step(self, now: float, event: e.ClientRequest | e.BrokerTick | e.Gone) -> list[e.Effect]:
+    def step(self, now: float, event: e.GroupEvent) -> list[e.Effect]:
         """Raises InvalidTransition if a request came through that its state does not know."""
         turn = self.turn
         turn.begin(now)

@@ -73,7 +73,7 @@ class ConsumerGroup:
         classic = ClassicMembers(self.held)
         self._requests = {Api.CONSUMER_GROUP_HEARTBEAT: self._heartbeat, **classic.requests}
 
-    def step(self, now: float, event: e.ClientRequest | e.BrokerTick | e.Gone) -> list[e.Effect]:
+    def step(self, now: float, event: e.GroupEvent) -> list[e.Effect]:
         """All that it changes is one write, before any answer."""
         turn = self.turn
         turn.begin(now)

@@ -157,9 +157,7 @@ class Coordinator:
         new.committed = old.committed
         return deletion(old.keys())
 
-    def _step_group(
-        self, now: float, group_id: str, event: e.ClientRequest | e.BrokerTick | e.Gone
-    ) -> list[e.Effect]:
+    def _step_group(self, now: float, group_id: str, event: e.GroupEvent) -> list[e.Effect]:
         group = self.groups.get(group_id)
         if group is None:  # deleted before its Tick came
             return []

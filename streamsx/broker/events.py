@@ -119,7 +119,8 @@ class OpenInLogs:
 TransactionEvent = (
     ClientRequest | BrokerTick | ExpireOffsets | AddPartition | MarkersWritten | OpenInLogs
 )
-Event = TransactionEvent | Gone | Topics | TopicsChanged | Load
+GroupEvent = ClientRequest | BrokerTick | Gone
+Event = TransactionEvent | GroupEvent | Topics | TopicsChanged | Load
 
 
 @dataclass(frozen=True, slots=True)
