@@ -83,7 +83,11 @@ class Coordinator:
         """Raises InvalidTransition for a request that came through in an impossible state."""
         match event:
             case e.ClientRequest():
-                return self._for_several.get(event.api, self._of_member)(now, event)
+                try:
+                    return self._for_several.get(event.api, self._of_member)(now, event)
+                except Refused as why:
+                    answer = {**refuse(event, why.code).body, **why.answer}
+                    return [e.ClientReply(event.waiter, answer)]
             case e.AddPartition() | e.MarkersWritten() | e.OpenInLogs():
                 return self._transact(now, event)
             case e.BrokerTick(e.TRANSACTIONS):
@@ -103,7 +107,7 @@ class Coordinator:
     def _of_member(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         group_id = request.body.group_id
         if not group_id:
-            return [refuse(request, ErrorCode.INVALID_GROUP_ID)]
+            raise Refused(ErrorCode.INVALID_GROUP_ID)
         effects, group = list[e.Effect](), self._group(group_id)
         if request.api is Api.JOIN_GROUP and not group.members():
             effects = self._become(group_id, ClassicGroup)
@@ -113,15 +117,12 @@ class Coordinator:
         """Only who joins makes a group, or another one of an empty group."""
         body, group = request.body, self.groups.get(request.body.group_id)
         joins, nobody = body.member_epoch == JOINS, group is None or not group.members()
-        try:
-            check_heartbeat(body, request.version, self.config)
-            if joins and isinstance(group, ClassicGroup) and not nobody:
-                return self._upgrade(now, group, request)
-        except Refused as why:
-            return [e.ClientReply(request.waiter, why.answer)]
+        check_heartbeat(body, request.version, self.config)
+        if joins and isinstance(group, ClassicGroup) and not nobody:
+            return self._upgrade(now, group, request)
         begins = joins and nobody
         if not (begins or isinstance(group, ConsumerGroup)):
-            return [refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
         effects = self._become(body.group_id, ConsumerGroup) if begins else []
         return [*effects, *self._step_group(now, body.group_id, request)]
 
@@ -260,12 +261,9 @@ class Coordinator:
     def _delete_offsets(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
         group = self.groups.get(request.body.group_id)
         if group is None:
-            return [refuse(request, ErrorCode.GROUP_ID_NOT_FOUND)]
-        try:
-            held = {*group.committed, *self.transactions.unstable({group.id}).get(group.id, ())}
-            gone, answer = deleted(request, held, group.reads(), self.catalog)
-        except Refused as why:
-            return [refuse(request, why.code)]
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
+        held = {*group.committed, *self.transactions.unstable({group.id}).get(group.id, ())}
+        gone, answer = deleted(request, held, group.reads(), self.catalog)
         keys = forgotten(group, gone)
         effects = self.transactions.drop(lambda name, *place: name == group.id and place in gone)
         self._drop_if_void(group)
