@@ -382,16 +382,12 @@ def list_groups(
     """All groups, or those in some states and of some types."""
     states = {name.casefold() for name in request.body.states_filter}
     types = {name.casefold() for name in request.body.types_filter}
-    told = (
-        {"group_id": group_id, "group_type": group.kind, **group.listed()}
-        for group_id, group in sorted(groups.items())
-    )
-    wanted = [
-        group
-        for group in told
-        if (not states or group["group_state"].casefold() in states)
-        and (not types or group["group_type"] in types)
-    ]
+    wanted: list[ReplyBody] = []
+    for group_id, group in sorted(groups.items()):
+        told = {"group_id": group_id, "group_type": group.kind, **group.listed()}
+        in_state = not states or told["group_state"].casefold() in states
+        if in_state and (not types or group.kind in types):
+            wanted.append(told)
     return [e.ClientReply(request.waiter, {"groups": wanted})]
 
 
