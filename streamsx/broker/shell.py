@@ -119,12 +119,12 @@ class Groups:
     def close(self) -> None:
         """No timer rings any more."""
         self._expiry.cancel()
-        self._stop_timers()
+        self._stop_timers(*self._timers)
 
-    def _stop_timers(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+    def _stop_timers(self, *groups: str) -> None:
+        for group in groups:
+            if timer := self._timers.pop(group, None):
+                timer.cancel()
 
     def _expire(self) -> None:
         self._expiry = self._loop.call_later(EXPIRY_S, self._expire)
@@ -187,8 +187,7 @@ class Groups:
             self._tell(written)
 
     def _wake(self, wake: e.Wake) -> None:
-        if timer := self._timers.pop(wake.group, None):
-            timer.cancel()
+        self._stop_timers(wake.group)
         delay = max(0.0, wake.at - self._clock.now())
         self._timers[wake.group] = self._loop.call_later(delay, self._ring, wake.group)
 
@@ -220,8 +219,7 @@ class Groups:
         self._failures[kind] = times = self._failures[kind] + 1
         line = f"group_failed group={group} times={times} error={str(error)!r}: loaded from disk"
         logger.error(line, exc_info=error if times == 1 else None)
-        if timer := self._timers.pop(group, None):
-            timer.cancel()
+        self._stop_timers(group)
         machine.forget(group)
         self._dismiss(group)
         rows = self._meta.rows(OF_GROUPS)
@@ -229,7 +227,7 @@ class Groups:
 
     def _start_over(self, code: ErrorCode = AGAIN) -> None:
         self.machine = None
-        self._stop_timers()
+        self._stop_timers(*self._timers)
         self._dismiss(code=code)
         self._load()
 
