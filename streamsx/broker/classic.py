@@ -334,9 +334,7 @@ class ClassicGroup:
     """
 
     kind: ClassVar[str] = "classic"
-    """As ListGroups calls it."""
     described_by: ClassVar[Api] = Api.DESCRIBE_GROUPS
-    """The request that describes it; to others it is not there."""
 
     def __init__(self, group_id: str, config: GroupConfig, _: Catalog) -> None:
         self.id = group_id
@@ -386,7 +384,7 @@ class ClassicGroup:
         return self.turn.effects
 
     def keys(self) -> list[GroupRowKey]:
-        """Of all its rows on disk but those of its offsets: none before its first generation."""
+        """None before its first generation."""
         return [GroupKey(self.id)] if self.round.generation else []
 
     def members(self) -> Collection[RoundMember]:
@@ -409,7 +407,7 @@ class ClassicGroup:
         return self.turn.over()
 
     def may_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Everybody may; None and -1 stand for nobody in particular."""
+        """Everybody may."""
 
     def reads(self) -> Callable[[str], bool]:
         """Whether a member is subscribed to a topic. Of members that cannot be understood, to all;

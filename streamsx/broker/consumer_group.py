@@ -61,9 +61,7 @@ class ConsumerGroup:
     """The machine of one group: `step` takes requests 11 to 14 and 68, and Tick."""
 
     kind: ClassVar[str] = "consumer"
-    """As ListGroups calls it."""
     described_by: ClassVar[Api] = Api.CONSUMER_GROUP_DESCRIBE
-    """The request that describes it; to others it is not there."""
 
     def __init__(self, group_id: str, config: GroupConfig, catalog: Catalog) -> None:
         self.id, self.config, self.catalog = group_id, config, catalog
@@ -109,7 +107,7 @@ class ConsumerGroup:
     # What it is to the coordinator.
 
     def keys(self) -> list[GroupRowKey]:
-        """Of all its rows on disk but those of its offsets: none before its first member."""
+        """None before its first member."""
         if not self.held.target_epoch:
             return []
         of_members = (row(self.id, m) for m in self.held.members for row in OF_A_MEMBER)
@@ -140,7 +138,7 @@ class ConsumerGroup:
         return []
 
     def may_fetch(self, member_id: str | None, epoch: int) -> None:
-        """None and -1 stand for nobody in particular. Raises Refused."""
+        """Raises Refused."""
         if member_id is None and epoch < 0:
             return
         if check(self.held.members, member_id or "", None).epoch != epoch:

@@ -14,7 +14,7 @@ from streamsx.broker.classic import ClassicGroup
 from streamsx.broker.classic_members import downgrade
 from streamsx.broker.consumer_group import EPOCHS_SINCE, JOINS, ConsumerGroup, check_heartbeat
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.group import GroupConfig
+from streamsx.broker.group import CoordinatedGroup, GroupConfig
 from streamsx.broker.offsets import (
     NO_ID,
     Catalog,
@@ -43,9 +43,6 @@ SEVERAL_SINCE = 8
 """The version from which an OffsetFetch asks for several groups (KIP-709), or for none."""
 
 GroupKind = ClassicGroup | ConsumerGroup
-"""One group. Requests and wall-clock times come into it through `step` alone; whoever asks either
-kind for something asks all of them.
-"""
 TOLD_AS = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION,
@@ -60,7 +57,7 @@ class Coordinator:
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
-        self.groups: dict[str, GroupKind] = {}
+        self.groups: dict[str, CoordinatedGroup] = {}
         self.catalog = Catalog()
         self.transactions = Transactions(self.catalog.unknown)
         self._for_several: dict[int, Callable[[float, e.ClientRequest], list[e.Effect]]] = {
@@ -168,12 +165,12 @@ class Coordinator:
         self._drop_if_void(group)
         return effects
 
-    def _group(self, group_id: str, kind: type[GroupKind] = ClassicGroup) -> GroupKind:
+    def _group(self, group_id: str, kind: type[GroupKind] = ClassicGroup) -> CoordinatedGroup:
         if group_id not in self.groups:
             self.groups[group_id] = kind(group_id, self.config, self.catalog)
         return self.groups[group_id]
 
-    def _drop_if_void(self, group: GroupKind) -> None:
+    def _drop_if_void(self, group: CoordinatedGroup) -> None:
         """Nothing on disk and nobody to come: its first member was refused, or never came back."""
         there = group.keys() or group.members() or group.awaited() or group.committed
         if not (there or self.transactions.unstable({group.id})):
@@ -332,7 +329,7 @@ def deletion(keys: Collection[Key]) -> list[e.Effect]:
     return [e.Persist(deletes=tuple(keys))] if keys else []
 
 
-def forgotten(group: GroupKind, places: Iterable[tuple[str, int]]) -> list[Key]:
+def forgotten(group: CoordinatedGroup, places: Iterable[tuple[str, int]]) -> list[Key]:
     """Takes these out of what the group committed; the keys of their rows, in order."""
     gone = sorted(places)
     for place in gone:
@@ -361,7 +358,9 @@ def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
     return e.ClientReply(request.waiter, answer)
 
 
-def describe(groups: Mapping[str, GroupKind], _: float, request: e.ClientRequest) -> list[e.Effect]:
+def describe(
+    groups: Mapping[str, CoordinatedGroup], _: float, request: e.ClientRequest
+) -> list[e.Effect]:
     """Each group that is asked for, in the words of its protocol."""
     api, answers = request.api, list[ReplyBody]()
     absent = request.version >= ABSENT_SINCE[api]
@@ -377,7 +376,7 @@ def describe(groups: Mapping[str, GroupKind], _: float, request: e.ClientRequest
 
 
 def list_groups(
-    groups: Mapping[str, GroupKind], _: float, request: e.ClientRequest
+    groups: Mapping[str, CoordinatedGroup], _: float, request: e.ClientRequest
 ) -> list[e.Effect]:
     """All groups, or those in some states and of some types."""
     states = {name.casefold() for name in request.body.states_filter}
@@ -404,7 +403,7 @@ def described_groups(request: e.ClientRequest) -> Iterable[str]:
 
 
 def may_stage(
-    now: float, group: GroupKind | None, request: e.ClientRequest, catalog: Catalog
+    now: float, group: CoordinatedGroup | None, request: e.ClientRequest, catalog: Catalog
 ) -> list[e.Effect]:
     """What a group does about a commit within a transaction. Raises Refused if it may not be."""
     who = committer(request, catalog)

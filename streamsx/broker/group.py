@@ -1,16 +1,18 @@
-"""What the machine of a group of any kind has in hand: limits, who commits, one step. Pure.
+"""What every kind of group is to its coordinator, and what its machine has in hand. Pure.
 
-The kinds are `coordinator.GroupKind`. Each decides who is in the group and who may commit; what was
-committed is kept the same way for all of them (`offsets`).
+The kinds are `coordinator.GroupKind`. Each decides who is in the group and who may commit; what
+was committed is kept the same way for all of them (`offsets`).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from streamsx.broker import events as e
 from streamsx.broker.events import ReplyBody
+from streamsx.broker.records import CommittedOffsets, GroupRowKey, GroupRowValue, OffsetValue
+from streamsx.kafka.wire import Api
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,50 @@ class Committer(NamedTuple):
     """Topics that there are, and partitions."""
     version: int
     """Of its request."""
+
+
+class CoordinatedGroup(Protocol):
+    """One group, of any kind. Requests and wall-clock times come in through `step` alone."""
+
+    kind: ClassVar[str]
+    """As ListGroups calls it."""
+    described_by: ClassVar[Api]
+    """The request that describes it; to others it is not there."""
+    id: str
+    committed: CommittedOffsets
+
+    def step(self, now: float, event: e.ClientRequest | e.BrokerTick | e.Gone) -> list[e.Effect]:
+        """Raises InvalidTransition if a request came through that its state does not know."""
+
+    def load(self, now: float, key: GroupRowKey, value: GroupRowValue) -> list[e.Effect]:
+        """One of the rows that were persisted."""
+
+    def keys(self) -> Collection[GroupRowKey]:
+        """Of all its rows on disk; what it committed is not among them."""
+
+    def members(self) -> Collection[object]:
+        """Who is in it."""
+
+    def awaited(self) -> bool:
+        """Whether somebody who is not in it may come under an id that was promised."""
+
+    def may_commit(self, now: float, who: Committer) -> list[e.Effect]:
+        """What it does about a commit that is in order. Raises Refused for all of it."""
+
+    def may_fetch(self, member_id: str | None, epoch: int) -> None:
+        """None and -1 stand for nobody in particular. Raises Refused."""
+
+    def reads(self) -> Callable[[str], bool]:
+        """Whether a member is subscribed to a topic. Raises Refused where nobody could say."""
+
+    def unused_since(self) -> Callable[[str, OffsetValue], float]:
+        """Unix ms since which nobody needs an offset; never (inf) while somebody may (KIP-211)."""
+
+    def listed(self) -> ReplyBody:
+        """As ListGroups tells it: state and protocol type."""
+
+    def described(self) -> ReplyBody:
+        """As the answer to `described_by` tells it."""
 
 
 class Turn:

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamsx.broker.classic import ClassicGroup, Round
 from streamsx.broker.consumer_group import AWAY, ConsumerGroup
-from streamsx.broker.coordinator import Coordinator, GroupKind
+from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import (
     BrokerTick,
     ClientReply,
@@ -32,7 +32,7 @@ from streamsx.broker.events import (
     Wake,
     WriteMarkers,
 )
-from streamsx.broker.group import GroupConfig
+from streamsx.broker.group import CoordinatedGroup, GroupConfig
 from streamsx.broker.records import (
     OF_GROUPS,
     OF_TRANSACTIONS,
@@ -61,18 +61,18 @@ def topic_id(name: str) -> bytes:
     return name.encode().ljust(16, b"-")
 
 
-def classic(group: GroupKind) -> ClassicGroup:
+def classic(group: CoordinatedGroup) -> ClassicGroup:
     """As what it is."""
     assert isinstance(group, ClassicGroup)
     return group
 
 
-def numbered(group: GroupKind) -> int:
+def numbered(group: CoordinatedGroup) -> int:
     """Its generation, or epoch."""
     return group.held.epoch if isinstance(group, ConsumerGroup) else classic(group).round.generation
 
 
-def earliest(group: GroupKind) -> float:
+def earliest(group: CoordinatedGroup) -> float:
     """When the next thing happens by itself."""
     if isinstance(group, ConsumerGroup):
         return min((min(m.session_at, m.expected_by) for m in group.members()), default=inf)
@@ -212,7 +212,7 @@ class HeldByOne:
                     hold(since <= m.epoch or m.epoch == AWAY, f"{m.id} has what is to come")
 
 
-def remembered(group: GroupKind) -> object:
+def remembered(group: CoordinatedGroup) -> object:
     """What must be the same after a crash."""
     if isinstance(group, ConsumerGroup):
         held = {m.id: (m.about, m.state, m.assigned, m.revoking) for m in group.members()}
