@@ -508,6 +508,33 @@ class TransactionsAreWholeOrNot(Check):
         self.world.excused["transactions"] += len(brought)
 
 
+class ReadersAreNotSentBack(Check):
+    """Who was told of an end of a log has read up to there, and may have committed that: in a log
+    that ends before it, it is out of range, or never sees what comes there instead.
+    """
+
+    needs_disk = True
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.ends: dict[tuple[bytes, int], tuple[int, int]] = {}
+        """By topic id and partition: the high watermark and the last stable offset."""
+
+    def told(self, host: str, call: Call, body: ReplyBody) -> None:
+        if call.api is not Api.FETCH or (service := self.world.nodes.service) is None:
+            return
+        for topic in body.get("responses", ()):
+            for each in topic["partitions"]:
+                if "error_code" not in each:
+                    found = service.topics.find(topic["topic"], topic["topic_id"])
+                    tp = found.id, each["partition_index"]
+                    end = each["high_watermark"], each["last_stable_offset"]
+                    before = self.ends.get(tp, end)
+                    if end[0] < before[0] or end[1] < before[1]:
+                        self.wrong(f"{host}: {found.name}-{tp[1]} ends at {end} behind {before}")
+                    self.ends[tp] = end
+
+
 class ReadersShareTheirTopic(Check):
     """KIP-848, KIP-1251: of one partition there is one reader that the coordinator counts in, and
     what one has committed the next one does not read again.

@@ -113,8 +113,27 @@ def acknowledged_before_the_flush(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(Flusher, "when_flushed", lambda _, done: done())
 
 
-def test_what_was_acknowledged_outlives_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+def hidden_again(plant: pytest.MonkeyPatch) -> None:
+    real = Log.flushed_to
+
+    def flushed_to(log: Log, mark: Any) -> None:
+        real(log, mark)
+        log.flushed = max(0, log.flushed - 3)
+
+    plant.setattr(Log, "flushed_to", flushed_to)
+
+
+@pytest.mark.parametrize(
+    ("plant", "check"),
+    [
+        (acknowledged_before_the_flush, "SyncedIsThere"),
+        (hidden_again, "ReadersAreNotSentBack"),
+    ],
+)
+def test_what_was_acknowledged_outlives_power_cuts(
+    monkeypatch: pytest.MonkeyPatch, plant: Plant, check: str
+) -> None:
     assert [power_cuts(seed) for seed in SEEDS[:2]] == [""] * 2
-    acknowledged_before_the_flush(monkeypatch)
+    plant(monkeypatch)
     found = next(filter(None, map(power_cuts, SEEDS)), "")
-    assert "SyncedIsThere" in found
+    assert check in found
