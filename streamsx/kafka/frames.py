@@ -39,12 +39,14 @@ class Frames:
         """
         self._least, self._most, self._believed = least, most, believed
         self._of_api = of_api or (lambda _: most)
-        self._scratch = bytearray(SCRATCH_BYTES)
+        self._scratch = bytearray()  # "512 are accepted at once, 412 of them too many": 32 MiB
         self._large: Frame | None = None
         self._filled = self._size = 0
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
+        if not self._scratch:
+            self._scratch = bytearray(SCRATCH_BYTES)
         return memoryview(self._scratch if self._large is None else self._large)[self._filled :]
 
     @property

@@ -2,6 +2,7 @@
 
 import os
 import random
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,19 @@ def test_a_frame_that_is_not_believed_takes_what_has_come_of_it(size: int) -> No
         come = at + step - 4 if at + step < len(data) else 0
         assert cutter.held == (size if size <= BELIEVED_BYTES and come else come)
     assert found == [frame]
+
+
+def test_who_has_sent_nothing_takes_no_memory() -> None:
+    """Of 512 that are accepted at once, most may be too many."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        made = [Frames(LEAST, MOST) for _ in range(100)]
+        now, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert now - before < SCRATCH_BYTES
+    assert {len(frames.buffer()) for frames in made} == {SCRATCH_BYTES}
 
 
 def test_a_length_alone_takes_no_memory() -> None:
