@@ -259,8 +259,10 @@ class World:
         self.at(FAULTS_S, self.heal)
         self.at(FAULTS_S + CALM_S, setattr, self.client, "feeding", False)
         # Each may wait for callbacks, and eager members go through several, one behind the other
-        # (101297: seven of 6 s when the last one was back, 29 s behind the faults).
-        rounds_s = ROUNDS * self.scene.slow_revoke_s
+        # (101297: seven of 6 s when the last one was back, 29 s behind the faults). In each the one
+        # who asks for it waits for its own, and then for theirs (1008: six learners, 10 s each).
+        callbacks = 1 if self.scene.eager == "none" else 2
+        rounds_s = ROUNDS * callbacks * self.scene.slow_revoke_s
         self.run_until(FAULTS_S + CALM_S + SETTLE_S + rounds_s)
         self.settle()
 
