@@ -583,6 +583,18 @@ def failed(log: Log) -> None:
     log.fail()
 
 
+def failed_behind_a(opens: Opens) -> Log:
+    """One whose first record was flushed, and whose second was not."""
+    log = opens()
+    append(log, b"a")
+    log.flush()
+    log.flushed_to(log.mark())
+    append(log, b"b")
+    failed(log)
+    log.close()
+    return log
+
+
 @pytest.mark.parametrize("clean", [False, True])
 def test_behind_a_flush_that_failed_only_what_was_flushed_is_there_if_that_was_asked_for(
     opens: Opens, clean: bool
@@ -607,13 +619,7 @@ def test_behind_a_flush_that_failed_all_is_written_again(
     opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To Linux those pages are clean: a flush would not write them."""
-    log = opens()
-    append(log, b"a")
-    log.flush()
-    log.flushed_to(log.mark())
-    append(log, b"b")
-    failed(log)
-    log.close()
+    log = failed_behind_a(opens)
     size = log.segments[0].size
     done: list[object] = []
 
@@ -637,13 +643,7 @@ def test_behind_a_flush_that_failed_all_is_written_again(
 
 def test_what_readers_were_shown_without_sync_is_there_with_it(opens: Opens) -> None:
     """ "A flush fails, the broker is stopped, and started again with --sync"."""
-    log = opens()
-    append(log, b"a")
-    log.flush()
-    log.flushed_to(log.mark())
-    append(log, b"b")
-    failed(log)
-    log.close()
+    failed_behind_a(opens)
     assert values(opens(sync=True)) == [b"a", b"b"]
 
 
