@@ -104,7 +104,7 @@ class MarkersWritten:
     """All that a WriteMarkers asked for is there to stay."""
 
     transactional_id: str
-    owner: tuple[int, int]
+    decision: int
     wall_ms: int
 
 
@@ -146,12 +146,13 @@ class ClientReply:
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
     """Ends a transaction in these partitions, wherever something of it is open: then
-    MarkersWritten, whose `owner` is also the producer id and epoch of the markers.
+    MarkersWritten, with the same number of the `decision`. `owner`: as markers name it.
     """
 
     transactional_id: str
     owner: tuple[int, int]
     places: tuple[tuple[str, int], ...]
+    decision: int
     commit: bool
 
 

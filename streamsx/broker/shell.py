@@ -176,7 +176,7 @@ class Groups:
                 case _:
                     assert_never(effect)
         for effect in ended:
-            written = e.MarkersWritten(effect.transactional_id, effect.owner, self._wall_ms())
+            written = e.MarkersWritten(effect.transactional_id, effect.decision, self._wall_ms())
             later = partial(self._tell_of, machine, written)
             if self._markers.write(effect, written.wall_ms, later):
                 self._step(machine, written)

@@ -16,7 +16,7 @@ the epoch, so that nothing of one transaction can come into the next.
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import groupby
+from itertools import count, groupby
 from math import inf
 
 from streamsx.broker import events as e
@@ -87,6 +87,10 @@ class Transaction:
     staged: dict[str, CommittedOffsets] = field(default_factory=dict)
     changed_ms: int = -1
     started_ms: int = -1
+    decision: int = 0
+    """Counted in this process. "Markers are asked for twice; when the second ones are on the disk,
+    the next transaction of that epoch waits for its own".
+    """
 
     @property
     def ending(self) -> bool:
@@ -160,7 +164,7 @@ class Transactions:
         self._due: dict[str, float] = {}
         """When each that is under way is over, or its markers are tried again."""
         self._armed = inf
-        self._now, self._wall_ms = 0.0, 0
+        self._now, self._wall_ms, self._decisions = 0.0, 0, count(1)
         self._effects: list[e.Effect] = []
         self._requests = {
             Api.INIT_PRODUCER_ID: self._init,
@@ -396,7 +400,7 @@ class Transactions:
             for place, value in staged.items()
             if commit
         }
-        txn.staged = {}
+        txn.staged, txn.decision = {}, next(self._decisions)
         txn.changed_ms = self._wall_ms
         self._effects.append(
             e.Persist(((TransactionKey(txn.id), txn.row()), *sorted(offsets.items())))
@@ -407,11 +411,11 @@ class Transactions:
         self._due[txn.id] = self._now + MARKERS_S
         commit = txn.state is TransactionState.PREPARE_COMMIT
         places = tuple(sorted(txn.places))
-        self._effects.append(e.WriteMarkers(txn.id, txn.owner, places, commit=commit))
+        self._effects.append(e.WriteMarkers(txn.id, txn.owner, places, txn.decision, commit=commit))
 
     def _complete(self, event: e.MarkersWritten) -> None:
         txn = self.by_id.get(event.transactional_id)
-        if txn is None or not txn.ending or txn.owner != event.owner:
+        if txn is None or not txn.ending or txn.decision != event.decision:
             return
         commit = txn.state is TransactionState.PREPARE_COMMIT
         txn.state = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
@@ -467,7 +471,7 @@ def ends_of_strays(
             commit = txn is not None and txn.state is TransactionState.COMPLETE_COMMIT
             about = f"producer_id={owner[0]} topic={place[0]} partition={place[1]}"
             effects.append(e.Story(f"transaction_stray {about} commit={commit}"))
-            effects.append(e.WriteMarkers("", owner, (place,), commit=commit))
+            effects.append(e.WriteMarkers("", owner, (place,), 0, commit=commit))
     return effects
 
 

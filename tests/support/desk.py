@@ -280,7 +280,7 @@ class Desk:
         match effect:
             case WriteMarkers():
                 if self._mark(effect):
-                    about = effect.transactional_id, effect.owner
+                    about = effect.transactional_id, effect.decision
                     written.append(MarkersWritten(*about, int(self.now * 1000)))
             case Persist():
                 self.disk |= dict(effect.puts)

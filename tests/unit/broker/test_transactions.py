@@ -9,6 +9,7 @@ from streamsx.broker.events import (
     ClientReply,
     ClientRequest,
     ExpireOffsets,
+    MarkersWritten,
     Peer,
     Persist,
     WriteMarkers,
@@ -77,6 +78,27 @@ def test_decision_and_offsets_are_one_write_before_the_markers(desk: Desk) -> No
     assert isinstance(markers, WriteMarkers)
     assert markers.commit
     assert isinstance(reply, ClientReply)
+
+
+def test_markers_of_one_transaction_complete_no_other(desk: Desk) -> None:
+    """Of the first version, whose epoch stays. A flush takes long, so that markers are asked for
+    twice; the second flush has ended when the next transaction waits for its own."""
+    one = Transactor(desk, modern=False)
+    one.init()
+    desk.can_mark = lambda _: False
+    asked = []
+    for serial in (1, 2):
+        one.add(PLACE)
+        one.write(serial)
+        one.end()
+        asked.append(desk.machine.transactions.by_id["x"].decision)
+        if serial == 1:
+            desk.step(MarkersWritten("x", asked[0], 0))
+            assert state(desk) is TransactionState.COMPLETE_COMMIT
+    desk.step(MarkersWritten("x", asked[0], 0))
+    assert state(desk) is TransactionState.PREPARE_COMMIT
+    desk.step(MarkersWritten("x", asked[1], 0))
+    assert state(desk) is TransactionState.COMPLETE_COMMIT
 
 
 def test_whoever_asks_for_the_id_has_it_and_the_one_before_is_fenced(desk: Desk) -> None:
