@@ -19,6 +19,7 @@ from streamsx.kafka.errors import RETRIABLE, ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.markers import end_of_settled
 
 pytestmark = [
     pytest.mark.kafka,
@@ -145,7 +146,7 @@ def test_a_transaction_that_was_aborted_is_not_seen(kafka: ApacheKafka) -> None:
                 await producer.begin_transaction()
                 await producer.send_and_wait(tp.topic, value, partition=0)
                 await (producer.commit_transaction() if commits else producer.abort_transaction())
-        end = (await admin.bounds(cluster, [tp]))[tp].high_watermark
+        end = await end_of_settled(cluster, tp)
         assert end == 6
         values: list[bytes | None] = []
         offset = 0

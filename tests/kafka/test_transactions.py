@@ -17,6 +17,7 @@ from streamsx.model import TopicPartition
 from streamsx.spark.reading import Brokers, Stretch, rows
 from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.markers import end_of_settled
 
 pytestmark = [
     pytest.mark.xdist_group("kafka"),
@@ -97,8 +98,16 @@ def test_a_range_ends_before_what_is_open_and_leaves_out_what_was_aborted(
         await cluster.stop()
         return found[tp]
 
+    async def settled() -> int:
+        cluster = Cluster(either.bootstrap)
+        await cluster.start()
+        end = await end_of_settled(cluster, tp)
+        await cluster.stop()
+        return end
+
     asyncio.run(bounds(committed=False))
     write(either, topic)
+    written = asyncio.run(settled())
     open_one = Producer(
         {"bootstrap.servers": either.bootstrap, "transactional.id": f"{topic}-open"}
     )
@@ -108,6 +117,7 @@ def test_a_range_ends_before_what_is_open_and_leaves_out_what_was_aborted(
     open_one.flush()
 
     _, end = asyncio.run(bounds(committed=True))
+    assert end == written
     assert asyncio.run(bounds(committed=False)).high_watermark == end + 1
     brokers = Brokers(either.bootstrap, PLAINTEXT)
     found = [row for each in rows(brokers, 0, [Stretch(topic, 0, end)]) for row in each.to_pylist()]
