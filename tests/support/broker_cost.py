@@ -2,12 +2,13 @@
 
     python -m tests.support.broker_cost --kafka
 
-CPU time of the broker's process per request, by one raw client that sends the same bytes to both,
-one request at a time; both run all the while and take turns, so that a busy machine is one for
-both. Kafka has its usual compilers and 1 GiB, and is warmed up until its code is compiled. A third
-one bounds what any broker on asyncio can reach: it answers the same bytes to the same frames, and
-neither looks at them nor has anything on disk. Beside that how long the embedded broker takes until
-it serves, and the memory it has when it is idle.
+CPU time of the broker's process per request, by raw clients that send the same bytes to both, each
+one request at a time: one client, for whose requests the broker wakes up, or several. Both brokers
+run all the while and take turns, so that a busy machine is one for both. Kafka has its usual
+compilers and 1 GiB, and is warmed up until its code is compiled. A third one bounds what any broker
+on asyncio can reach: it answers the same bytes to the same frames, and neither looks at them nor
+has anything on disk. Beside that how long the embedded broker takes until it serves, and the memory
+it has when it is idle.
 
 Not here: what it may cost (`tests/broker/test_budget.py` has a coarse limit).
 """
@@ -20,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
@@ -32,7 +34,7 @@ from streamsx.spark.maven import jars
 from tests.conftest import POM
 from tests.support import apache_kafka
 from tests.support.apache_kafka import ApacheKafka, converse
-from tests.support.cost import cpu_s
+from tests.support.cost import busy_s
 from tests.support.embedded_broker import EmbeddedBroker
 
 REQUESTS, ROUNDS = 2000, 7
@@ -97,7 +99,8 @@ class Asker:
 
     def __init__(self, bootstrap: str, pid: int, frames: dict[str, bytes]) -> None:
         host, _, port = bootstrap.rpartition(":")
-        self._pid, self._sock = pid, socket.create_connection((host, int(port)), 60)
+        self._bootstrap, self._pid = bootstrap, pid
+        self._sock = socket.create_connection((host, int(port)), 60)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.frames = frames
 
@@ -111,13 +114,25 @@ class Asker:
             got += len(parts[-1])
         return b"".join(parts)
 
-    def round_us(self, what: str) -> float:
-        """CPU time of the process per request."""
+    def round_us(self, what: str, clients: int) -> float:
+        """CPU time of the process per request, of so many clients at once."""
+        crowd = [
+            self,
+            *(Asker(self._bootstrap, self._pid, self.frames) for _ in range(clients - 1)),
+        ]
+        before = busy_s(self._pid)
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(lambda each: each.ask_often(what), crowd))
+        took = busy_s(self._pid) - before
+        for each in crowd[1:]:
+            each._sock.close()
+        return took / REQUESTS / clients * 1e6
+
+    def ask_often(self, what: str) -> None:
+        """Waits for each answer."""
         frame = self.frames[what]
-        before = cpu_s(self._pid)
         for _ in range(REQUESTS):
             self.ask(frame)
-        return (cpu_s(self._pid) - before) / REQUESTS * 1e6
 
 
 class Client(Asker):
@@ -171,7 +186,7 @@ def asyncio_alone(client: Client) -> Iterator[Asker]:
         process.join()
 
 
-def compare(clients: dict[str, Asker], say: Callable[[str], None]) -> None:
+def compare(clients: dict[str, Asker], at_once: int, say: Callable[[str], None]) -> None:
     """A row for each request: medians, the ratio to Kafka's, and that of a server that only
     answers.
     """
@@ -180,11 +195,11 @@ def compare(clients: dict[str, Asker], say: Callable[[str], None]) -> None:
     for what in next(iter(clients.values())).frames:
         for name, client in clients.items():
             for _ in range(WARM_UP[name]):
-                client.round_us(what)
+                client.round_us(what, at_once)
         rounds: dict[str, list[float]] = {name: [] for name in clients}
         for _ in range(ROUNDS):
             for name, client in clients.items():
-                rounds[name].append(client.round_us(what))
+                rounds[name].append(client.round_us(what, at_once))
         medians = {name: statistics.median(took) for name, took in rounds.items()}
         row = f"{what:20}" + "".join(f"{medians[name]:15.1f}" for name in clients)
         if "kafka" in medians:
@@ -213,6 +228,7 @@ def main() -> None:
     )
     parser.add_argument("--kafka", action="store_true", help="beside Apache Kafka (Java, Maven)")
     parser.add_argument("--java", default=JAVA, help=f"how it is run ({JAVA})")
+    parser.add_argument("--clients", type=int, default=1, help="at once (1)")
     options = parser.parse_args()
     apache_kafka.JAVA = tuple(options.java.split())
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -226,7 +242,7 @@ def main() -> None:
         clients["asyncio alone"] = stack.enter_context(asyncio_alone(embedded))
         if "kafka" in brokers:
             clients["kafka"] = Client(brokers["kafka"])
-        compare(clients, print)
+        compare(clients, options.clients, print)
 
 
 if __name__ == "__main__":

@@ -10,26 +10,14 @@ import pytest
 from streamsx import App
 from streamsx.app.services import next_tick
 from streamsx.testing import TestDriver
+from tests.support.jumping import JumpingLoop
 
 Drive = Callable[..., TestDriver]
 
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop whose time jumps to the next call that is due."""
-
-    class Jumping(asyncio.SelectorEventLoop):
-        now = 0.0
-
-        def time(self) -> float:
-            return self.now
-
-        def _run_once(self) -> None:
-            if not self._ready and self._scheduled:  # type: ignore[attr-defined]
-                self.now = self._scheduled[0].when()  # type: ignore[attr-defined]
-            super()._run_once()  # type: ignore[misc]
-
-    made = Jumping()
+    made = JumpingLoop()
     yield made
     made.close()
 

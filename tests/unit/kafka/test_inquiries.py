@@ -2,22 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
-import pytest
-
 from streamsx.errors import SettingError, StreamsxError, TopicGone
-from streamsx.kafka import inquiries as module
 from streamsx.kafka.inquiries import Inquiries
 from streamsx.model import TopicPartition
+from tests.support.jumping import JumpingLoop
 
 TPS = [TopicPartition("log", number) for number in range(60)]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAUSE_S", 0.001)
-    monkeypatch.setattr(module, "PAUSE_MAX_S", 0.004)
 
 
 class Oracle:
@@ -62,7 +55,8 @@ def run(story: Story) -> None:
             await story(oracle)
         running.cancel()
 
-    asyncio.run(told())
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(told())
 
 
 def test_sixty_who_ask_at_once_make_one_request() -> None:
@@ -89,18 +83,21 @@ def test_one_that_has_no_answer_keeps_nobody_waiting_and_is_asked_for_again() ->
     run(story)
 
 
-def test_the_pauses_grow_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pauses_grow_up_to_a_limit() -> None:
     """It was every 0.1 s, for each task by itself."""
-    monkeypatch.setattr(module, "PAUSE_S", 0.01)
-    monkeypatch.setattr(module, "PAUSE_MAX_S", 10.0)
 
     async def story(oracle: Oracle) -> None:
+        loop, times = asyncio.get_running_loop(), list[float]()
         oracle.lost = set(TPS)
         waiting = [asyncio.create_task(oracle.inquiries.of([tp])) for tp in TPS]
-        await asyncio.sleep(0.7)
-        assert len(oracle.asked) <= 8
+        for asked in range(1, 10):
+            await oracle.until_asked(asked)
+            assert oracle.asked[-1] == TPS
+            times.append(loop.time())
         for each in waiting:
             each.cancel()
+        pauses = [round(later - before, 6) for before, later in pairwise(times)]
+        assert pauses == [0.1, 0.1, 0.2, 0.4, 0.8, 0.4, 2, 2]  # they end at multiples of a pause
 
     run(story)
 
