@@ -13,7 +13,7 @@ from streamsx.broker.classic import GroupState
 from streamsx.broker.connection import Call
 from streamsx.broker.consumer_group import ConsumerGroup
 from streamsx.broker.events import ReplyBody
-from streamsx.errors import BrokerUnreachable, DiskFailed
+from streamsx.errors import BrokerUnreachable, DiskFailed, InstanceIdTaken
 from streamsx.kafka.batch import columns
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.kafka.wire import Api
@@ -393,18 +393,18 @@ class WorkersEndWell(Check):
 
     def said(self, home: Home, event: str, fields: dict[str, object]) -> None:
         name = home.process.name
-        if event == "leaving":
-            self.leaving[name] = False
-        elif event == "stays":
+        if event == "stays":
             self.leaving.pop(name, None)
-        elif event == "lost" and name in self.leaving:
-            self.leaving[name] = True
+        elif event == "leaving" or (event == "lost" and name in self.leaving):
+            self.leaving[name] = event == "lost"
 
     def ended(self, home: Home, outcome: int | Exception) -> None:
         if isinstance(outcome, BrokerUnreachable) and home.parts is None:
             self.world.excuse("no broker at the start")
         elif isinstance(outcome, DiskFailed) and home.disk.refused:
             self.world.excuse("disk full")
+        elif isinstance(outcome, InstanceIdTaken) and self.world.nodes.lost:
+            self.world.excuse("power cut")  # the broker has forgotten that it had returned
         elif outcome == 1 and self.leaving.get(home.process.name):
             self.world.excuse("lost something while leaving")
         elif outcome != 0:

@@ -1,5 +1,5 @@
-"""Clients of other makes in a world, beside the app: a producer that writes lines in transactions,
-and readers in a group of the consumer protocol (KIP-848).
+"""Clients of other makes in a world, beside the app: a producer that writes lines in transactions
+and notes in them how far it has come, and readers in a group of the consumer protocol (KIP-848).
 
 They speak in bare requests, one after the other, on a connection that they give up when an answer
 does not come, and ask again. Now and then one dies or freezes, draws from a stream of its own, and
@@ -29,8 +29,8 @@ from streamsx.simulation.scene import LINES
 if TYPE_CHECKING:
     from streamsx.simulation.world import World
 
-READERS = "readers"
-"""Their group."""
+READERS, PROGRESS = "readers", "progress"
+"""Their group; and the one whose only offset is the number of the last transaction."""
 PATIENCE_S, AGAIN_S, TRIES = 4.0, 0.3, 60
 BATCH_BYTES = 1 << 16
 AT_ONCE = struct.pack("ii", 1, 0)
@@ -41,12 +41,15 @@ BACK_S = FROZEN_S = (0.3, 3.0, 9.0)
 PAUSES_S = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5, 0.5, 14.0)
 """Between the writes of a transaction; the last one is longer than it may take."""
 TRANSACTION_MS = 8000
+WRITES = 4
+"""Of a transaction, at most."""
 MARKS = "tx"
 """What a word begins with that a transaction brings."""
 AGAIN = frozenset({
     E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS,
     E.CONCURRENT_TRANSACTIONS, E.NOT_LEADER_OR_FOLLOWER, E.NOT_ENOUGH_REPLICAS,
     E.REQUEST_TIMED_OUT, E.KAFKA_STORAGE_ERROR, E.UNKNOWN_TOPIC_OR_PARTITION,
+    E.UNSTABLE_OFFSET_COMMIT,
 })  # fmt: skip
 """Another try may be granted."""
 OUT = frozenset({E.UNKNOWN_MEMBER_ID, E.FENCED_MEMBER_EPOCH})
@@ -153,7 +156,7 @@ class Fate(Enum):
     ABORTING = "it was asked to be aborted"
     COMMITTED = "it is"
     ABORTED = "it is not"
-    UNSURE = "the producer died, or was fenced, over its answer"
+    UNSURE = "the producer died, or was fenced, over its answer, and has not looked yet"
 
 
 HIDDEN = frozenset({Fate.OPEN, Fate.ABORTING, Fate.ABORTED})
@@ -165,7 +168,9 @@ class Outdated(ConnectionError):
 
 
 class Upstream(Guest):
-    """Writes lines of one word, another one for each transaction. `modern`: KIP-890's protocol."""
+    """Writes lines of one word, another one for each transaction, and its number as an offset.
+    `modern`: KIP-890's protocol.
+    """
 
     def __init__(self, world: "World", *, modern: bool) -> None:
         self.fates: dict[str, Fate] = {}
@@ -193,7 +198,9 @@ class Upstream(Guest):
     async def act(self) -> None:
         if self._owner is None:
             await self._begin()
-        elif self.world.client.feeding:
+        if self.fates:
+            await self._look()
+        if self.world.client.feeding:
             try:
                 await self._transaction()
             except OSError:
@@ -206,9 +213,7 @@ class Upstream(Guest):
             "transactional_id": self.name, "transaction_timeout": TRANSACTION_MS,
             "producer_id": -1, "producer_epoch": -1,
         }  # fmt: skip
-        told = await self.insist(
-            self.coordinates, Api.INIT_PRODUCER_ID, 4, body, lambda told: int(told.error_code)
-        )
+        told = await self.insist(self.coordinates, Api.INIT_PRODUCER_ID, 4, body, answered)
         if told.error_code:
             raise ConnectionError(f"refused: {E(told.error_code).name}")
         self._owner, self._sequences = (told.producer_id, told.producer_epoch), {}
@@ -216,16 +221,39 @@ class Upstream(Guest):
         if not self.quiet:
             self._decided(ended.get(self.fates[self._word], Fate.UNSURE))
 
+    async def _look(self) -> None:
+        """Which transaction its offset is of: the last one that was committed, or the one that was
+        asked to be committed without an answer.
+        """
+        asked = {"group_id": PROGRESS, "topics": [{"name": LINES, "partition_indexes": [0]}]}
+        body = {"groups": [asked], "require_stable": True}
+        told = await self.insist(self.coordinates, Api.OFFSET_FETCH, 8, body, looked_up)
+        if looked_up(told):
+            raise ConnectionError(f"refused: {E(looked_up(told)).name}")
+        if self.world.nodes.lost:
+            return
+        number = told.groups[0].topics[0].partitions[0].committed_offset
+        fates = list(self.fates.values())
+        sure = max((n for n, fate in enumerate(fates, 1) if fate is Fate.COMMITTED), default=-1)
+        unsure = fates[-1] is Fate.UNSURE
+        if number != sure and not (unsure and number == len(fates)):
+            what = f"{PROGRESS} is at {number}, of {len(fates)} with {sure} committed last"
+            self.world.scheduler.violate("TransactionsAreWholeOrNot", what)
+        if unsure:
+            self._decided(Fate.COMMITTED if number == len(fates) else Fate.ABORTED)
+
     def _decided(self, fate: Fate) -> None:
         self.fates[self._word] = fate
         self.say(f"{self._word}: {fate.name}")
 
     async def _transaction(self) -> None:
-        self._word = word = f"{MARKS}{len(self.fates)}"
-        self.lines[word] = 0
+        self._word = f"{MARKS}{len(self.fates)}"
+        self.lines[self._word] = 0
         self._decided(Fate.OPEN)
-        for _ in range(self.rng.randint(1, 4)):
-            await self._write(word, self.rng.randrange(self.world.scene.lines))
+        acts = [self._write] * self.rng.randint(1, WRITES)
+        acts.insert(self.rng.randint(0, len(acts)), self._progress)
+        for act in acts:
+            await act()
             await asyncio.sleep(self.rng.choice(PAUSES_S))
         commit = self.rng.random() < 0.6
         self._decided(Fate.COMMITTING if commit else Fate.ABORTING)
@@ -240,7 +268,8 @@ class Upstream(Guest):
         producer, epoch = self._owner or (-1, -1)
         return {"transactional_id": self.name, "producer_id": producer, "producer_epoch": epoch}
 
-    async def _write(self, word: str, partition: int) -> None:
+    async def _write(self) -> None:
+        word, partition = self._word, self.rng.randrange(self.world.scene.lines)
         if not self._modern:
             about = {f"v3_and_below_{name}": value for name, value in self._about().items()}
             topics = [{"name": LINES, "partitions": [partition]}]
@@ -259,11 +288,23 @@ class Upstream(Guest):
         self._sequences[partition] = sequence + count
         self.lines[word] += count
 
+    async def _progress(self) -> None:
+        """This transaction, as an offset of its own."""
+        if not self._modern:
+            about = {**self._about(), "group_id": PROGRESS}
+            await self._granted(self.coordinates, Api.ADD_OFFSETS_TO_TXN, 3, about, answered)
+        part = {"partition_index": 0, "committed_offset": len(self.fates),
+                "committed_leader_epoch": -1, "committed_metadata": None}  # fmt: skip
+        body = {
+            **self._about(), "group_id": PROGRESS, "generation_id": -1, "member_id": "",
+            "group_instance_id": None, "topics": [{"name": LINES, "partitions": [part]}],
+        }  # fmt: skip
+        version = 5 if self._modern else 3
+        await self._granted(self.coordinates, Api.TXN_OFFSET_COMMIT, version, body, staged)
+
     async def _end(self, *, commit: bool) -> None:
         body, version = {**self._about(), "committed": commit}, 5 if self._modern else 3
-        told = await self._granted(
-            self.coordinates, Api.END_TXN, version, body, lambda told: int(told.error_code)
-        )
+        told = await self._granted(self.coordinates, Api.END_TXN, version, body, answered)
         if self._modern:
             self._owner, self._sequences = (told.producer_id, told.producer_epoch), {}
 
@@ -278,6 +319,10 @@ class Upstream(Guest):
         return told
 
 
+def answered(told: Any) -> int:
+    return int(told.error_code)
+
+
 def added(told: Any) -> int:
     """The code in an answer to AddPartitionsToTxn."""
     (topic,) = told.results_by_topic_v3_and_below
@@ -286,6 +331,16 @@ def added(told: Any) -> int:
 
 def produced(told: Any) -> int:
     return int(told.responses[0].partition_responses[0].error_code)
+
+
+def staged(told: Any) -> int:
+    return int(told.topics[0].partitions[0].error_code)
+
+
+def looked_up(told: Any) -> int:
+    """The code in an answer to OffsetFetch."""
+    (group,) = told.groups
+    return int(group.error_code or group.topics[0].partitions[0].error_code)
 
 
 class GroupReader(Guest):

@@ -24,6 +24,7 @@ from streamsx.broker.group import GroupConfig
 from streamsx.broker.options import Options
 from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Service
+from streamsx.broker.topics import TopicStore
 from streamsx.errors import WorldError
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -42,6 +43,7 @@ GROUP_APIS = frozenset(
     {
         Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.OFFSET_COMMIT,
         Api.OFFSET_FETCH, Api.DESCRIBE_GROUPS, Api.CONSUMER_GROUP_HEARTBEAT, Api.END_TXN,
+        Api.TXN_OFFSET_COMMIT,
     }
 )  # fmt: skip
 LEADER_APIS: dict[Api, tuple[Any, ...]] = {
@@ -64,6 +66,7 @@ DAMAGED_AT = -3
 """Inside of the last record of an answer."""
 NOBODY = -1
 MUCH = 1 << 30
+SHORTEN_S, GROW_AGAIN_S = 2.0, 1.0
 QUICK = GroupConfig(consumer_session_timeout_ms=6000, consumer_heartbeat_interval_ms=1000)
 """Of the consumer protocol, where the broker says how long a member may be silent."""
 
@@ -95,6 +98,8 @@ class Nodes:
         self.disk = PowerLoss(folder, self.scheduler.stream("broker disk"))
         self.network.alias((HOSTS[1], PORT), (HOSTS[0], PORT))
         self.start()
+        if self.scene.segment_bytes:
+            self._shorten()
 
     def start(self) -> None:
         process = self.process = Process(self.network, BROKER)
@@ -176,6 +181,18 @@ class Nodes:
             self.service.topics.delete(self.service.topics.by_name[topic])
             self.scheduler.say(BROKER, f"{topic} is deleted")
 
+    def _shorten(self) -> None:
+        """The files of the logs of all topics, those of new ones too."""
+        if self.process.alive and self.service is not None:
+            self.process.main.call(self._configure, self.service.topics)
+        self.scheduler.after(SHORTEN_S, self._shorten)
+
+    def _configure(self, topics: TopicStore) -> None:
+        wanted = {"segment.bytes": str(self.scene.segment_bytes)}
+        for topic in topics.by_name.values():
+            if not topic.configs.items() >= wanted.items():
+                topics.configure(topic, {**topic.configs, **wanted})
+
     def partitions(self, topic: str) -> int:
         """As many as the broker has, or will have."""
         found = None if self.service is None else self.service.topics.by_name.get(topic)
@@ -184,8 +201,13 @@ class Nodes:
     def grow(self, topic: str, partitions: int) -> None:
         found = None if self.service is None else self.service.topics.by_name.get(topic)
         if self.service is not None and found is not None and len(found.logs) < partitions:
-            self.service.topics.grow([(found, partitions)])
-            self.scheduler.say(BROKER, f"{topic} grows to {partitions}")
+            try:
+                self.service.topics.grow([(found, partitions)])
+            except OSError as error:  # who asked for it is refused, and asks again
+                self.scheduler.say(BROKER, f"{topic} does not grow: {error}")
+                self.scheduler.after(GROW_AGAIN_S, self.grow, topic, partitions)
+            else:
+                self.scheduler.say(BROKER, f"{topic} grows to {partitions}")
 
     # -- what stands before it
 

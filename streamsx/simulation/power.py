@@ -3,8 +3,9 @@ disk, by the names that their folders had on the disk.
 
 The files are real ones. While `watching`, every fsync under the directory is noted with what it
 brings to the disk: of a file what was written since the last one, of a folder its names. One that
-fails brings nothing, and like Linux it has forgotten then that there was something. RocksDB calls
-the kernel by itself: behind each of its writes that reaches the disk its whole folder is noted.
+fails brings nothing, and of a file that is written in place it has forgotten then, like Linux, that
+there was something; names, and files that are written whole, the next one brings. RocksDB calls the
+kernel by itself: behind each of its writes that reaches the disk its whole folder is noted.
 `lose` makes the directory anew out of that; of bytes that were appended since, some may have got
 there.
 
@@ -33,7 +34,7 @@ class PowerLoss:
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self._folder, self._rng = folder, rng
         self.failures = 0.0
-        """Of the flushes of files."""
+        """Of the flushes of files and of folders."""
         self._files: dict[Inode, bytes] = {}
         self._dirty: dict[Inode, list[tuple[int, int]]] = {}
         self._names: dict[Inode, dict[str, Inode]] = {}
@@ -106,6 +107,7 @@ class PowerLoss:
         def synced(fd: int) -> None:
             real(fd)
             if self._ours(fd):
+                self._fail_perhaps()
                 self._note(fd)
 
         return synced
@@ -115,11 +117,14 @@ class PowerLoss:
             real(fd)
             if self._ours(fd):
                 written = self._dirty.pop(number(os.fstat(fd)), [])
-                if self._rng.random() < self.failures:
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                self._fail_perhaps()
                 self._note(fd, written)
 
         return flushed
+
+    def _fail_perhaps(self) -> None:
+        if self._rng.random() < self.failures:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def _written(self, real: Callable[..., int]) -> Callable[..., int]:
         def written(fd: int, data: bytes, at: int) -> int:
@@ -141,13 +146,26 @@ class PowerLoss:
         if inode not in self._kept:
             self._kept[inode] = os.dup(fd)
         if stat.S_ISDIR(about.st_mode):
-            self._names[inode] = dict(names(fd))
+            self._note_names(fd, inode)
             return
         now = Path(f"/proc/self/fd/{fd}").read_bytes()  # it may be open for writing alone
         data = bytearray(self._files.get(inode, b"")[: about.st_size].ljust(about.st_size, b"\0"))
         for at, count in [(0, about.st_size)] if written is None else written:
             data[at : at + count] = now[at : at + count]
         self._files[inode] = bytes(data)
+
+    def _note_names(self, fd: int, folder: Inode) -> None:
+        """Files that were never flushed have names too; what has none any more is let go."""
+        now, before = dict(names(fd)), self._names.get(folder, {})
+        for name, inode in tuple(now.items()):
+            if inode not in self._kept:
+                with suppress(FileNotFoundError):
+                    self._kept[inode] = os.open(f"/proc/self/fd/{fd}/{name}", os.O_RDONLY)
+        for inode in set(before.values()) - set(now.values()):
+            self._files.pop(inode, None)
+            if (kept := self._kept.pop(inode, None)) is not None:
+                os.close(kept)
+        self._names[folder] = now
 
     def _noted(self, real: Callable[..., None]) -> Callable[..., None]:
         def noted(meta: Meta, *args: Any, **options: Any) -> None:

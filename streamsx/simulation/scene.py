@@ -68,8 +68,10 @@ class Scene:
     """Of the broker: then a power cut takes all that was not flushed, and flushes may fail."""
     unsynced: bool = drawn(False, (False, False, False, True), "power")
     """A power cut takes that from a broker without `sync` too: the promise ends there."""
+    segment_bytes: int = drawn(0, (0, 0, 2000), "segments")
+    """Of the broker's logs, as an admin sets it; 0: the usual."""
     upstream: str = drawn("none", ("none", "none", "none", "v1", "v2"))
-    """Who writes lines in transactions, and in which version of the protocol."""
+    """Who writes lines and offsets in transactions, and in which version of the protocol."""
     readers: int = drawn(0, (0, 0, 0, 2, 3))
     """Of lines, in a group of the consumer protocol."""
 

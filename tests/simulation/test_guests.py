@@ -12,9 +12,12 @@ import pytest
 
 from streamsx.broker.assignments import Assignments
 from streamsx.broker.consumer_group import ConsumerGroup
+from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.log import Log
-from streamsx.broker.transactions import Transactions
+from streamsx.broker.offsets import judge_commit
+from streamsx.broker.transactions import Transaction, Transactions
+from streamsx.kafka.errors import ErrorCode
 from streamsx.simulation.scene import Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import World, world
@@ -68,6 +71,27 @@ def all_is_committed(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(Transactions, "_decide", lambda self, txn, commit: real(self, txn, commit=True))
 
 
+def offsets_are_forgotten(plant: pytest.MonkeyPatch) -> None:
+    real = Transactions._decide
+
+    def decide(self: Transactions, txn: Transaction, *, commit: bool) -> None:
+        txn.staged = {}
+        real(self, txn, commit=commit)
+
+    plant.setattr(Transactions, "_decide", decide)
+
+
+def offsets_count_at_once(plant: pytest.MonkeyPatch) -> None:
+    real = Coordinator._stage
+
+    def stage(self: Coordinator, now: float, request: Any) -> list[Any]:
+        offsets, _ = judge_commit(request, ErrorCode.NONE, self.catalog, self.config)
+        self._group(request.body.group_id).committed.update(offsets)
+        return real(self, now, request)
+
+    plant.setattr(Coordinator, "_stage", stage)
+
+
 def whoever_was_there_commits(plant: pytest.MonkeyPatch) -> None:
     plant.setattr(ConsumerGroup, "may_commit", lambda *_: [])
 
@@ -87,6 +111,8 @@ def nobody_is_waited_for(plant: pytest.MonkeyPatch) -> None:
         (all_is_visible, "TransactionsAreWholeOrNot"),
         (nothing_was_aborted, "TransactionsAreWholeOrNot"),
         (all_is_committed, "TransactionsAreWholeOrNot"),
+        (offsets_are_forgotten, "progress is at"),
+        (offsets_count_at_once, "progress is at"),
         (whoever_was_there_commits, "ReadersShareTheirTopic"),
         (nobody_is_waited_for, "ReadersShareTheirTopic"),
     ],
@@ -100,10 +126,15 @@ def test_what_is_planted_is_found(
 
 
 def power_cuts(seed: int) -> str:
-    """What broke, if anything, where a broker with `sync` loses its power again and again."""
-    with world(seed, Scene(rate=60.0, workers=1, sync=True)) as made:
+    """What broke, if anything, where a broker with `sync` and short files, of which flushes fail,
+    loses its power again and again.
+    """
+    with world(seed, Scene(rate=60.0, workers=1, sync=True, segment_bytes=2000)) as made:
+        disk = made.nodes.disk
         for second in range(5, 35, 6):
             made.at(second + seed / 7, partial(made.nodes.crash, 1.0, power=True))
+            made.at(second - 3.0, partial(setattr, disk, "failures", 0.1))
+            made.at(second - 2.0, partial(setattr, disk, "failures", 0.0))
         return broken(made)
 
 

@@ -294,6 +294,18 @@ def test_topics_of_one_subtopology_may_grow() -> None:
         assert len(made.partitions(B)) == 4
 
 
+def test_a_topic_grows_when_the_disk_lets_it() -> None:
+    """Seed 931: a folder that could not be flushed ended the world, instead of the request."""
+    with group(pair=(4, 2), sync=True) as made:
+        made.nodes.disk.failures = 1.0
+        made.nodes.grow(B, 4)
+        assert len(made.partitions(B)) == 2
+        made.nodes.disk.failures = 0.0
+        made.run_until(20.0 + 4 * TOPICS_EVERY_S)
+        assert len(made.partitions(B)) == 4
+        assert all(made.offsets.get(tp, 0) > 0 for tp in made.partitions(B))
+
+
 def test_a_worker_starts_while_the_changelog_of_what_is_on_its_disk_has_no_leader() -> None:
     """Seed 2111 of a trial: it ended with a WorldError after 10 s."""
     with group() as made:
