@@ -137,8 +137,9 @@ class Assignments:
         )
 
     def assignor(self) -> str:
-        """The one that most members ask for."""
-        asked = Counter(m.about.assignor for m in self.members.values() if m.about.assignor)
+        """The one that most members ask for; of several the first by name, whoever joined first."""
+        wanted = (m.about.assignor for m in self.members.values() if m.about.assignor)
+        asked = Counter(sorted(wanted))
         return asked.most_common(1)[0][0] if asked else next(iter(ASSIGNORS))
 
     def reconcile(self, m: ConsumerMember, owned: set[TopicIdPartition] | None) -> None:

@@ -155,11 +155,12 @@ class Round:
         for about in value.members:
             self.members[about.member_id] = member = RoundMember(about, synced=value.synced)
             self.touch(member)
-        if self.members:
-            self.state = GroupState.STABLE if value.synced else GroupState.COMPLETING
-            self.recovered = not value.synced
-            if self.recovered:
-                self.set_deadline(rebalance_ms(self.members))
+        if self.members and value.synced:
+            self.state = GroupState.STABLE
+        elif self.members:  # without a leader it was of the consumer protocol: all are to join
+            self.recovered = value.leader is not None
+            self.state = GroupState.COMPLETING if self.recovered else GroupState.PREPARING
+            self.set_deadline(rebalance_ms(self.members))
 
     # The entries of the table.
 
@@ -396,14 +397,17 @@ class ClassicGroup:
         return bool(self.round.pending)
 
     def may_commit(self, now: float, who: Committer) -> list[e.Effect]:
-        """A member that may commit is alive. Raises Refused if it may not."""
+        """A member that may commit is alive; within a transaction Kafka takes that for no sign of
+        life, and the generation is enough. Raises Refused if it may not.
+        """
         self.turn.begin(now)
         if who.epoch >= 0 or self.round.state is not GroupState.EMPTY:
             member = check(self.round.members, who.member_id, who.instance_id)
             self._check_generation(member, who.epoch)
-            if self.round.state is GroupState.COMPLETING:
-                raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
-            self.round.touch(member)
+            if not who.staged:
+                if self.round.state is GroupState.COMPLETING:
+                    raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
+                self.round.touch(member)
         return self.turn.over()
 
     def may_fetch(self, member_id: str | None, epoch: int) -> None:

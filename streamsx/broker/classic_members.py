@@ -62,7 +62,8 @@ class ClassicMembers:
         offered = tuple(ProtocolValue(p.name, bytes(p.metadata)) for p in body.protocols)
         about = ConsumerMemberValue(
             body.group_instance_id, said.rack, request.peer.client_id, request.peer.host,
-            tuple(sorted(set(said.topics))), None, patience, None,
+            tuple(sorted(set(said.topics))), None,
+            max(patience, held.config.rebalance_timeout_min_ms), None,
             ClassicMemberValue(body.session_timeout, offered),
         )  # fmt: skip
         held.hear(member, about)
@@ -76,10 +77,10 @@ class ClassicMembers:
         self.turn.reply(request.waiter, {**answer, "leader": "", "members": []})
 
     def _subscription(self, body: Any) -> Subscription:
-        """Of what a member offers first. Raises Refused if the others do not know it."""
+        """Of what a member offers first. Raises Refused if not all, itself before, know one."""
         common = {p.name for p in body.protocols}
         for m in self.held.members.values():
-            if m.about.classic is not None and m.id != body.member_id:
+            if m.about.classic is not None:
                 common &= {p.name for p in m.about.classic.protocols}
         with suppress(Malformed):
             if body.protocol_type == PROTOCOL_TYPE and common:
@@ -89,9 +90,9 @@ class ClassicMembers:
     def _joining(self, request: ClientRequest) -> ConsumerMember:
         body, held = request.body, self.held
         member_id, instance_id = body.member_id, body.group_instance_id
-        static = holder(held.members, instance_id)
-        if member_id and static is not None:
+        if member_id and instance_id is not None:
             return check(held.members, member_id, instance_id)
+        static = holder(held.members, instance_id)
         if not member_id:
             member_id = fresh_member_id(request)
             if instance_id is None and request.version >= PROMISE_SINCE:

@@ -15,10 +15,11 @@ from streamsx.broker.cleaning import (
     delete_beyond,
     delete_older,
     dirty,
+    leave_alone,
     put,
-    roll_older,
+    roll_long,
 )
-from streamsx.broker.compaction import CompactionJob, Made, compact
+from streamsx.broker.compaction import CompactionJob, FileDamaged, Made, compact
 from streamsx.broker.configs import listed
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.log import Log
@@ -45,7 +46,7 @@ class Cleaner:
         self._timer = self._loop.call_later(self._interval_s, self._tick)
 
     async def close(self) -> None:
-        """Waits for what its thread is doing; nothing comes of it."""
+        """Waits for what its thread is doing, which takes its place; nothing else begins."""
         self.stop()
         if self._compacting is not None:
             await asyncio.wait([self._compacting])
@@ -81,7 +82,7 @@ class Cleaner:
 
     def _expire(self, topic: StoredTopic, log: Log) -> None:
         now_ms = self._now_ms()
-        roll_older(log, now_ms - int(topic.config("segment.ms")))
+        roll_long(log, int(topic.config("segment.ms")))
         kept_ms = int(topic.config("retention.ms"))
         kept_bytes = int(topic.config("retention.bytes"))
         before = log.start
@@ -96,11 +97,14 @@ class Cleaner:
         """Each once a look, one at a time."""
         while self._left and self._compacting is None:
             topic, log = self._left.pop()
-            if not log.failed and "compact" in listed(topic.config("cleanup.policy")):
+            compacted = "compact" in listed(topic.config("cleanup.policy"))
+            if compacted and not (log.failed or log.closed):  # or deleted, while it waited
                 self._guarded(self._begin, topic, log)
 
     def _begin(self, topic: StoredTopic, log: Log) -> None:
         now_ms = self._now_ms()
+        kept_open = (int(topic.config(name)) for name in ("segment.ms", "max.compaction.lag.ms"))
+        roll_long(log, min(kept_open))  # or it is never as old as it has to be
         if not due(topic, log, now_ms, self._bytes_min):
             return
         job = compaction(
@@ -123,9 +127,12 @@ class Cleaner:
         self._compacting = None
 
         def take(*_: object) -> None:
-            made, before = compacting.result(), log.size
-            there = self._topics.by_name.get(topic.name) is topic and log in topic.logs
-            if log.failed or not there:  # in its folder may be a namesake's by now
+            try:
+                made, before = compacting.result(), log.size
+            except FileDamaged as error:
+                leave_alone(log, error.base)  # "at each look": it is read once, and told of once
+                raise
+            if log.failed or log.closed:
                 for one in made:
                     one.path.unlink(missing_ok=True)
                 return
@@ -144,7 +151,7 @@ def due(topic: StoredTopic, log: Log, now_ms: int, bytes_min: int) -> bool:
     """Whether so much has come since the last compaction that another is worth its while."""
     files = dirty(log)
     size = sum(each.size for each in files)
-    oldest = min((each.oldest for each in files), default=-1)
+    oldest = min((each.oldest for each in files if each.oldest >= 0), default=-1)
     much = size >= float(topic.config("min.cleanable.dirty.ratio")) * log.size
     late = 0 <= oldest <= now_ms - int(topic.config("max.compaction.lag.ms"))
     return late or (much and size >= bytes_min)

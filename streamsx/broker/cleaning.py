@@ -6,10 +6,10 @@ own to say.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate, takewhile
 
-from streamsx.broker.compaction import CompactionJob, Made
+from streamsx.broker.compaction import ClosedFile, CompactionJob, Made
 from streamsx.broker.log import Log
 from streamsx.broker.segment import Segment
 
@@ -19,30 +19,45 @@ TIMES = 16
 """A tombstone stays for at most a 16th longer than it has to: so many times are remembered."""
 
 
-def roll_older(log: Log, timestamp: int) -> None:
-    """Closes the last file if it has begun before. Raises OSError."""
+def roll_long(log: Log, span_ms: int) -> None:
+    """Closes the last file if its records are further apart, however old they are: "records of
+    years ago are written": each would be old enough for a file of its own. Raises OSError.
+    """
     last = log.segments[-1]
-    if last.size and 0 <= last.oldest < timestamp:
+    if 0 <= last.oldest < last.newest - span_ms:
         log.roll()
 
 
 def delete_older(log: Log, timestamp: int) -> None:
     """Files of which all is older, from the first one on. Raises OSError."""
-    old = list(takewhile(lambda each: 0 <= each.newest < timestamp, log.segments))
-    if len(old) == len(log.segments):
-        log.roll()
-    if old:
-        log.delete_before(log.segments[len(old)].base)
+    delete_while(log, lambda each: youngest(each) < timestamp)
 
 
 def delete_beyond(log: Log, size: int) -> None:
     """Files from the first one on, while so many bytes stay without it. Raises OSError."""
     left = log.size
-    for segment, following in zip(log.segments, log.segments[1:], strict=False):
+
+    def beyond(segment: Segment) -> bool:
+        nonlocal left
         left -= segment.size
-        if left < size:
-            break
-        log.delete_before(following.base)
+        return left >= size
+
+    delete_while(log, beyond)
+
+
+def delete_while(log: Log, goes: Callable[[Segment], bool]) -> None:
+    """Files from the first one on, of what readers could see; the last one too. Raises OSError."""
+    full = log.segments if log.segments[-1].size else log.segments[:-1]
+    shown = takewhile(lambda each: each.next <= log.high_watermark, full)
+    if old := list(takewhile(goes, shown)):
+        if old[-1] is log.segments[-1]:
+            log.roll()
+        log.delete_before(log.segments[len(old)].base)
+
+
+def youngest(segment: Segment) -> int:
+    """The time of its youngest record; where none has one, of the file, as Kafka does."""
+    return segment.newest if segment.newest >= 0 else int(segment.path.stat().st_mtime * 1000)
 
 
 def compacted_to(log: Log) -> int:
@@ -61,13 +76,14 @@ def compaction(log: Log, now_ms: int, *, lag_ms: int, tombstones_ms: int) -> Com
     compacted so long ago. None if there is nothing. Raises OSError.
     """
     youngest_ms, dirty_from, stable = now_ms - lag_ms, compacted_to(log), log.last_stable_offset
-    if log.segments[-1].newest <= youngest_ms:
-        log.roll()
 
     def settled(segment: Segment) -> bool:
-        old = segment.newest <= youngest_ms and segment.next <= stable
-        return old and not segment.damaged
+        old = not segment.size or youngest(segment) <= youngest_ms
+        return old and segment.next <= stable and not segment.damaged
 
+    last = log.segments[-1]
+    if last.size and youngest(last) <= youngest_ms and all(map(settled, log.segments[:-1])):
+        log.roll()  # but not behind what may stay as it is for ever: "a file is damaged"
     closed = list(takewhile(settled, log.segments[:-1]))
     clean = sum(segment.base < dirty_from for segment in closed)
     sizes = list(accumulate(segment.size for segment in closed[clean:]))
@@ -76,11 +92,17 @@ def compaction(log: Log, now_ms: int, *, lag_ms: int, tombstones_ms: int) -> Com
         return None
     heard = [offset for offset, at in log.compacted if at <= now_ms - tombstones_ms]
     return CompactionJob(
-        tuple((segment.base, segment.path) for segment in closed),
+        tuple(ClosedFile(segment.base, segment.path, segment.size) for segment in closed),
         log.segments[len(closed)].base, dirty_from, max(heard, default=0),
         log.segment_bytes, now_ms, tombstones_ms,
         tuple(log.producers.aborted),
     )  # fmt: skip
+
+
+def leave_alone(log: Log, base: int) -> None:
+    """The file that begins there is damaged: it is not compacted, nor what stands behind it."""
+    for segment in log.segments:
+        segment.damaged |= segment.base == base
 
 
 def put(log: Log, job: CompactionJob, made: Iterable[Made]) -> None:

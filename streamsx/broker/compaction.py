@@ -8,35 +8,67 @@ hear of it. Records without a key stay.
 Records of aborted transactions go at once. A marker stays as long as a tombstone, and as long as
 something of its transaction: without it, that would be found open when the log is read again. Of a
 producer's last batch at least the header stays, as long as the producer may go on from it, or
-something earlier of it stays.
+something earlier of it stays. A batch that nobody can read, as it came from its client, stays as it
+is. A file that is not what was written is left as it is, for readers to be told.
 
 What is made stands beside the files that it replaces: `Log.put` puts it there, in this order.
 """
 
-import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Generator
-from contextlib import closing
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from io import FileIO
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from streamsx.broker.producer_state import AbortedTransaction
 from streamsx.errors import CorruptRecord
-from streamsx.kafka.batch import Header, emptied, rebuild, records, scan
+from streamsx.kafka.batch import (
+    DAMAGES,
+    HEADER_BYTES,
+    LENGTH_END,
+    Header,
+    emptied,
+    rebuild,
+    records,
+    scan,
+)
 
 PRODUCER_EXPIRY_MS = 24 * 60 * 60 * 1000
 """As Kafka's producer.id.expiration.ms."""
+READ_BYTES = 1 << 20
+"""At once, of a file that is read from its beginning."""
 MADE = ".made"
 """The end of the name of what replaces a file."""
+KEY_BYTES = 32
+"""Of a longer key a digest is kept, which is a byte longer, so that it is no other's key: "eleven
+kilobytes hold eight keys of 40 MiB".
+"""
+
+
+class FileDamaged(CorruptRecord):
+    """Of the file that begins at `base`: it is not what was written."""
+
+    def __init__(self, base: int, why: str) -> None:
+        super().__init__(why)
+        self.base = base
+
+
+class ClosedFile(NamedTuple):
+    """By the offset at which it begins; of so many bytes of whole batches."""
+
+    base: int
+    path: Path
+    size: int
 
 
 class CompactionJob(NamedTuple):
-    """`files` in their order, with the offsets at which they begin."""
+    """`files` in their order."""
 
-    files: tuple[tuple[int, Path], ...]
+    files: tuple[ClosedFile, ...]
     until: int
     dirty_from: int
     """From this offset on nothing was compacted yet."""
@@ -75,6 +107,24 @@ class Sieve:
         for each in self.job.aborted:
             self.ended.setdefault(each.producer_id, []).append(each)
 
+    def learn(self, file: ClosedFile) -> None:
+        """Which of its records are the newest so far. Raises OSError, FileDamaged."""
+        found, job = 0, self.job
+        try:
+            for header, batch in batches(file.path, check=True):  # or damage gets a right checksum
+                found += len(batch)
+                if header.control:
+                    continue
+                if header.producer_id >= 0:
+                    self.latest[header.producer_id] = header.base_offset
+                if header.last_offset >= job.dirty_from and not self.aborted(header):
+                    self.newest |= newest_of(header, batch)
+        except CorruptRecord as error:
+            raise FileDamaged(file.base, f"{file.path}: {error}") from None
+        if found != file.size:
+            why = f"{found} bytes of whole batches, not {file.size}: it is shorter than it was"
+            raise FileDamaged(file.base, f"{file.path}: {why}")
+
     def aborted(self, header: Header) -> bool:
         """Its records were never to be read."""
         its, at = self.ended.get(header.producer_id, ()), header.base_offset
@@ -87,16 +137,22 @@ class Sieve:
             begun = header.producer_id in self.begun
             self.begun.discard(header.producer_id)
             return batch if begun or header.base_offset >= self.job.forgotten_below else b""
-        found = () if self.aborted(header) else records(header, batch)
-        kept = [record for record in found if self._stays(record)]
-        if not (kept or self._last_word(header)):
+        kept = [] if self.aborted(header) else self._kept(header, batch)
+        if not (kept or kept is None or self._last_word(header)):
             return b""
         self.staying.add(header.producer_id)
         if header.transactional:
             self.begun.add(header.producer_id)
-        if len(kept) == header.records:
+        if kept is None or len(kept) == header.records:
             return batch
         return rebuild(header, kept) if kept else emptied(header)
+
+    def _kept(self, header: Header, batch: memoryview) -> list[Any] | None:
+        """Records; None of a batch that was damaged before it was written: all of it."""
+        try:
+            return [record for record in records(header, batch) if self._stays(record)]
+        except DAMAGES:
+            return None
 
     def _last_word(self, header: Header) -> bool:
         """Of a producer that may still be there, and goes on from these sequences: without it, an
@@ -110,41 +166,63 @@ class Sieve:
         """Of the same key there is none newer, and a tombstone is still to be heard of."""
         if record.key is None:
             return True
-        if self.newest.get(record.key, -1) > record.offset:
+        if self.newest.get(remembered(record.key), -1) > record.offset:
             return False
         return record.value is not None or record.offset >= self.job.forgotten_below
 
 
+def remembered(key: bytes) -> bytes:
+    """By what a key is remembered."""
+    return key if len(key) <= KEY_BYTES else blake2b(key, digest_size=KEY_BYTES + 1).digest()
+
+
+def newest_of(header: Header, batch: memoryview) -> dict[bytes, int]:
+    """Where each of its keys stands last; nothing of a batch that was damaged before it was
+    written, for nobody reads what stands in it.
+    """
+    try:
+        found = records(header, batch)
+        return {remembered(each.key): each.offset for each in found if each.key is not None}
+    except DAMAGES:
+        return {}
+
+
 def compact(job: CompactionJob) -> list[Made]:
-    """What is to be replaced: nothing, where nothing can go. Raises OSError, CorruptRecord."""
+    """What is to be replaced: nothing, where nothing can go. Raises OSError, FileDamaged."""
     sieve = Sieve(job)
-    for _, path in job.files:
-        for header, batch in batches(path):
-            if header.control:
-                continue
-            if header.producer_id >= 0:
-                sieve.latest[header.producer_id] = header.base_offset
-            if header.last_offset >= job.dirty_from and not sieve.aborted(header):
-                for record in records(header, batch):
-                    sieve.newest[record.key] = record.offset
+    for file in job.files:
+        sieve.learn(file)
     made: list[Made] = []
     files = list(job.files)
-    while files:
-        made += rewritten(files, sieve)
+    try:
+        while files:
+            made += rewritten(files, sieve)
+    except OSError:
+        for _, path, _ in job.files:  # "the disk is full": everybody else needs the room
+            beside(path).unlink(missing_ok=True)
+        raise
     return made
 
 
-def rewritten(files: list[tuple[int, Path]], sieve: Sieve) -> list[Made]:
-    """Takes the first of the files, and as many more as fit into one with it."""
-    bases, changed, size = list[int](), False, 0
-    path = files[0][1].with_name(files[0][1].name + MADE)
+def beside(path: Path) -> Path:
+    """Where stands what is to replace this file and perhaps some behind it."""
+    return path.with_name(path.name + MADE)
+
+
+def rewritten(files: list[ClosedFile], sieve: Sieve) -> list[Made]:
+    """Takes the first of the files, and as many more as fit into one with it. It is as old as the
+    last of them: that is the age of records without a time.
+    """
+    bases, changed, size, age_ns = list[int](), False, 0, 0
+    path = beside(files[0].path)
     with path.open("wb") as out:
-        while files and (not bases or size + files[0][1].stat().st_size <= sieve.job.segment_bytes):
-            base, source = files.pop(0)
-            changed |= copied(source, out, sieve)
-            bases.append(base)
-            size = out.tell()
+        while files and (not bases or size + files[0].size <= sieve.job.segment_bytes):
+            source = files.pop(0)
+            changed |= copied(source.path, out, sieve)
+            bases.append(source.base)
+            size, age_ns = out.tell(), source.path.stat().st_mtime_ns
         out.flush()
+        os.utime(out.fileno(), ns=(age_ns, age_ns))
         os.fsync(out.fileno())
     if changed or len(bases) > 1:
         return [Made(tuple(bases), path)]
@@ -163,21 +241,33 @@ def copied(source: Path, out: BinaryIO, sieve: Sieve) -> bool:
 
 
 def batches(path: Path, *, check: bool = False) -> Generator[tuple[Header, memoryview]]:
-    """Of a file, which may be empty. Raises CorruptRecord at the first that is none."""
-    if not path.stat().st_size:
-        return
-    damage = ""
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped,
-        memoryview(mapped) as view,
-        closing(scan(view, check=check)) as found,
-    ):
-        try:
-            for at, size, header in found:
-                with view[at : at + size] as batch:
-                    yield header, batch
-        except CorruptRecord as error:  # which holds the map open as long as it is about
-            damage = str(error)
-    if damage:
-        raise CorruptRecord(damage)
+    """Of a file, which may be empty. Raises OSError, and CorruptRecord at the first that is none.
+
+    Read, not mapped: "a sector cannot be read": SIGBUS would end the broker, at each start again.
+    """
+    at, most = 0, READ_BYTES
+    with path.open("rb", buffering=0) as file:
+        end = os.fstat(file.fileno()).st_size
+        while data := read_at(file, most, at):
+            whole = 0
+            for start, size, header in scan(data, check=check):
+                whole = start + size
+                yield header, memoryview(data)[start:whole]
+            at, most = at + whole, READ_BYTES if whole else batch_bytes(data)
+            if not whole and not len(data) < most <= end - at:
+                return  # it is cut short, or its length is damaged: no memory for that
+
+
+def batch_bytes(data: bytes) -> int:
+    """How many bytes the batch has that begins with these."""
+    if len(data) < LENGTH_END:
+        return HEADER_BYTES
+    return LENGTH_END + int.from_bytes(data[LENGTH_END - 4 : LENGTH_END], signed=True)
+
+
+def read_at(file: FileIO, most: int, at: int) -> bytes:
+    """As many bytes from there on, or those up to the end. Raises OSError, with the file's name."""
+    try:
+        return os.pread(file.fileno(), most, at)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file.name)) from error

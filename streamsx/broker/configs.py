@@ -75,6 +75,7 @@ CONFIGS = {
     "segment.ms": ConfigDef("604800000", ConfigType.LONG, 1),
     "unclean.leader.election.enable": ConfigDef("false", ConfigType.BOOLEAN, choices=BOOLS),
 }
+COMPACTION_LAGS = "min.compaction.lag.ms", "max.compaction.lag.ms"
 HIGH = {ConfigType.INT: INT_MAX, ConfigType.LONG: LONG_MAX, ConfigType.DOUBLE: 1}
 
 
@@ -116,9 +117,16 @@ def wrong(name: str, value: str | None) -> str | None:
         return None if set(given) <= set(config.choices) else f"{name}: not one of {config.choices}"
     if config.kind in (ConfigType.LIST, ConfigType.STRING):
         return None
+    read = float if config.kind is ConfigType.DOUBLE else int
     try:
-        number = float(value) if config.kind is ConfigType.DOUBLE else int(value)
+        number = read(value.replace("_", "x"))  # "1_000" is a number to Python alone
     except ValueError:
         return f"{name}: {value!r} is no number"
     high = HIGH[config.kind]
     return None if config.low <= number <= high else f"{name}: not from {config.low:g} to {high}"
+
+
+def crossed(configs: Mapping[str, str]) -> str | None:
+    """What is wrong with configurations that are good each by itself, if anything is."""
+    least, most = (int(configs.get(name, CONFIGS[name].default)) for name in COMPACTION_LAGS)
+    return "{}: more than {}".format(*COMPACTION_LAGS) if least > most else None

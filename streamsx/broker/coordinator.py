@@ -105,10 +105,13 @@ class Coordinator:
         group_id = request.body.group_id
         if not group_id:
             raise Refused(ErrorCode.INVALID_GROUP_ID)
-        effects, group = list[e.Effect](), self._group(group_id)
-        if request.api is Api.JOIN_GROUP and not group.members():
+        effects, old = list[e.Effect](), self._group(group_id)
+        if request.api is Api.JOIN_GROUP and not old.members():
             effects = self._become(group_id, ClassicGroup)
-        return [*effects, *self._step_group(now, group_id, request)]
+        joined, new = self._step_group(now, group_id, request), self.groups.get(group_id)
+        if effects and not (new and (new.members() or new.awaited())):  # refused: it is as it was
+            self.groups[group_id], effects = old, []
+        return [*effects, *joined]
 
     def _beat(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         """Only who joins makes a group, or another one of an empty group."""
@@ -413,9 +416,4 @@ def may_stage(
         return []
     if group is None and who.epoch >= 0:
         raise Refused(ErrorCode.ILLEGAL_GENERATION)
-    try:
-        return [] if group is None else group.may_commit(now, who)
-    except Refused as why:
-        if why.code is ErrorCode.REBALANCE_IN_PROGRESS:  # of this generation: that is enough here
-            return []
-        raise
+    return [] if group is None else group.may_commit(now, who)

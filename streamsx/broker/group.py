@@ -42,6 +42,8 @@ class Committer(NamedTuple):
     """Topics that there are, and partitions."""
     version: int
     """Of its request."""
+    staged: bool
+    """Within a transaction."""
 
 
 class CoordinatedGroup(Protocol):

@@ -16,7 +16,7 @@ import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -60,8 +60,8 @@ class Log:
         With `sync` readers see only what was flushed. Raises OSError.
         """
         self.folder, self.segment_bytes, self.sync = folder, segment_bytes, sync
-        self.failed = False
-        """A flush did: nobody is served from it any more."""
+        self.failed = self.closed = False
+        """Nobody is served from it: a flush failed, or its folder may be another's by now."""
         self.waiters: dict[Appended, bool] = {}
         self.producers = ProducerState()
         self._appended_bytes = self._flushed_bytes = 0  # since it was opened, and what was found
@@ -230,13 +230,15 @@ class Log:
 
     def flush(self) -> None:
         """To the disk, from any thread. Raises OSError."""
-        self.segments[-1].flush()
+        if not self.closed:
+            self.segments[-1].flush()
 
     def fail(self) -> None:
         """A flush did not succeed: out of service, until it is opened anew."""
         self.failed = True
         with suppress(OSError):  # the disk is not well; `note_failure` is asked again
-            self.note_failure()
+            if not self.closed:
+                self.note_failure()
         self._dismiss()
 
     def note_failure(self) -> None:
@@ -252,6 +254,7 @@ class Log:
 
     def close(self) -> None:
         """Lets go of the files; who waits for more has waited enough."""
+        self.closed = True
         for segment in self.segments:
             self._descriptors.close(segment.path)
         self._dismiss()
@@ -312,11 +315,8 @@ class Log:
             self.segments.remove(segment)
             segment.delete()
             return
-        with (
-            suppress(CorruptRecord),
-            closing(batches(segment.path, check=last and verify)) as found,
-        ):
-            for header, batch in found:
+        with suppress(CorruptRecord):
+            for header, batch in batches(segment.path, check=last and verify):
                 gap = header.base_offset - segment.next
                 if header.leader_epoch != LEADER_EPOCH or gap < 0 or (last and gap):
                     break

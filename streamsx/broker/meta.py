@@ -94,12 +94,12 @@ class Meta:
         return self._producer_id - 1
 
     def close(self) -> None:
-        """At the end."""
+        """At the end. Raises OSError."""
         try:
             self._db.close()
-        except Exception:  # rocksdict raises nothing narrower
+        except Exception as error:  # rocksdict raises nothing narrower
             if not self._broken:  # or it is closed since it could not be opened anew
-                raise
+                raise self._failed(error) from error
 
     def _open(self) -> Rdict:
         options = Options(raw_mode=True)

@@ -73,6 +73,7 @@ def committer(request: ClientRequest, catalog: Catalog) -> Committer:
         body.generation_id if staged else body.generation_id_or_member_epoch,
         [(name, p) for name, p in asked if name is not None and not catalog.unknown(name, p)],
         sys.maxsize if staged else version,  # all of TxnOffsetCommit may have epochs
+        staged,
     )  # fmt: skip
 
 

@@ -7,12 +7,12 @@ torn, is the log's to say.
 
 import errno
 import os
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
 
 from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, Header
 from streamsx.state.disk import sync_folder
@@ -25,7 +25,7 @@ SEGMENTS = "[0-9]" * 20 + ".log"
 REWRITTEN_BYTES = 1 << 20
 """At once, of what is written again."""
 
-_head = Struct(">qi11xi8xq")
+_head = struct.Struct(">qi11xi8xq")
 """Of a batch: base offset, length, last offset delta, largest timestamp."""
 
 
@@ -60,7 +60,7 @@ class Segment:
         self.path = folder / f"{base:020d}.log"
         self.size = 0
         self.damaged = False
-        """It has more bytes than that, which are no batches."""
+        """It has more bytes than that, which are no batches, or was found to be damaged within."""
         self.oldest = self.newest = -1  # the first and the largest timestamp, ms
         self._descriptors = descriptors
         self._entered = False  # its folder is known to name it after a power cut
@@ -106,6 +106,8 @@ class Segment:
         """Where the batch stands that holds this offset, or else the first one behind it."""
         index = bisect_right(self._offsets, offset) - 1
         start = self._positions[index] if index >= 0 else 0
+        if index >= 0 and self._offsets[index] == offset:
+            return start  # as most readers ask, who go on behind a batch
         batches = self._batches(start)
         return next((at for at, last, _ in batches if last >= offset), self.size)
 
@@ -118,10 +120,15 @@ class Segment:
                     yield position
 
     def read(self, position: int, most: int, end: int) -> bytes:
-        """Bytes of whole batches, the last one perhaps cut; the first one never is."""
+        """Bytes of whole batches, the last one perhaps cut, the first never. Raises OSError."""
         found = os.pread(self.fd, min(max(most, HEADER_BYTES), end - position), position)
-        first = _head.unpack_from(found)[1] + LENGTH_END
-        return found if first <= len(found) else os.pread(self.fd, first, position)
+        first = self._head(found)[1] + LENGTH_END
+        if first > end - position:
+            raise self._changed(f"a batch of {first} bytes where there are {end - position}")
+        found = found if first <= len(found) else os.pread(self.fd, first, position)
+        if first > len(found):
+            raise self._changed("the file is shorter than it was")
+        return found
 
     def flush(self) -> None:
         """To the disk; from any thread, with a descriptor of its own. Raises OSError."""
@@ -155,6 +162,19 @@ class Segment:
         while position < self.size:
             if position + _head.size > start + len(chunk):
                 chunk, start = os.pread(self.fd, INDEX_INTERVAL_BYTES * 2, position), position
-            base, length, last_delta, newest = _head.unpack_from(chunk, position - start)
+            base, length, last_delta, newest = self._head(chunk, position - start)
             yield position, base + last_delta, newest
             position += length + LENGTH_END
+
+    def _head(self, data: bytes, at: int = 0) -> tuple[int, int, int, int]:
+        try:
+            found = base, length, *_ = _head.unpack_from(data, at)
+        except struct.error:
+            raise self._changed("the file is shorter than it was") from None
+        if length + LENGTH_END < HEADER_BYTES:  # who goes on by it comes nowhere
+            raise self._changed(f"a batch of {length + LENGTH_END} bytes at offset {base}")
+        return found
+
+    def _changed(self, what: str) -> OSError:
+        """By somebody else, or by its disk."""
+        return OSError(errno.EIO, what, str(self.path))

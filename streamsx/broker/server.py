@@ -141,7 +141,7 @@ class BrokerServer:
             self.service.topics.flush()
             self.service.meta.revive()
             self.service.meta.flush()
-        mark_clean(self.folder)
+            mark_clean(self.folder)
         logger.info("broker_stopped at=%s data=%s", self.bootstrap, self.folder)
 
     def abandon(self) -> None:
@@ -405,6 +405,6 @@ def mark_used(folder: Path) -> None:
 
 
 def mark_clean(folder: Path) -> None:
-    """The last thing that a broker does."""
+    """The last thing that a broker does while the directory is its own."""
     (folder / CLEAN).touch()
     sync_folder(folder)

@@ -182,7 +182,11 @@ class TopicStore:
             if log.failed:
                 raise OSError(f"{log.folder}: a flush failed: it is opened anew at the start")
             if log.flushed < log.end:
-                log.flush()
+                try:
+                    log.flush()
+                except OSError:
+                    log.fail()  # the system tells of it once: the next start is to know
+                    raise
 
     def close(self) -> None:
         """Lets go of all files."""

@@ -6,7 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from streamsx.broker.configs import CONFIGS, told, wrong
+from streamsx.broker.configs import CONFIGS, crossed, told, wrong
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.refusal import Refused, each, why_not
@@ -58,6 +58,7 @@ def done(change: Callable[[], None], call: Call, replies: list[ReplyBody]) -> li
 def check(service: Service, asked: Any, partitions: int, seen_as: set[str], room: int) -> None:
     """Raises Refused with what is wrong with it, the first thing."""
     bad_config = next((why for c in asked.configs if (why := wrong(c.name, c.value))), None)
+    bad_config = bad_config or crossed({config.name: config.value for config in asked.configs})
     replicas, name = asked.replication_factor, asked.name
     no_replicas = ErrorCode.INVALID_REPLICATION_FACTOR
     by_hand = {place.partition_index: place.broker_ids for place in asked.assignments}

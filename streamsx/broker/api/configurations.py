@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, listed, told, wrong
+from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, crossed, listed, told, wrong
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.refusal import NamedOnce, Refused, each
@@ -68,6 +68,8 @@ def change(service: Service, once: NamedOnce, validate_only: bool, asked: Any) -
             raise Refused(ErrorCode.INVALID_REQUEST, error_message=f"{one.name}: without a value")
         if why := apply(configs, one):
             raise Refused(ErrorCode.INVALID_CONFIG, error_message=why)
+    if why := crossed(configs):
+        raise Refused(ErrorCode.INVALID_CONFIG, error_message=why)
     if not validate_only:
         service.topics.configure(topic, configs)
     return {}

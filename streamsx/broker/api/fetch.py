@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import struct
 from typing import Any
 
 from streamsx.broker.api.partitions import READ_COMMITTED
@@ -70,7 +69,7 @@ class Reading:
         room = self._left > 0 or not self.size  # KIP-74: the first batch comes, whatever is asked
         try:
             records = log.read(offset, most, committed=self.committed) if room else b""
-        except (OSError, struct.error) as error:  # the second: its file is shorter than it was
+        except OSError as error:
             logger.error("read_failed folder=%s error=%r", log.folder, error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
         self._left -= len(records)

@@ -4,12 +4,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from streamsx.broker.configs import listed
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.expanding import Expansions
 from streamsx.broker.log import LEADER_EPOCH, Log
 from streamsx.broker.refusal import NamedOnce, Refused, each
 from streamsx.broker.service import Service
+from streamsx.broker.topics import StoredTopic
 from streamsx.kafka.errors import ErrorCode
 
 READ_COMMITTED = 1
@@ -24,7 +26,7 @@ def list_offsets(service: Service, call: Call) -> ReplyBody:
     """Offset and timestamp per partition, -1 for what there is not."""
     expansions = Expansions()
 
-    def answer(log: Log, asked: Any) -> ReplyBody:
+    def answer(_: StoredTopic, log: Log, asked: Any) -> ReplyBody:
         if asked.timestamp < 0 and call.version < SINCE.get(asked.timestamp, sys.maxsize):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION)
         committed = call.body.isolation_level == READ_COMMITTED
@@ -51,9 +53,12 @@ def find(log: Log, timestamp: int, expansions: Expansions, *, committed: bool) -
 
 
 def delete_records(service: Service, call: Call) -> ReplyBody:
-    """Where each partition begins now."""
+    """Where each partition begins now; what is kept by key alone goes by tombstones."""
 
-    def answer(log: Log, asked: Any) -> ReplyBody:
+    def answer(topic: StoredTopic, log: Log, asked: Any) -> ReplyBody:
+        policy = listed(topic.config("cleanup.policy"))
+        if "compact" in policy and "delete" not in policy:
+            raise Refused(ErrorCode.POLICY_VIOLATION)
         if not END <= asked.offset <= log.high_watermark:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         log.delete_before(log.high_watermark if asked.offset == END else asked.offset)
@@ -65,7 +70,7 @@ def delete_records(service: Service, call: Call) -> ReplyBody:
 def epoch_ends(service: Service, call: Call) -> ReplyBody:
     """The end of each partition, which is that of its one epoch."""
 
-    def answer(log: Log, asked: Any) -> ReplyBody:
+    def answer(_: StoredTopic, log: Log, asked: Any) -> ReplyBody:
         if asked.leader_epoch != LEADER_EPOCH:
             return {"leader_epoch": NO_EPOCH, "end_offset": -1}
         return {"leader_epoch": LEADER_EPOCH, "end_offset": log.high_watermark}
@@ -74,10 +79,10 @@ def epoch_ends(service: Service, call: Call) -> ReplyBody:
 
 
 def each_partition(
-    service: Service, call: Call, answer: Callable[[Log, Any], ReplyBody],
+    service: Service, call: Call, answer: Callable[[StoredTopic, Log, Any], ReplyBody],
     topic_field: str = "name", partition_field: str = "partition_index", **usual: int,
 ) -> ReplyBody:  # fmt: skip
-    """What `answer` says of the log of each partition that there is, and of what was asked of it.
+    """What `answer` says of each partition that there is, its log, and what was asked of it.
 
     The fields bear what is asked for, in the request and in the reply; `usual` stands in a reply
     that says nothing else of it.
@@ -90,7 +95,8 @@ def each_partition(
             name, partition = getattr(asked, topic_field), getattr(wanted, partition_field)
             once(name, partition)
             epoch = getattr(wanted, "current_leader_epoch", NO_EPOCH)
-            return answer(service.topics.find(name).log(partition, epoch), wanted)
+            topic = service.topics.find(name)
+            return answer(topic, topic.log(partition, epoch), wanted)
 
         return {"partitions": each(asked.partitions, of_partition, partition_field, **usual)}
 

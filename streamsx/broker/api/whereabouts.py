@@ -9,7 +9,7 @@ from streamsx.broker.events import ReplyBody
 from streamsx.broker.log import LEADER_EPOCH
 from streamsx.broker.refusal import Refused, each
 from streamsx.broker.service import CLUSTER_ID, NO_OPERATIONS, NODE_ID, Service
-from streamsx.broker.topics import NAME, StoredTopic
+from streamsx.broker.topics import NAME, StoredTopic, alike
 from streamsx.kafka.errors import ErrorCode
 
 NULL_IS_ALL_SINCE = 1
@@ -76,7 +76,9 @@ def make_missing(service: Service, call: Call, asked: Iterable[Any]) -> OSError 
         each.name for each in asked
         if each.name is not None and each.name not in known and not any(each.topic_id)
     )  # fmt: skip
-    names = [name for name in unknown if NAME.fullmatch(name)]
+    good = {alike(name): name for name in unknown if NAME.fullmatch(name)}
+    taken = {alike(name) for name in known} if good else ()
+    names = [name for seen_as, name in good.items() if seen_as not in taken]
     try:
         if names:
             names = names[: service.room().left // partitions]

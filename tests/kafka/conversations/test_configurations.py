@@ -28,7 +28,8 @@ REFUSED = (
     "message.timestamp.difference.max.ms=5", "message.timestamp.type=x",
     "min.cleanable.dirty.ratio=-1", "min.cleanable.dirty.ratio=2", "min.compaction.lag.ms=-1",
     "min.insync.replicas=0", "preallocate=maybe", "remote.storage.enable=true", "retention.ms=",
-    "retention.ms=-2", "retention.ms=0x10", "retention.ms=5e3", "retention.ms=9223372036854775808",
+    "retention.ms=-2", "retention.ms=0x10", "retention.ms=1_000", "retention.ms=5e3",
+    "retention.ms=9223372036854775808",
     "segment.bytes=2147483648", "segment.index.bytes=3", "segment.jitter.ms=-1", "segment.ms=0",
 )  # fmt: skip
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -43,11 +44,11 @@ def described(talk: Talk, kind: int, name: str, *keys: str) -> tuple[int, list[t
 
 
 def test_configurations_are_taken_or_refused(talk: Talk) -> None:
-    def created(config: str) -> int:
-        name, _, value = config.partition("=")
+    def created(*configs: str) -> int:
+        named = (config.partition("=") for config in configs)
         topic = {
             "name": talk.name, "num_partitions": 1, "replication_factor": 1, "assignments": [],
-            "configs": [{"name": name, "value": value}],
+            "configs": [{"name": name, "value": value} for name, _, value in named],
         }  # fmt: skip
         told = talk.ask(Api.CREATE_TOPICS, 4, topics=[topic], timeout=5000, validate_only=True)
         return int(told.topics[0].error_code)
@@ -56,6 +57,8 @@ def test_configurations_are_taken_or_refused(talk: Talk) -> None:
         talk.check(config, created(config), E.NONE)
     for config in REFUSED:
         talk.check(config, created(config), E.INVALID_CONFIG)
+    lags = created("min.compaction.lag.ms=6", "max.compaction.lag.ms=5")
+    talk.check("lags that cross", lags, E.INVALID_CONFIG)
     stamped = created("message.timestamp.type=LogAppendTime")
     talk.check("a time of the broker", stamped, E.NONE)
     default = described(talk, TOPIC, talk.topic(), "segment.bytes")[1][0][1]
@@ -102,6 +105,11 @@ STEPS: tuple[Step, ...] = (
     ("to nothing", ((RETENTION, SET, None),), E.INVALID_REQUEST, ("retention.ms=7000",)),
     (
         "one good, one bad", ((RETENTION, SET, "9"), ("segment.bytes", SET, "-1")),
+        E.INVALID_CONFIG, ("retention.ms=7000",),
+    ),
+    (
+        "lags that cross",
+        (("min.compaction.lag.ms", SET, "6"), ("max.compaction.lag.ms", SET, "5")),
         E.INVALID_CONFIG, ("retention.ms=7000",),
     ),
     ("delete what is not set", (("segment.ms", DELETE, None),), E.NONE, ("retention.ms=7000",)),

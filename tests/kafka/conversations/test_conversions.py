@@ -54,6 +54,9 @@ def test_a_group_goes_over_to_the_consumer_protocol_and_back(talk: Talk) -> None
     check("of another type", old.join("x", protocol_type=KIND).error_code, 23)
     check("a stranger", old.beat("x", 2), E.UNKNOWN_MEMBER_ID)
     check("of the other protocol", old.beat("n", 2), E.UNKNOWN_MEMBER_ID)
+    other = [{"name": "sticky", "metadata": Subscription((new.topic,)).write()}]
+    told = old.join(member, protocol_type="consumer", protocols=other)
+    check("with another protocol than before", told.error_code, E.INCONSISTENT_GROUP_PROTOCOL)
     check("is first given an id", join("", -1).error_code, E.MEMBER_ID_REQUIRED)
 
     second = join("", -1, version=3)
@@ -62,8 +65,22 @@ def test_a_group_goes_over_to_the_consumer_protocol_and_back(talk: Talk) -> None
     check("first is to come", old.beat(member, 2), E.REBALANCE_IN_PROGRESS)
     check("second leaves", old.leave(second.member_id), (E.NONE, [E.NONE]))
     check("static", join("", -1, group_instance_id="i").generation_id, 5)
+    told = join("x", -1, group_instance_id="j")
+    check("an id of no static member", told.error_code, E.UNKNOWN_MEMBER_ID)
     check("the newcomer leaves", new.beat("n", -1), (-1, None))
     check("classic again", new.listed(), [("consumer", "PreparingRebalance", "classic")])
+
+
+def test_who_is_refused_makes_no_other_group_of_an_empty_one(talk: Talk) -> None:
+    check, new = talk.check, Consumers(talk)
+    old = Group(talk)
+    old.id = new.id
+    new.beat("n", 0)
+    new.beat("n", -1)
+    check("no session", old.join("", session_timeout=2**31 - 1).error_code, 26)
+    check("is as it was", new.described()[:3], (E.NONE, "Empty", 3))
+    check("an id of nobody", old.join("x").error_code, E.UNKNOWN_MEMBER_ID)
+    check("is still", new.described()[:3], (E.NONE, "Empty", 3))
 
 
 def test_a_group_of_others_does_not_go_over(group: Group, talk: Talk) -> None:

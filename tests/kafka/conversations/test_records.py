@@ -145,6 +145,11 @@ def test_offsets_are_found_and_records_deleted(talk: Talk) -> None:
     check("delete less", delete(1), (E.NONE, 3))
     check("delete beyond", delete(7)[0], E.OFFSET_OUT_OF_RANGE)
     check("delete nowhere", delete(0, f"{name}-no")[0], E.UNKNOWN_TOPIC_OR_PARTITION)
+    for policy, code in (
+        ("compact", E.POLICY_VIOLATION), ("compact,delete", E.NONE), ("", E.NONE),
+    ):  # fmt: skip
+        kept = talk.topic(configs={"cleanup.policy": policy})
+        check(f"delete where the policy is {policy!r}", delete(0, kept)[0], code)
     check("the new start", talk.offset(name, 0, -2), (E.NONE, 3, -1))
     check("fetch what is gone", talk.fetch(name, 2).error_code, E.OFFSET_OUT_OF_RANGE)
     check("find what is left", talk.offset(name, 0, 0), (E.NONE, 3, NOW + 101))

@@ -155,6 +155,10 @@ def test_what_is_wrong_with_a_new_topic(talk: Talk) -> None:
     check("with a dot", made(name=f"{talk.name}.a.b"), (E.NONE, 1, 1))
     alike = made(name=f"{talk.name}.a_b")
     check("too much like another", alike, wrong(E.INVALID_TOPIC_EXCEPTION))
+    for label in ("asked for", "asked for again"):
+        topics = [{"name": f"{talk.name}.a_b"}]
+        told = talk.ask(Api.METADATA, 12, topics=topics, allow_auto_topic_creation=True)
+        check(label, told.topics[0].error_code, E.UNKNOWN_TOPIC_OR_PARTITION)
     value = [{"name": "retention.ms", "value": None}]
     check("set to nothing", made(configs=value), wrong(E.INVALID_CONFIG))
 

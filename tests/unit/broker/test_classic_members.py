@@ -181,6 +181,30 @@ def test_who_joins_wrongly_is_refused(desk: Desk, about: dict[str, Any], expecte
     assert len(desk.consumers().members()) == 2
 
 
+def test_a_member_goes_over_to_another_protocol_by_offering_both(desk: Desk) -> None:
+    """As in a classic group, and in Kafka."""
+    member = mixed(desk)
+    other = {"sticky": says(2, 0, 1)["range"]}
+    told = join(desk, member, 2, protocols=other)
+    assert told["error_code"] == E.INCONSISTENT_GROUP_PROTOCOL
+    assert join(desk, member, 2, protocols=says(2, 0, 1) | other)["generation_id"] == 2
+    assert join(desk, member, 2, protocols=other)["generation_id"] == 2
+
+
+@pytest.mark.parametrize(
+    ("member", "about", "expected"),
+    [("", {"session_ms": 0}, E.INVALID_SESSION_TIMEOUT), ("x", {}, E.UNKNOWN_MEMBER_ID)],
+)
+def test_who_is_refused_makes_no_other_group_of_an_empty_one(
+    desk: Desk, member: str, about: dict[str, Any], expected: E
+) -> None:
+    desk.beat("n", 0)
+    desk.beat("n", -1)
+    assert join(desk, member, -1, **about)["error_code"] == expected
+    assert desk.consumers().described()["group_epoch"] == 3
+    assert ConsumerGroupKey("g") in desk.disk
+
+
 def test_a_full_group_takes_no_classic_member() -> None:
     desk = Desk(GroupConfig(members_max=2))
     desk.set_topics(t=4)
@@ -207,6 +231,15 @@ def test_a_static_member_returns_as_a_classic_one(desk: Desk) -> None:
     assert (again["generation_id"], len(desk.consumers().members())) == (3, 3)
     told = join(desk, first["member_id"], 3, instance="i")
     assert told["error_code"] == E.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_was_removed_does_not_come_again_under_its_id(desk: Desk) -> None:
+    """As in a classic group: it is told that it is none any more, and gives up what it has."""
+    mixed(desk)
+    member = str(join(desk, "", -1, instance="i")["member_id"])
+    assert desk.leave(("", "i")) == [E.NONE]
+    assert join(desk, member, 3, instance="i")["error_code"] == E.UNKNOWN_MEMBER_ID
+    assert "error_code" not in join(desk, "", -1, instance="i")
 
 
 def test_a_static_member_that_returns_gives_up_what_is_to_be_of_another(desk: Desk) -> None:
@@ -261,6 +294,26 @@ def test_the_session_of_the_last_one_ends_too(calm: Desk) -> None:
     assert [m.id for m in calm.round().members.values()] == [member]
 
 
+def test_a_member_without_patience_is_waited_for_when_they_go_back(calm: Desk) -> None:
+    """Without a pause the timer of a static one rang again and again until its session was over."""
+    calm.beat("n", 0)
+    join(calm, "", -1, instance="i", rebalance_ms=0)
+    calm.beat("n", -1)
+    assert calm.round().state is GroupState.PREPARING
+    assert calm.wakes["g"] > calm.now
+
+
+def test_offsets_stay_when_members_without_patience_go_back(calm: Desk) -> None:
+    """The group was empty since 1970."""
+    calm.commit("", -1, {("t", 0): 7})
+    calm.beat("n", 0)
+    join(calm, "", -1, rebalance_ms=0)
+    calm.beat("n", -1)
+    calm.sleep(20)
+    assert calm.round().state is GroupState.EMPTY
+    assert calm.round().saved_ms >= 1_000_000
+
+
 def test_a_crash_between_the_two_writes_of_going_back_is_made_good(calm: Desk) -> None:
     member = mixed(calm)
     calm.consumers().held.remove(calm.consumers().held.members["n"], "left")
@@ -296,3 +349,20 @@ def test_behind_a_crash_right_behind_going_back_somebody_leads(calm: Desk) -> No
     joined = join(calm, member, 1, 0, 1)
     assert joined["generation_id"] > 2
     assert joined["leader"] == member
+
+
+def test_behind_a_crash_right_behind_going_back_members_are_told_to_join(calm: Desk) -> None:
+    """Where no epoch was new, they heard nothing for a whole rebalance time-out."""
+    calm.beat("n", 0, instance="i")
+    member = str(join(calm, "", -1)["member_id"])
+    calm.beat("n", 2, instance="i", owned=[("t", 0), ("t", 1)])
+    assert join(calm, member, 3)["generation_id"] == 3
+    returned = join(calm, "", -1, instance="i")
+    assert returned["generation_id"] == 3
+    assert calm.round().state is GroupState.PREPARING
+    calm.crash()
+    assert calm.heartbeat(member, 3)["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert commits(calm, member, 3, 2, version=8) == {E.NONE}
+    waiter = calm.join(member, version=3, protocols=says(3, 2, 3))
+    assert join(calm, returned["member_id"], 3, instance="i")["generation_id"] == 4
+    assert calm.replies[waiter]["generation_id"] == 4

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from streamsx.broker import appending, compaction
+from streamsx.broker.cleaner import due
 from streamsx.broker.log import Log
 from streamsx.broker.options import Options
-from streamsx.kafka.batch import Builder, columns
+from streamsx.broker.segment import Descriptors
+from streamsx.broker.topics import StoredTopic
+from streamsx.clock import SystemClock
+from streamsx.kafka.batch import CHECKED_FROM, HEADER_BYTES, Builder, columns
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
 from tests.unit.broker.conftest import Client, Run, until
@@ -47,6 +52,19 @@ def read(log: Log, offset: int = 0) -> Iterator[tuple[bytes | None, bytes | None
         part = columns(data, offset)
         yield from zip(part.keys, part.values, strict=True)
         offset = part.next_offset
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Before which no compaction begins."""
+    gate, real = threading.Event(), compaction.compact
+
+    def late(job: Any) -> Any:
+        gate.wait(5)
+        return real(job)
+
+    monkeypatch.setattr("streamsx.broker.cleaner.compact", late)
+    return gate
 
 
 @pytest.mark.timeout(120)
@@ -98,17 +116,17 @@ def test_each_topic_is_cut_as_its_policy_says(run: Run) -> None:
         client.broker.service.cleaner.look()
         assert [log.start for log in logs] == [0, 3, 2, 0]
         assert [log.end for log in logs] == [3] * 4
-        appending.append(logs[1], memoryview(bytearray(record())), 1000)
+        appending.append(logs[1], memoryview(record()), 1000)
         client.broker.service.cleaner.look()
         assert logs[1].start == 3, "it is of now"
 
     run(story)
 
 
-def record() -> bytes:
+def record(time: int = 1 << 45) -> bytearray:
     builder = Builder(1000)
-    builder.append(1 << 45, b"k", b"v")
-    return bytes(builder.close())
+    builder.append(time, b"k", b"v")
+    return builder.close()
 
 
 def test_a_log_that_cannot_be_cleaned_is_told_once_a_look_and_keeps_nobody_waiting(
@@ -138,6 +156,73 @@ def test_a_log_that_cannot_be_cleaned_is_told_once_a_look_and_keeps_nobody_waiti
     assert "planted" in told[0]
 
 
+@pytest.mark.parametrize("name", ["segment.ms", "max.compaction.lag.ms"])
+def test_a_log_that_is_written_to_all_the_time_is_compacted(run: Run, name: str) -> None:
+    """Its newest record was never older than the lag, and so its last file was never closed."""
+
+    async def story(client: Client, _: Client) -> None:
+        log = await made(
+            client, "a", cleanup_policy="compact",
+            **{"min.compaction.lag.ms": "100", name: "100"},
+        )  # fmt: skip
+
+        def shorter() -> bool:
+            """Than all that was written, of which the newest is always younger than the lag."""
+            builder = Builder(1000)
+            builder.append(int(SystemClock().wall() * 1000), b"k", b"v")
+            appending.append(log, memoryview(builder.close()), 1000)
+            client.broker.service.cleaner.look()
+            return len(list(read(log))) < log.end
+
+        await until(shorter)
+
+    run(story, options=ALL)
+
+
+def test_what_a_client_sends_or_a_disk_flips_ends_no_broker(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the reading of a batch raised ended the process, and each start of it."""
+
+    async def story(client: Client, _: Client) -> None:
+        nonsense, flipped, last = [
+            await made(client, name, cleanup_policy="compact") for name in ("n", "f", "z")
+        ]
+        batch = record(1)
+        batch[HEADER_BYTES] = 0x7F
+        batch[CHECKED_FROM - 4 : CHECKED_FROM] = crc32c(batch[CHECKED_FROM:]).to_bytes(4)
+        appending.append(nonsense, memoryview(batch), 1000)
+        for log in (nonsense, flipped, last):
+            for number in range(2):
+                written(log, number, 2)
+        with flipped.segments[0].path.open("r+b") as file:
+            file.seek(flipped.size - 1)
+            file.write(b"?")
+        for _look in range(3):
+            client.broker.service.cleaner.look()
+            await until(lambda: len(list(read(last))) == 2)
+            await until(lambda: "cleaning_failed" in caplog.text)
+            written(flipped, 3, 2)
+        assert len(flipped.segments) == 2
+        newest = b"1".ljust(VALUE_BYTES)
+        await until(lambda: len(list(read(nonsense, 1))) == 2)
+        assert dict(read(nonsense, 1)) == {b"key%07d" % at: newest for at in (0, 1)}
+
+    run(story, options=ALL)
+    told = [line.message for line in caplog.records if "cleaning_failed" in line.message]
+    assert len(told) == 1
+    assert "checksum" in told[0]
+
+
+def test_a_first_file_without_a_time_hides_no_other_from_the_lag(tmp_path: Path) -> None:
+    topic = StoredTopic("t", b"", {"cleanup.policy": "compact", "max.compaction.lag.ms": "10"})
+    log = Log(tmp_path / "t-0", Descriptors(), segment_bytes=1, clean=True, sync=False)
+    for time in (-1, 100):
+        appending.append(log, memoryview(record(time)), 1000)
+    assert not due(topic, log, 109, 1000)
+    assert due(topic, log, 110, 1000)
+
+
 def test_a_topic_that_is_deleted_meanwhile_is_gone(run: Run, tmp_path: Path) -> None:
 
     async def story(client: Client, _: Client) -> None:
@@ -155,16 +240,9 @@ def test_a_topic_that_is_deleted_meanwhile_is_gone(run: Run, tmp_path: Path) -> 
 
 
 def test_a_namesake_that_is_made_meanwhile_keeps_its_records(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, gate: threading.Event
 ) -> None:
     """What is compacted has the names of its files: they went in the place of the new topic's."""
-    gate, real = threading.Event(), compaction.compact
-
-    def late(job: Any) -> Any:
-        gate.wait(5)
-        return real(job)
-
-    monkeypatch.setattr("streamsx.broker.cleaner.compact", late)
 
     async def story(client: Client, _: Client) -> None:
         log = await made(client, "a", cleanup_policy="compact")
@@ -180,6 +258,27 @@ def test_a_namesake_that_is_made_meanwhile_keeps_its_records(
         await client.broker.service.cleaner.close()
         await asyncio.sleep(0)
         assert list(read(namesake)) == before
+        assert [path.name for path in namesake.folder.iterdir()] == [f"{0:020d}.log"]
+
+    run(story, options=ALL)
+
+
+def test_a_namesake_that_is_made_while_its_turn_is_to_come_is_not_touched(
+    run: Run, gate: threading.Event
+) -> None:
+    """The deleted log rolled in the new one's folder: the next start went on from its end."""
+
+    async def story(client: Client, _: Client) -> None:
+        deleted, other = [await made(client, name, cleanup_policy="compact") for name in "ab"]
+        for number in range(3):
+            written(deleted, number, 1)
+            written(other, number, 1)
+        client.broker.service.cleaner.look()
+        await client.ask(Api.DELETE_TOPICS, 4, topic_names=["a"], timeout=1000)
+        namesake = await made(client, "a", cleanup_policy="compact")
+        written(namesake, 1, 1)
+        gate.set()
+        await until(lambda: len(list(read(other))) == 1)
         assert [path.name for path in namesake.folder.iterdir()] == [f"{0:020d}.log"]
 
     run(story, options=ALL)

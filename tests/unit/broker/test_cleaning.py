@@ -1,18 +1,31 @@
 """Logs are as short as their topics want them, and nothing that is wanted goes."""
 
+import errno
+import os
 import random
+import re
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
-from streamsx.broker import appending, cleaning
-from streamsx.broker.compaction import CompactionJob, compact
+from streamsx.broker import appending, cleaning, compaction
+from streamsx.broker.compaction import CompactionJob, FileDamaged, batches, compact
 from streamsx.broker.log import Log
 from streamsx.broker.segment import Descriptors
-from streamsx.kafka.batch import Builder, columns
+from streamsx.errors import CorruptRecord
+from streamsx.kafka.batch import (
+    CHECKED_FROM,
+    HEADER_BYTES,
+    LENGTH_END,
+    NO_TIMESTAMP,
+    Builder,
+    columns,
+)
 
 NOW_MS = 1_000_000
 DAY_MS = 86_400_000
@@ -72,6 +85,20 @@ def filled(log: Log, rng: random.Random, count: int) -> None:
         append(log, *several, compression=rng.choice(("none", "none", "lz4", "zstd")))
 
 
+def test_behind_a_damaged_file_there_is_one_other_however_often_it_is_looked_at(
+    tmp_path: Path,
+) -> None:
+    """Each look closed one more, of which nothing came."""
+    log = opened(tmp_path / "t-0", 1 << 20)
+    append(log, (b"k", b"1"))
+    log.roll()
+    log.segments[0].damaged = True
+    for _ in range(10):
+        append(log, (b"k", b"2"))
+        assert not cleaned(log)
+    assert len(log.segments) == 2
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_of_each_key_the_newest_stays_where_it_was(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -89,6 +116,163 @@ def test_of_each_key_the_newest_stays_where_it_was(tmp_path: Path, seed: int) ->
             assert rows(log, offset).keys() == {each for each in after if each >= offset}
         again = opened(tmp_path / "t-0", log.segment_bytes)
         assert (rows(again), again.end, again.compacted) == (after, end, log.compacted)
+
+
+@pytest.mark.parametrize("piece", [1, 61, 100, 300, 1 << 20])
+def test_a_file_is_read_in_pieces_of_which_a_batch_may_need_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    log = opened(tmp_path / "t-0", 1 << 20)
+    for size in (0, 3000, 0, 200, 10):
+        append(log, (b"k", b"v" * size), (b"k", b""))
+    whole = log.segments[0].path.read_bytes()
+    monkeypatch.setattr(compaction, "READ_BYTES", piece)
+    assert b"".join(batch for _, batch in batches(log.segments[0].path)) == whole
+    for cut in (1, 60, 75):  # amid the last one, or its head
+        os.truncate(log.segments[0].path, len(whole) - cut)
+        assert len(list(batches(log.segments[0].path, check=True))) == 4
+
+
+def test_a_sector_that_cannot_be_read_is_said_and_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files were mapped: a signal ended the broker, at each start again."""
+    log = opened(tmp_path / "t-0")
+    filled(log, random.Random(0), 40)
+    bad = log.segments[1].path
+
+    def pread(fd: int, size: int, at: int, *, real: Any = os.pread) -> Any:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(bad):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    before = sorted(log.folder.iterdir())
+    for reads in (lambda: cleaned(log), lambda: opened(tmp_path / "t-0")):
+        with pytest.raises(OSError, match=f"{re.escape(os.strerror(errno.EIO))}.*{bad}"):
+            reads()
+        assert before == [path for path in sorted(log.folder.iterdir()) if path.stat().st_size]
+    assert log.read(0, 1 << 20)
+
+
+def nonsense(log: Log, *, compression: str = "none") -> None:
+    """A batch with a right checksum, as a client may send it, whose records nobody can read."""
+    builder = Builder(1 << 20, compression=compression)
+    builder.append(NOW_MS, b"a", b"x" * 40)
+    batch = builder.close()
+    batch[HEADER_BYTES] = 0x7F  # the length of its record, or the first byte of what is expanded
+    batch[CHECKED_FROM - 4 : CHECKED_FROM] = crc32c(batch[CHECKED_FROM:]).to_bytes(4)
+    appending.append(log, memoryview(batch), 1 << 20)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd", "lz4", "gzip"])
+def test_records_that_nobody_can_read_stay_and_the_others_are_compacted(
+    tmp_path: Path, compression: str
+) -> None:
+    """One request of a client ended the broker, and each start of it."""
+    log = opened(tmp_path / "t-0", 1 << 20)
+    append(log, (b"a", b"1"), (b"b", b"1"))
+    nonsense(log, compression=compression)
+    append(log, (b"a", b"2"))
+    assert cleaned(log)
+    assert rows(log, 3) == {3: (b"a", b"2")}
+    with pytest.raises(CorruptRecord, match=r"offset 2: .*damaged before it was written"):
+        columns(log.read(2, 1000), 2)
+    assert columns(log.read(0, 1), 0).keys == [b"b"]
+
+
+def flip(path: Path, what: bytes) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(what)] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path, what: bytes) -> None:
+    os.truncate(path, path.read_bytes().index(what))
+
+
+@pytest.mark.parametrize("damage", [flip, cut])
+def test_what_is_damaged_on_the_disk_is_no_sound_record_afterwards(
+    tmp_path: Path, damage: Callable[[Path, bytes], None]
+) -> None:
+    """A flipped byte was given a right checksum; the records behind a cut were as if they had
+    never been written. Each look read the file again, and closed another one.
+    """
+    log = opened(tmp_path / "t-0", 1 << 20)
+    append(log, (b"a", b"old"), (b"b", b"1"))
+    append(log, (b"a", b"new"), (b"c", b"other"))
+    log.roll()
+    damage(log.segments[0].path, b"other")
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    before = log.segments[0].path.read_bytes()
+    with pytest.raises(FileDamaged, match=re.escape(str(log.segments[0].path))) as failed:
+        compact(job)
+    cleaning.leave_alone(log, failed.value.base)
+    assert log.segments[0].path.read_bytes() == before
+    assert not list(log.folder.glob("*.made"))
+    with pytest.raises((CorruptRecord, OSError)):
+        rows(log)
+    for _ in range(3):
+        append(log, (b"a", b"newer"))
+        assert not cleaned(log)
+    assert len(log.segments) == 2
+
+
+def test_of_long_keys_a_digest_is_remembered(tmp_path: Path) -> None:
+    """Each took its length in memory, whatever it took when compressed."""
+    log, long = opened(tmp_path / "t-0", 1 << 20), bytes(500_000)
+    for number in range(3):
+        append(log, (long + b"1", b"%d" % number), compression="zstd")
+    append(log, (long + b"2", b"x"), compression="zstd")
+    log.roll()
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    sieve = compaction.Sieve(job)
+    sieve.learn(job.files[0])
+    assert sum(map(len, sieve.newest)) < 100
+    assert cleaned(log)
+    assert list(rows(log)) == [2, 3]
+
+
+def test_records_of_a_batch_are_looked_at_one_by_one(tmp_path: Path) -> None:
+    """A few kilobytes hold millions that say the same."""
+    log, builder = opened(tmp_path / "t-0", 1 << 20), Builder(1 << 26, compression="zstd")
+    for _ in range(100_000):
+        builder.append(NOW_MS, b"a", b"1")
+    appending.append(log, memoryview(builder.close()), 1 << 20)
+    log.roll()
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    tracemalloc.start()
+    made = compact(job)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    cleaning.put(log, job, made)
+    assert list(rows(log)) == [99_999]
+    assert peak < 8 << 20
+
+
+def test_a_length_that_is_damaged_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the file was read into it, twice, and then it was no batch."""
+    log = opened(tmp_path / "t-0", 1 << 30)
+    append(log, (b"k", b"1"))
+    path, size, asked = log.segments[0].path, log.size, list[int]()
+    with path.open("r+b") as file:
+        file.write(path.read_bytes() * 2)
+        file.seek(size + LENGTH_END - 4)
+        file.write((1 << 30).to_bytes(4))
+        file.truncate(100 << 20)
+
+    def pread(fd: int, size: int, at: int, *, real: Any = os.pread) -> Any:
+        asked.append(size)
+        return real(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    assert len(list(batches(path))) == 1
+    assert max(asked) == compaction.READ_BYTES
 
 
 def test_a_flush_that_fails_behind_a_compaction_costs_what_was_not_flushed_alone(
@@ -133,6 +317,29 @@ def test_a_folder_that_cannot_be_flushed_behind_a_compaction_fails_the_log(
     log.close()
     again = opened(tmp_path / "t-0", 100_000)
     assert (state(again), again.end) == (table, 300)
+
+
+def test_a_compaction_without_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had made took the room of all others, at each look anew."""
+    log = opened(tmp_path / "t-0")
+    filled(log, random.Random(1), 30)
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=DAY_MS)
+    assert job is not None
+    before, left, real = sorted(log.folder.iterdir()), [2], os.fsync
+
+    def full(fd: int) -> None:
+        left[0] -= 1
+        if not left[0]:
+            assert len(list(log.folder.iterdir())) > len(before) + 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        compact(job)
+    assert sorted(log.folder.iterdir()) == before
 
 
 class Killed(Exception):
@@ -214,6 +421,20 @@ def test_what_is_younger_than_the_lag_is_left_alone(tmp_path: Path) -> None:
     assert list(rows(log)) == [1, 2]
 
 
+def test_records_without_a_time_are_younger_than_the_lag_if_their_file_is(tmp_path: Path) -> None:
+    """And the file that a compaction makes is as old as the last of those that it replaces."""
+    log = opened(tmp_path / "t-0", 1)
+    for value in (b"1", b"2", b"3"):
+        append(log, (b"a", value), time=NO_TIMESTAMP)
+    for segment in log.segments:
+        os.utime(segment.path, (NOW_MS / 1000, NOW_MS / 1000))
+    assert not cleaned(log, NOW_MS + 9, lag_ms=10)
+    log.segment_bytes = 1 << 20
+    assert cleaned(log, NOW_MS + 10, lag_ms=10)
+    assert list(rows(log)) == [2]
+    assert [cleaning.youngest(each) for each in log.segments[:-1]] == [NOW_MS]
+
+
 def test_records_without_a_key_stay_and_so_do_producers(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     append(log, (None, b"1"), (b"a", b"1"), pid=7)
@@ -265,18 +486,46 @@ def test_files_go_while_enough_is_left(tmp_path: Path) -> None:
     for _ in range(4):
         append(log, (b"a", b"1"))
     size = log.segments[0].size
-    for kept, start in ((4 * size, 0), (2 * size + 1, 1), (2 * size, 2), (0, 3)):
+    for kept, start in ((4 * size, 0), (2 * size + 1, 1), (2 * size, 2), (1, 3), (0, 4)):
         cleaning.delete_beyond(log, kept)
         assert log.start == start
+    cleaning.delete_beyond(log, 0)
+    assert (log.start, log.end, log.size) == (4, 4, 0)
 
 
-def test_a_file_that_is_old_is_closed(tmp_path: Path) -> None:
-    log = opened(tmp_path / "t-0")
-    cleaning.roll_older(log, NOW_MS + 1)
+def test_records_without_a_time_are_as_old_as_their_file(tmp_path: Path) -> None:
+    """They stayed for ever, and so did all that came behind them."""
+    log = opened(tmp_path / "t-0", 1)
+    for time in (NO_TIMESTAMP, NOW_MS, NO_TIMESTAMP):
+        append(log, (b"a", b"1"), time=time)
+    os.utime(log.segments[0].path, (NOW_MS / 1000, NOW_MS / 1000))
+    cleaning.delete_older(log, NOW_MS)
+    assert log.start == 0
+    cleaning.delete_older(log, NOW_MS + 1)
+    assert (log.start, log.end) == (2, 3)
+
+
+def test_what_readers_do_not_see_yet_is_not_too_old_either(tmp_path: Path) -> None:
+    """The log began behind where they stopped: whatever they asked for was out of range."""
+    log = Log(tmp_path / "t-0", DESCRIPTORS, segment_bytes=1, clean=True, sync=True)
     append(log, (b"a", b"1"))
-    cleaning.roll_older(log, NOW_MS)
+    log.flushed_to(log.mark())
+    append(log, (b"a", b"2"))
+    cleaning.delete_older(log, NOW_MS + 1)
+    cleaning.delete_beyond(log, 0)
+    assert (log.start, log.high_watermark, log.end) == (1, 1, 2)
+
+
+def test_a_file_of_a_long_time_is_closed_and_one_of_long_ago_is_not(tmp_path: Path) -> None:
+    """Each look closed one, where the records of years ago were written: thousands in a day."""
+    log = opened(tmp_path / "t-0")
+    cleaning.roll_long(log, 10)
+    for time in (1, 11):
+        append(log, (b"a", b"1"), time=time)
+        cleaning.roll_long(log, 10)
     assert len(log.segments) == 1
-    cleaning.roll_older(log, NOW_MS + 1)
-    assert [segment.base for segment in log.segments] == [0, 1]
+    append(log, (b"a", b"1"), time=12)
+    cleaning.roll_long(log, 10)
+    assert [segment.base for segment in log.segments] == [0, 3]
     names = [path.name for path in (tmp_path / "t-0").glob("*.log")]
-    assert max(names) == f"{1:020d}.log"
+    assert max(names) == f"{3:020d}.log"

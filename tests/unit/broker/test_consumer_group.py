@@ -163,6 +163,15 @@ def test_a_subscription_changes(desk: Desk) -> None:
     assert [reads("u"), reads("t")] == [True, False]
 
 
+def test_a_restart_changes_no_assignor(desk: Desk) -> None:
+    """Members are loaded by their ids, not as they joined."""
+    alone(desk, "b", assignor="range")
+    desk.beat("a", 0, assignor="uniform")
+    before = desk.consumers().described()["assignor_name"]
+    desk.crash()
+    assert desk.consumers().described()["assignor_name"] == before
+
+
 @pytest.mark.parametrize(("assignor", "expected"), [("range", [0, 1]), ("uniform", [0, 1])])
 def test_the_assignor_that_most_ask_for_is_used(
     desk: Desk, assignor: str, expected: object

@@ -67,6 +67,35 @@ def opens(tmp_path: Path) -> Opens:
     return opens
 
 
+@pytest.mark.parametrize("left", [0, 10, 70, 150, -5])
+def test_a_file_that_has_become_shorter_is_the_disks_fault(opens: Opens, left: int) -> None:
+    """Who asked for times was hung up on, and who read was given a part of a batch, for ever."""
+    log = opens()
+    append(log, b"a", b"b")
+    append(log, b"c", b"d", time=2000)
+    size = log.size
+    os.truncate(log.segments[0].path, left % size)
+    for ask in (lambda: log.read(2, MOST), lambda: log.at_time(2000), log.newest):
+        with pytest.raises(OSError, match="the file is shorter than it was"):
+            ask()
+
+
+@pytest.mark.parametrize("length", [-12, 0, 48, 1 << 30])
+def test_a_length_that_has_changed_is_the_disks_fault(opens: Opens, length: int) -> None:
+    """Who looked for an offset behind it went round in a circle, and nobody else was served."""
+    log = opens()
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    with log.segments[0].path.open("r+b") as file:
+        file.seek(8)
+        file.write(length.to_bytes(4, signed=True))
+    with pytest.raises(OSError, match=r"a batch of .* bytes"):
+        log.read(0, MOST)
+    if length < 1 << 30:
+        with pytest.raises(OSError, match=r"a batch of .* bytes"):
+            log.read(1, MOST)
+
+
 def test_a_file_of_another_name_is_not_one_of_its_own(opens: Opens) -> None:
     log = opens()
     append(log, b"a")

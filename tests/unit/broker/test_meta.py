@@ -1,6 +1,7 @@
 """The broker's database: rows in their order, ids that are never given twice, a format."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -150,4 +151,20 @@ def test_what_was_not_written_to_the_disk_at_once_is_with_the_next_flush(tmp_pat
         meta.flush()
     meta.flush()  # there is nothing to flush, as far as it knows
     assert list(meta.rows("GT")) == [GROUP, TOPIC]
+    meta.close()
+
+
+def test_a_database_that_cannot_be_closed_is_on_a_disk_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written is there, but a new file finds no room."""
+    meta = Meta(tmp_path / "meta", sync=False)
+    meta.close()
+
+    def full() -> None:
+        raise Exception("IO error: No space left on device")  # as rocksdict does
+
+    monkeypatch.setattr(meta, "_db", SimpleNamespace(close=full))
+    with pytest.raises(OSError, match="No space left on device"):
+        meta.close()
     meta.close()

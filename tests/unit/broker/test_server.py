@@ -1,17 +1,18 @@
 """The shell's answers to what it is started with, and what it says it serves."""
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from streamsx.broker import appending
+from streamsx.broker import appending, server
 from streamsx.broker.api.served import SERVED
 from streamsx.broker.connection import ConnectionLimits
 from streamsx.broker.segment import Segment
 from streamsx.broker.server import BrokerServer
-from streamsx.errors import UsageError, WorldError
+from streamsx.errors import StoreLocked, UsageError, WorldError
 from streamsx.kafka import wire
 from streamsx.kafka.batch import Builder
 
@@ -112,5 +113,28 @@ def test_a_broker_whose_disk_has_failed_says_so_at_its_end_and_goes_on_at_the_ne
             await broker.close()
         async with BrokerServer(tmp_path) as again:
             assert not again.service.topics.by_name["t"].logs[0].failed
+
+    asyncio.run(story())
+
+
+def test_a_directory_is_called_clean_by_whom_it_belongs_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock was gone by then: another could have begun, and been killed, in between. What the
+    disk said came as it was.
+    """
+
+    def full(folder: Path) -> None:
+        with pytest.raises(StoreLocked):
+            server.lock(folder)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def story() -> None:
+        broker = BrokerServer(tmp_path)
+        await broker.start()
+        monkeypatch.setattr(server, "mark_clean", full)
+        with pytest.raises(WorldError, match=r"No space left on device: make room or mend it"):
+            await broker.close()
+        assert held_in(tmp_path) == []
 
     asyncio.run(story())

@@ -12,6 +12,8 @@ from streamsx.broker import appending
 from streamsx.broker.configs import CONFIGS, ConfigType, wrong
 from streamsx.broker.coordinator import Coordinator
 from streamsx.broker.events import TopicsChanged
+from streamsx.broker.flusher import flush_all
+from streamsx.broker.log import UNFLUSHED, read_note
 from streamsx.broker.meta import Meta
 from streamsx.broker.refusal import Refused
 from streamsx.broker.topics import NAME, StoredTopic, TopicStore
@@ -187,6 +189,20 @@ def test_a_log_out_of_service_refuses_all_until_it_is_opened_anew(
     store.flush()
 
 
+def test_the_last_flush_of_all_leaves_word_of_it_where_it_fails(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start took for flushed what the system had given up to write."""
+    store = places.open()
+    log = store.create("t", b"1" * 16, 1, {}).log(0)
+    appending.append(log, batch(), 1000)
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fdatasync", failing)
+        with pytest.raises(OSError, match="planted"):
+            store.flush()
+    assert read_note(log.folder, UNFLUSHED) == [0, 1]
+
+
 def test_a_log_that_cannot_be_opened_anew_keeps_no_other_out_of_service(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +221,25 @@ def test_a_log_that_cannot_be_opened_anew_keeps_no_other_out_of_service(
         broken.setattr("os.fdatasync", fdatasync)
         assert store.reopen()
     assert [log.failed for log in topic.logs] == [True, False]
+
+
+def test_a_deleted_log_leaves_the_folder_of_its_namesake_alone(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of that name was flushed for it, and the note of a failure was of its end: at the
+    next start the new log was cut there.
+    """
+    store = places.open()
+    deleted = store.create("t", b"1" * 16, 1, {}).log(0)
+    appending.append(deleted, batch(), 1000)
+    store.delete(store.by_name["t"])
+    log = store.create("t", b"2" * 16, 1, {}).log(0)
+    appending.append(log, batch(), 1000)
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fdatasync", failing)
+        assert list(flush_all([deleted, log], places.meta)) == [log]
+    deleted.fail()  # by a flush that began before it was deleted
+    assert [path.name for path in log.folder.iterdir()] == [f"{0:020d}.log"]
 
 
 def test_what_is_removed_later_is_in_nobodys_way_and_gone_at_the_next_start(

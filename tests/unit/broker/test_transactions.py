@@ -253,6 +253,18 @@ def test_a_time_that_cannot_be(desk: Desk, timeout_ms: int) -> None:
     assert Transactor(desk, "").init() == E.INVALID_REQUEST
 
 
+def test_a_commit_within_a_transaction_is_no_sign_of_life(desk: Desk) -> None:
+    """As in Kafka: who relied on it here was removed there."""
+    one = Transactor(desk)
+    one.init()
+    member = str(desk.replies[desk.join(version=3, session_ms=10_000)]["member_id"])
+    desk.sync(member, 1, assignments={member: b""})
+    desk.sleep(6)
+    assert one.commit_offset(1, member=member, generation=1) == E.NONE
+    desk.sleep(6)
+    assert one.commit_offset(2, member=member, generation=1) == E.UNKNOWN_MEMBER_ID
+
+
 def test_a_commit_within_a_transaction_is_fenced_as_any_other(desk: Desk) -> None:
     """KIP-447; before it nobody said who they were."""
     one = Transactor(desk)
