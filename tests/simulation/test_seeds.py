@@ -7,8 +7,8 @@ import pytest
 from streamsx.simulation.faults import KINDS
 from streamsx.simulation.world import play
 
-SEEDS, CHUNK = 72, 8
-SLOW, SLOW_CHUNK = 3_072, 60
+SEEDS, CHUNK = 40, 8
+SLOW, SLOW_CHUNK = 3_040, 60
 FOUND = [7352, 32435, 51852, 62207, 81461, 99097]
 """Each has broken an invariant once, and was mended."""
 
