@@ -19,7 +19,7 @@ from streamsx.broker.cleaning import (
     put,
     roll_long,
 )
-from streamsx.broker.compaction import CompactionJob, FileDamaged, Made, compact
+from streamsx.broker.compaction import Compacted, CompactionJob, FileDamaged, compact
 from streamsx.broker.configs import listed
 from streamsx.broker.flusher import Flusher
 from streamsx.broker.log import Log
@@ -41,7 +41,7 @@ class Cleaner:
         self._interval_s = options.cleaner_interval_s
         self._bytes_min = options.compacted_bytes_min
         self._loop = asyncio.get_running_loop()
-        self._compacting: asyncio.Future[list[Made]] | None = None
+        self._compacting: asyncio.Future[Compacted] | None = None
         self._left: list[tuple[StoredTopic, Log]] = []
         self._timer = self._loop.call_later(self._interval_s, self._tick)
 
@@ -122,26 +122,28 @@ class Cleaner:
         topic: StoredTopic,
         log: Log,
         job: CompactionJob,
-        compacting: asyncio.Future[list[Made]],
+        compacting: asyncio.Future[Compacted],
     ) -> None:
         self._compacting = None
 
         def take(*_: object) -> None:
             try:
-                made, before = compacting.result(), log.size
+                done, before = compacting.result(), log.size
             except FileDamaged as error:
                 leave_alone(log, error.base)  # "at each look": it is read once, and told of once
                 raise
             if log.failed or log.closed:
-                for one in made:
+                for one in done.made:
                     one.path.unlink(missing_ok=True)
                 return
-            put(log, job, made)
+            put(log, job, done)
             told = "log_compacted folder=%s bytes=%d before=%d"
             logger.info(told, log.folder, log.size, before)
 
-        self._guarded(take, topic, log)
-        self._compact_next()
+        try:
+            self._guarded(take, topic, log)
+        finally:
+            self._compact_next()
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)

@@ -6,15 +6,15 @@ own to say.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import accumulate, takewhile
 
-from streamsx.broker.compaction import ClosedFile, CompactionJob, Made
+from streamsx.broker.compaction import Compacted, CompactionJob
 from streamsx.broker.log import Log
 from streamsx.broker.segment import Segment
 
 DIRTY_BYTES_MAX = 256 << 20
-"""At once, of what was never compacted: its keys are held in memory."""
+"""At once, of what was never compacted."""
 TIMES = 16
 """A tombstone stays for at most a 16th longer than it has to: so many times are remembered."""
 
@@ -68,7 +68,7 @@ def compacted_to(log: Log) -> int:
 def dirty(log: Log) -> list[Segment]:
     """Files that were never compacted."""
     limit = compacted_to(log)
-    return [segment for segment in log.segments if segment.base >= limit and segment.size]
+    return [segment for segment in log.segments if segment.next > limit and segment.size]
 
 
 def compaction(log: Log, now_ms: int, *, lag_ms: int, tombstones_ms: int) -> CompactionJob | None:
@@ -78,11 +78,13 @@ def compaction(log: Log, now_ms: int, *, lag_ms: int, tombstones_ms: int) -> Com
     youngest_ms, dirty_from, stable = now_ms - lag_ms, compacted_to(log), log.last_stable_offset
 
     def settled(segment: Segment) -> bool:
-        old = not segment.size or youngest(segment) <= youngest_ms
-        return old and segment.next <= stable and not segment.damaged
+        return old(segment) and segment.next <= stable and not segment.damaged
+
+    def old(segment: Segment) -> bool:  # "the clock of a producer is wrong": without a lag, any is
+        return not segment.size or not lag_ms or youngest(segment) <= youngest_ms
 
     last = log.segments[-1]
-    if last.size and youngest(last) <= youngest_ms and all(map(settled, log.segments[:-1])):
+    if last.size and old(last) and all(map(settled, log.segments[:-1])):
         log.roll()  # but not behind what may stay as it is for ever: "a file is damaged"
     closed = list(takewhile(settled, log.segments[:-1]))
     clean = sum(segment.base < dirty_from for segment in closed)
@@ -92,9 +94,7 @@ def compaction(log: Log, now_ms: int, *, lag_ms: int, tombstones_ms: int) -> Com
         return None
     heard = [offset for offset, at in log.compacted if at <= now_ms - tombstones_ms]
     return CompactionJob(
-        tuple(ClosedFile(segment.base, segment.path, segment.size) for segment in closed),
-        log.segments[len(closed)].base, dirty_from, max(heard, default=0),
-        log.segment_bytes, now_ms, tombstones_ms,
+        tuple(closed), dirty_from, max(heard, default=0), log.segment_bytes, now_ms, tombstones_ms,
         tuple(log.producers.aborted),
     )  # fmt: skip
 
@@ -105,14 +105,14 @@ def leave_alone(log: Log, base: int) -> None:
         segment.damaged |= segment.base == base
 
 
-def put(log: Log, job: CompactionJob, made: Iterable[Made]) -> None:
+def put(log: Log, job: CompactionJob, done: Compacted) -> None:
     """What compaction has made takes its place. Raises OSError.
 
     All of it, or nothing behind the first that finds no place: "a file was deleted meanwhile": a
     marker that is gone from a later one still ends what an earlier one holds.
     """
     placed = True
-    for one in made:
+    for one in done.made:
         placed = placed and log.put(one)
         if not placed:
             one.path.unlink()
@@ -122,5 +122,5 @@ def put(log: Log, job: CompactionJob, made: Iterable[Made]) -> None:
     if len(times) > 1 and job.now_ms - times[-2][1] < job.tombstones_ms / TIMES:
         times.pop()  # tombstones below it count from now on
     old = [each for each in times if each[1] <= job.now_ms - job.tombstones_ms]
-    log.compacted = [*times[max(len(old) - 1, 0) :], (job.until, job.now_ms)]
+    log.compacted = [*times[max(len(old) - 1, 0) :], (done.until, job.now_ms)]
     log.note_compacted()

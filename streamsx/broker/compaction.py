@@ -1,22 +1,25 @@
 """Compaction of a log: of each key what was written last stays. On closed files alone, in a thread.
 
-Two passes: which record of each key is the newest, of what was written since the last compaction;
-then all files are written anew without what is older. Offsets never change, so there are holes; a
-batch that loses nothing is copied as it is. A tombstone stays for as long as readers may have to
-hear of it. Records without a key stay.
+Two passes: which record of each key is the newest, of what was written since the last compaction,
+or of as much of it as holds `KEYS_MAX` keys; then these files are written anew without what is
+older. Offsets never change, so there are holes; a batch that loses nothing is copied as it is. A
+tombstone stays for as long as readers may have to hear of it. Records without a key stay.
 
 Records of aborted transactions go at once. A marker stays as long as a tombstone, and as long as
 something of its transaction: without it, that would be found open when the log is read again. Of a
-producer's last batch at least the header stays, as long as the producer may go on from it, or
-something earlier of it stays. A batch that nobody can read, as it came from its client, stays as it
-is. A file that is not what was written is left as it is, for readers to be told.
+producer's last batches, which it may send again, at least the headers stay, as long as the producer
+may go on from them, or something earlier of it stays. A batch that nobody can read, as it came from
+its client, stays as it is. A file that is not what was written is left as it is, for readers to be
+told.
 
 What is made stands beside the files that it replaces: `Log.put` puts it there, in this order.
 """
 
 import os
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Generator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from io import FileIO
@@ -24,7 +27,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from streamsx.broker.producer_state import AbortedTransaction
+from streamsx.broker.producer_state import BATCHES_KEPT, AbortedTransaction
+from streamsx.broker.segment import Segment, placed
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import (
     DAMAGES,
@@ -33,7 +37,7 @@ from streamsx.kafka.batch import (
     Header,
     emptied,
     rebuild,
-    records,
+    records_within,
     scan,
 )
 
@@ -47,6 +51,8 @@ KEY_BYTES = 32
 """Of a longer key a digest is kept, which is a byte longer, so that it is no other's key: "eleven
 kilobytes hold eight keys of 40 MiB".
 """
+KEYS_MAX = 1 << 19
+"""Learned at once, and those of one batch more; 145 bytes each."""
 
 
 class FileDamaged(CorruptRecord):
@@ -57,19 +63,10 @@ class FileDamaged(CorruptRecord):
         self.base = base
 
 
-class ClosedFile(NamedTuple):
-    """By the offset at which it begins; of so many bytes of whole batches."""
-
-    base: int
-    path: Path
-    size: int
-
-
 class CompactionJob(NamedTuple):
-    """`files` in their order."""
+    """`files` in their order: nothing is appended to them any more."""
 
-    files: tuple[ClosedFile, ...]
-    until: int
+    files: tuple[Segment, ...]
     dirty_from: int
     """From this offset on nothing was compacted yet."""
     forgotten_below: int
@@ -82,10 +79,18 @@ class CompactionJob(NamedTuple):
 
 
 class Made(NamedTuple):
-    """One file in place of some, by the offsets at which they begin."""
+    """One file in place of some, by the offsets at which they begin; `segment` when it is there."""
 
     bases: tuple[int, ...]
     path: Path
+    segment: Segment
+
+
+class Compacted(NamedTuple):
+    """What is to be replaced, and up to which offset each key is there once then."""
+
+    made: list[Made]
+    until: int
 
 
 @dataclass(slots=True)
@@ -94,8 +99,12 @@ class Sieve:
 
     job: CompactionJob
     newest: dict[bytes, int] = field(default_factory=dict)
-    latest: dict[int, int] = field(default_factory=dict)
-    """Where the last batch of each producer id begins."""
+    until: int = 0
+    """Of what was written before it."""
+    full: bool = False
+    """There are more keys, from there on."""
+    latest: dict[int, deque[int]] = field(default_factory=dict)
+    """Where the last batches of each producer id begin, which it may send again."""
     begun: set[int] = field(default_factory=set)
     """Producer ids of whose transaction something stays, until its marker."""
     staying: set[int] = field(default_factory=set)
@@ -104,26 +113,35 @@ class Sieve:
     """The aborted ones of each producer id."""
 
     def __post_init__(self) -> None:
+        self.until = self.job.dirty_from
         for each in self.job.aborted:
             self.ended.setdefault(each.producer_id, []).append(each)
 
-    def learn(self, file: ClosedFile) -> None:
+    def learn(self, file: Segment) -> None:
         """Which of its records are the newest so far. Raises OSError, FileDamaged."""
-        found, job = 0, self.job
+        found, start = 0, file.base
         try:
             for header, batch in batches(file.path, check=True):  # or damage gets a right checksum
-                found += len(batch)
-                if header.control:
-                    continue
-                if header.producer_id >= 0:
-                    self.latest[header.producer_id] = header.base_offset
-                if header.last_offset >= job.dirty_from and not self.aborted(header):
-                    self.newest |= newest_of(header, batch)
+                if not placed(header, start, file.next):
+                    raise CorruptRecord(f"a batch at {header.base_offset}, from {start} on")
+                found, start = found + len(batch), header.last_offset + 1
+                self._hear(header, batch)
         except CorruptRecord as error:
             raise FileDamaged(file.base, f"{file.path}: {error}") from None
         if found != file.size:
             why = f"{found} bytes of whole batches, not {file.size}: it is shorter than it was"
             raise FileDamaged(file.base, f"{file.path}: {why}")
+
+    def _hear(self, header: Header, batch: memoryview) -> None:
+        if header.control:
+            return
+        if (producer_id := header.producer_id) >= 0:
+            last = self.latest.setdefault(producer_id, deque(maxlen=BATCHES_KEPT))
+            last.append(header.base_offset)
+        self.full |= len(self.newest) >= KEYS_MAX
+        if header.last_offset >= self.until and not (self.full or self.aborted(header)):
+            self.newest |= newest_of(header, batch)
+            self.until = header.last_offset + 1
 
     def aborted(self, header: Header) -> bool:
         """Its records were never to be read."""
@@ -137,22 +155,23 @@ class Sieve:
             begun = header.producer_id in self.begun
             self.begun.discard(header.producer_id)
             return batch if begun or header.base_offset >= self.job.forgotten_below else b""
-        kept = [] if self.aborted(header) else self._kept(header, batch)
-        if not (kept or kept is None or self._last_word(header)):
+        left = b"" if self.aborted(header) else self._left(header, batch)
+        if not left and not self._last_word(header):
             return b""
         self.staying.add(header.producer_id)
         if header.transactional:
             self.begun.add(header.producer_id)
-        if kept is None or len(kept) == header.records:
-            return batch
-        return rebuild(header, kept) if kept else emptied(header)
+        return left or emptied(header)
 
-    def _kept(self, header: Header, batch: memoryview) -> list[Any] | None:
-        """Records; None of a batch that was damaged before it was written: all of it."""
+    def _left(self, header: Header, batch: memoryview) -> bytes | bytearray | memoryview:
+        """The records that stay; all of a batch that was damaged before it was written."""
         try:
-            return [record for record in records(header, batch) if self._stays(record)]
+            kept = [record for record in records_within(header, batch) if self._stays(record)]
+            if len(kept) == header.records:
+                return batch
+            return rebuild(header, kept) if kept else b""
         except DAMAGES:
-            return None
+            return batch
 
     def _last_word(self, header: Header) -> bool:
         """Of a producer that may still be there, and goes on from these sequences: without it, an
@@ -160,7 +179,7 @@ class Sieve:
         """
         alive = header.max_timestamp > self.job.now_ms - PRODUCER_EXPIRY_MS
         known = alive or header.producer_id in self.staying
-        return known and self.latest.get(header.producer_id) == header.base_offset
+        return known and header.base_offset in self.latest.get(header.producer_id, ())
 
     def _stays(self, record: Any) -> bool:
         """Of the same key there is none newer, and a tombstone is still to be heard of."""
@@ -181,27 +200,28 @@ def newest_of(header: Header, batch: memoryview) -> dict[bytes, int]:
     written, for nobody reads what stands in it.
     """
     try:
-        found = records(header, batch)
+        found = records_within(header, batch)
         return {remembered(each.key): each.offset for each in found if each.key is not None}
     except DAMAGES:
         return {}
 
 
-def compact(job: CompactionJob) -> list[Made]:
-    """What is to be replaced: nothing, where nothing can go. Raises OSError, FileDamaged."""
-    sieve = Sieve(job)
+def compact(job: CompactionJob) -> Compacted:
+    """Made is nothing, where nothing can go. Raises OSError, FileDamaged."""
+    sieve, files, made = Sieve(job), list[Segment](), list[Made]()
     for file in job.files:
         sieve.learn(file)
-    made: list[Made] = []
-    files = list(job.files)
-    try:
+        files.append(file)
+        if sieve.full:
+            break
+    until = sieve.until if sieve.full else files[-1].next
+    with ExitStack() as failed:  # "the disk is full": everybody else needs the room
+        for file in files:
+            failed.callback(beside(file.path).unlink, missing_ok=True)
         while files:
             made += rewritten(files, sieve)
-    except OSError:
-        for _, path, _ in job.files:  # "the disk is full": everybody else needs the room
-            beside(path).unlink(missing_ok=True)
-        raise
-    return made
+        failed.pop_all()
+    return Compacted(made, until)
 
 
 def beside(path: Path) -> Path:
@@ -209,43 +229,47 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + MADE)
 
 
-def rewritten(files: list[ClosedFile], sieve: Sieve) -> list[Made]:
+def rewritten(files: list[Segment], sieve: Sieve) -> list[Made]:
     """Takes the first of the files, and as many more as fit into one with it. It is as old as the
     last of them: that is the age of records without a time.
     """
-    bases, changed, size, age_ns = list[int](), False, 0, 0
-    path = beside(files[0].path)
+    bases, changed, age_ns = list[int](), False, 0
+    path, segment = beside(files[0].path), files[0].anew()
     with path.open("wb") as out:
-        while files and (not bases or size + files[0].size <= sieve.job.segment_bytes):
+        while files and (not bases or segment.size + files[0].size <= sieve.job.segment_bytes):
             source = files.pop(0)
-            changed |= copied(source.path, out, sieve)
+            changed |= copied(source.path, out, sieve, segment)
             bases.append(source.base)
-            size, age_ns = out.tell(), source.path.stat().st_mtime_ns
+            age_ns = source.path.stat().st_mtime_ns
         out.flush()
         os.utime(out.fileno(), ns=(age_ns, age_ns))
         os.fsync(out.fileno())
     if changed or len(bases) > 1:
-        return [Made(tuple(bases), path)]
+        return [Made(tuple(bases), path, segment)]
     path.unlink()
     return []
 
 
-def copied(source: Path, out: BinaryIO, sieve: Sieve) -> bool:
+def copied(source: Path, out: BinaryIO, sieve: Sieve, segment: Segment) -> bool:
     """Whether something stayed behind."""
     changed = False
     for header, batch in batches(source):
         left = sieve.of(header, batch)
         changed |= left is not batch
         out.write(left)
+        for _, size, now in scan(left, check=False):
+            segment.note(size, now)
     return changed
 
 
-def batches(path: Path, *, check: bool = False) -> Generator[tuple[Header, memoryview]]:
-    """Of a file, which may be empty. Raises OSError, and CorruptRecord at the first that is none.
+def batches(
+    path: Path, at: int = 0, *, check: bool = False
+) -> Generator[tuple[Header, memoryview]]:
+    """Of a file, from this byte on. Raises OSError, and CorruptRecord at the first that is none.
 
     Read, not mapped: "a sector cannot be read": SIGBUS would end the broker, at each start again.
     """
-    at, most = 0, READ_BYTES
+    most = READ_BYTES
     with path.open("rb", buffering=0) as file:
         end = os.fstat(file.fileno()).st_size
         while data := read_at(file, most, at):
@@ -256,6 +280,14 @@ def batches(path: Path, *, check: bool = False) -> Generator[tuple[Header, memor
             at, most = at + whole, READ_BYTES if whole else batch_bytes(data)
             if not whole and not len(data) < most <= end - at:
                 return  # it is cut short, or its length is damaged: no memory for that
+
+
+def behind(path: Path, at: int) -> Generator[tuple[Header, memoryview]]:
+    """The batches behind one that is damaged, if its length is right, as `batches` says."""
+    with path.open("rb", buffering=0) as file:
+        size = batch_bytes(read_at(file, HEADER_BYTES, at))
+    if size >= HEADER_BYTES:
+        yield from batches(path, at + size, check=True)
 
 
 def batch_bytes(data: bytes) -> int:

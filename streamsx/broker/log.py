@@ -11,6 +11,7 @@ which begins at a note of how far it had been flushed: with `sync` nobody was to
 goes; else all of it is written once more.
 """
 
+import errno
 import logging
 import os
 import sys
@@ -20,16 +21,13 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from streamsx.broker.compaction import MADE, Made, batches
+from streamsx.broker.compaction import MADE, Made, batches, behind
 from streamsx.broker.expanding import Expansions
 from streamsx.broker.producer_state import ProducerState
-from streamsx.broker.segment import SEGMENTS, Descriptors, Segment
+from streamsx.broker.segment import LEADER_EPOCH, SEGMENTS, Descriptors, Segment, placed
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import Header, commits, place, scan
 from streamsx.state.disk import sync_folder
-
-LEADER_EPOCH = 0
-"""There is one broker, and it leads for ever."""
 
 Appended = Callable[[int], None]
 """Is told of so many bytes that readers see more."""
@@ -37,9 +35,10 @@ Timed = tuple[int, int]
 """Offset and timestamp."""
 DurableEnd = tuple[int, int]
 """The end of a log at some time, and the bytes appended until then."""
-START, UNFLUSHED, COMPACTED = "start", "unflushed", "compacted"
+START, UNFLUSHED, COMPACTED, MERGED = "start", "unflushed", "compacted", "merged"
 """Notes beside the segments: the first offset there is; behind which offset a flush failed, and
-before which readers had been shown the log; up to which offset it was compacted, and when (ms).
+before which readers had been shown the log; up to which offset it was compacted, and when (ms);
+where the files begin that stand in the one before them now, and are to go.
 """
 
 logger = logging.getLogger(__name__)
@@ -74,15 +73,15 @@ class Log:
         self.segments = [Segment(folder, base, descriptors) for base in bases]
         unflushed, told = (*read_note(self.folder, UNFLUSHED), None, None)[:2]
         numbers = iter(read_note(self.folder, COMPACTED))
-        self.compacted = list(zip(numbers, numbers, strict=True))
+        self.compacted = list(zip(numbers, numbers, strict=False))
         """Up to which offset, and when (ms), as far as `cleaning` wants to know."""
         trusted = clean and unflushed is None
         limit = sys.maxsize if told is None else told
         while len(self.segments) > 1 and self.segments[-1].base > limit:
             self.segments.pop().delete()  # what begins there stays, empty: before it may be holes
+        merged = set(read_note(self.folder, MERGED))
         for segment in tuple(self.segments):
-            last = segment is self.segments[-1]
-            self._recover(segment, last=last, verify=not trusted, limit=limit)
+            self._recover(segment, merged, limit, verify=not trusted)
         if self.segments and not trusted:
             flush_left(self.segments[-1], noted=unflushed is not None)
         self.start = self._read_start()
@@ -211,10 +210,17 @@ class Log:
         found = [segment for segment in self.segments[:-1] if segment.base in made.bases]
         if tuple(segment.base for segment in found) != made.bases:
             return False
+        if len(found) > 1:
+            write_note(self.folder, MERGED, made.bases[1:])
         self._descriptors.close(found[0].path)
         made.path.rename(found[0].path)
         try:
-            self._take(found)
+            sync_folder(self.folder)
+            index = self.segments.index(found[0])
+            self.segments[index : index + len(found)] = [made.segment]
+            self.producers.forget_aborted(found[-1].next)
+            for old in found[1:]:
+                old.delete()
         except OSError:
             self.fail()  # "the folder cannot be flushed": memory is of the files that were there
             raise
@@ -282,19 +288,6 @@ class Log:
             raise
         return Segment(self.folder, self.end, self._descriptors)
 
-    def _take(self, found: list[Segment]) -> None:
-        """The first of these files is another one now, in place of all of them. Raises OSError."""
-        sync_folder(self.folder)
-        index = self.segments.index(found[0])
-        segment = Segment(self.folder, found[0].base, self._descriptors)
-        self.segments[index : index + len(found)] = [segment]
-        with suppress(CorruptRecord):
-            for header, batch in batches(segment.path):
-                segment.note(len(batch), header)
-        self.producers.forget_aborted(found[-1].next)
-        for old in found[1:]:
-            old.delete()
-
     def _write_again(self, offset: int) -> None:
         for segment in self.segments:
             if segment.size and segment.next > offset:
@@ -303,36 +296,46 @@ class Log:
         sync_folder(self.folder)
         logger.warning("log_opened_anew folder=%s flushed=%d end=%d", self.folder, offset, self.end)
 
-    def _recover(self, segment: Segment, *, last: bool, verify: bool, limit: int) -> None:
-        """Reads the headers; the last segment ends before the first batch that is not whole, or
-        that begins at the limit.
-
-        The checksum does not cover the first 16 bytes of a batch: what the broker wrote there
-        itself has to be as expected, or a flipped bit would move all that follows.
+    def _recover(self, segment: Segment, merged: set[int], limit: int, *, verify: bool) -> None:
+        """Reads the headers. From the first batch on that is not whole the last file is cut, the
+        rest of another one is left as it is, for no reader.
         """
-        before = self.segments[: self.segments.index(segment)]
-        if before and segment.base < before[-1].next:  # "the process ends amid `put`"
-            self.segments.remove(segment)
+        index = self.segments.index(segment)
+        before, later = self.segments[:index], self.segments[index + 1 :]
+        if before and segment.base in merged and segment.base < before[-1].next:
+            self.segments.remove(segment)  # "the process ends amid `put`"
             segment.delete()
             return
-        with suppress(CorruptRecord):
-            for header, batch in batches(segment.path, check=last and verify):
-                gap = header.base_offset - segment.next
-                if header.leader_epoch != LEADER_EPOCH or gap < 0 or (last and gap):
-                    break
-                if header.base_offset >= limit:
-                    break
-                self.producers.note(header, commits(header, batch), self._appended_bytes)
-                self._appended_bytes += len(batch)
-                segment.note(len(batch), header)
-        self.producers.settle(segment.next)
+        last, ends = not later, (each.base for each in later if each.base not in merged)
+        end = next(ends, limit)
+        self._note_batches(segment, end, last=last, check=last and verify)
         lost = segment.path.stat().st_size - segment.size
         if lost and last:
             os.truncate(segment.path, segment.size)
             logger.warning("log_cut file=%s at=%d bytes=%d", segment.path, segment.size, lost)
         elif lost:
             segment.damaged = True
+            self._note_markers_behind(segment, end)
             logger.error("log_damaged file=%s at=%d bytes=%d", segment.path, segment.size, lost)
+
+    def _note_batches(self, segment: Segment, end: int, *, last: bool, check: bool) -> None:
+        """Up to the first that is none, or not where it was put: the last file has no holes."""
+        with suppress(CorruptRecord):
+            for header, batch in batches(segment.path, check=check):
+                hole = header.base_offset > segment.next
+                if not placed(header, segment.next, end) or (last and hole):
+                    break
+                self.producers.note(header, commits(header, batch), self._appended_bytes)
+                self._appended_bytes += len(batch)
+                segment.note(len(batch), header)
+        self.producers.settle(segment.next)
+
+    def _note_markers_behind(self, segment: Segment, end: int) -> None:
+        """What was committed would be found open, and aborted, and then compacted away."""
+        with suppress(CorruptRecord):
+            for header, batch in behind(segment.path, segment.size):
+                if header.control and placed(header, segment.next, end):
+                    self.producers.note(header, commits(header, batch), self._appended_bytes)
 
     def _read_start(self) -> int:
         return max((*read_note(self.folder, START), self.segments[0].base if self.segments else 0))
@@ -344,9 +347,12 @@ class Log:
 
 
 def read_note(folder: Path, name: str) -> list[int]:
-    """The numbers of a note beside the segments; none where it is not there."""
+    """The numbers of a note beside the segments; none where it is not there. Raises OSError."""
     path = folder / name
-    return [int(number) for number in path.read_text().split()] if path.exists() else []
+    try:
+        return [int(number) for number in path.read_bytes().split()] if path.exists() else []
+    except ValueError:
+        raise OSError(errno.EIO, "damaged: not the numbers of a note", str(path)) from None
 
 
 def write_note(folder: Path, name: str, numbers: Iterable[int]) -> None:

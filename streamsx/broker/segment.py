@@ -22,6 +22,8 @@ DESCRIPTORS_MAX = 256
 INDEX_INTERVAL_BYTES = 4096
 SEGMENTS = "[0-9]" * 20 + ".log"
 """How their files are called; a copy that somebody has put beside them is none."""
+LEADER_EPOCH = 0
+"""There is one broker, and it leads for ever."""
 REWRITTEN_BYTES = 1 << 20
 """At once, of what is written again."""
 
@@ -61,7 +63,7 @@ class Segment:
         self.size = 0
         self.damaged = False
         """It has more bytes than that, which are no batches, or was found to be damaged within."""
-        self.oldest = self.newest = -1  # the first and the largest timestamp, ms
+        self.oldest = self.newest = -1  # the first timestamp that there is, the largest; ms
         self._descriptors = descriptors
         self._entered = False  # its folder is known to name it after a power cut
         # One entry per INDEX_INTERVAL_BYTES: first offset of a batch, where it stands, and the
@@ -73,6 +75,10 @@ class Segment:
     def fd(self) -> int:
         """An open descriptor, good until the next one is asked for."""
         return self._descriptors.of(self.path)
+
+    def anew(self) -> "Segment":
+        """Of the same file, in which nothing was found yet."""
+        return Segment(self.path.parent, self.base, self._descriptors)
 
     def create(self) -> None:
         """The file is there, without a byte. Raises OSError."""
@@ -91,7 +97,7 @@ class Segment:
 
     def note(self, size: int, header: Header) -> None:
         """The next batch of the file, of `size` bytes, was written or found."""
-        if not self.size:
+        if self.oldest < 0:
             self.oldest = header.base_timestamp
         self.newest = max(self.newest, header.max_timestamp)
         if self.size >= self._indexed_to:
@@ -178,3 +184,11 @@ class Segment:
     def _changed(self, what: str) -> OSError:
         """By somebody else, or by its disk."""
         return OSError(errno.EIO, what, str(self.path))
+
+
+def placed(header: Header, start: int, end: int) -> bool:
+    """Whether a batch is between these offsets, as the broker has written it there: the checksum
+    does not cover the first 16 bytes, and a flipped bit would move all that follows.
+    """
+    ours = header.leader_epoch == LEADER_EPOCH
+    return ours and start <= header.base_offset <= header.last_offset < end

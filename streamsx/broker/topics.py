@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from streamsx.broker.configs import CONFIGS
-from streamsx.broker.log import LEADER_EPOCH, Log
+from streamsx.broker.log import Log
 from streamsx.broker.meta import Meta
 from streamsx.broker.records import ConfigValue, TopicKey, TopicValue
 from streamsx.broker.refusal import Refused
-from streamsx.broker.segment import Descriptors
+from streamsx.broker.segment import LEADER_EPOCH, Descriptors
 from streamsx.kafka.errors import ErrorCode
 from streamsx.state.disk import sync_folder
 
@@ -217,8 +217,10 @@ class TopicStore:
         removed = []
         for log in logs:
             log.close()
-            self._set_aside += 1
-            aside = log.folder.with_name(f"{log.folder.name}.{self._set_aside}{REMOVED}")
+            aside = log.folder  # its name may be as long as names may be
+            while aside.exists():
+                self._set_aside += 1
+                aside = log.folder.with_name(f"{self._set_aside}{REMOVED}")
             try:
                 removed.append(log.folder.rename(aside))
             except OSError as error:

@@ -7,9 +7,11 @@ from typing import Any
 from streamsx.broker.api.partitions import READ_COMMITTED
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.log import LEADER_EPOCH, Log
+from streamsx.broker.log import Log
 from streamsx.broker.refusal import NamedOnce, Refused
+from streamsx.broker.segment import LEADER_EPOCH
 from streamsx.broker.service import Service
+from streamsx.errors import CorruptRecord
 from streamsx.kafka.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -69,14 +71,16 @@ class Reading:
         room = self._left > 0 or not self.size  # KIP-74: the first batch comes, whatever is asked
         try:
             records = log.read(offset, most, committed=self.committed) if room else b""
+            ended = log.aborted(offset, records) if self.committed else ()
+        except CorruptRecord as error:
+            raise Refused(ErrorCode.CORRUPT_MESSAGE) from error
         except OSError as error:
             logger.error("read_failed folder=%s error=%r", log.folder, error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
         self._left -= len(records)
         self.size += len(records)
         aborted = [
-            {"producer_id": producer_id, "first_offset": first}
-            for producer_id, first in (log.aborted(offset, records) if self.committed else ())
+            {"producer_id": producer_id, "first_offset": first} for producer_id, first in ended
         ]
         return {
             "partition_index": asked.partition,

@@ -8,8 +8,9 @@ from streamsx.broker.configs import listed
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
 from streamsx.broker.expanding import Expansions
-from streamsx.broker.log import LEADER_EPOCH, Log
+from streamsx.broker.log import Log
 from streamsx.broker.refusal import NamedOnce, Refused, each
+from streamsx.broker.segment import LEADER_EPOCH
 from streamsx.broker.service import Service
 from streamsx.broker.topics import StoredTopic
 from streamsx.kafka.errors import ErrorCode

@@ -6,8 +6,8 @@ from typing import Any
 
 from streamsx.broker.connection import Call
 from streamsx.broker.events import ReplyBody
-from streamsx.broker.log import LEADER_EPOCH
 from streamsx.broker.refusal import Refused, each
+from streamsx.broker.segment import LEADER_EPOCH
 from streamsx.broker.service import CLUSTER_ID, NO_OPERATIONS, NODE_ID, Service
 from streamsx.broker.topics import NAME, StoredTopic, alike
 from streamsx.kafka.errors import ErrorCode

@@ -14,6 +14,7 @@ from streamsx.broker.events import ClientRequest, Effect, Event
 from streamsx.broker.log import Log
 from streamsx.broker.meta import Meta
 from streamsx.broker.options import Options
+from streamsx.broker.producer_state import AbortedTransaction
 from streamsx.broker.segment import DESCRIPTORS_MAX
 from streamsx.broker.server import BrokerServer
 from streamsx.kafka import wire
@@ -165,6 +166,26 @@ def test_a_disk_that_fails_a_reader_who_waits_fails_no_writer(
         ((good, bad),) = (topic.partitions for topic in told.responses)
         assert (good.error_code, bad.error_code) == (E.NONE, E.KAFKA_STORAGE_ERROR)
         assert counts(told) == [1, 0]
+
+    run(story)
+
+
+def test_a_damaged_batch_fails_its_own_partition_for_readers_of_what_is_committed(
+    run: Run,
+) -> None:
+    """It was their connection, and so all their other partitions, at each try again."""
+
+    async def story(client: Client, _: Client) -> None:
+        for partition in (0, 1):
+            await client.produce(b"x", partition=partition)
+        log = client.broker.service.topics.by_name["t"].logs[0]
+        log.producers.aborted.append(AbortedTransaction(1, 0, 9, 9))
+        with log.segments[0].path.open("r+b") as file:
+            file.seek(16)
+            file.write(b"?")
+        told = await client.ask(Api.FETCH, 11, isolation_level=1, **fetched(0, 1))
+        codes = [p.error_code for topic in told.responses for p in topic.partitions]
+        assert codes == [E.CORRUPT_MESSAGE, E.NONE]
 
     run(story)
 

@@ -135,7 +135,7 @@ def test_a_log_that_cannot_be_cleaned_is_told_once_a_look_and_keeps_nobody_waiti
     real = compaction.compact
 
     def failing(job: Any) -> Any:
-        if job.files[0][1].parent.name == "a-0":
+        if job.files[0].path.parent.name == "a-0":
             raise OSError("planted")
         return real(job)
 
@@ -212,6 +212,45 @@ def test_what_a_client_sends_or_a_disk_flips_ends_no_broker(
     told = [line.message for line in caplog.records if "cleaning_failed" in line.message]
     assert len(told) == 1
     assert "checksum" in told[0]
+
+
+def test_a_topic_is_compacted_as_its_own_configurations_say(tmp_path: Path) -> None:
+    topic = StoredTopic("t", b"", {"min.cleanable.dirty.ratio": "0.6"})
+    log = Log(tmp_path / "t-0", Descriptors(), segment_bytes=1, clean=True, sync=False)
+    for dirty_files, enough in ((0, False), (1, False), (2, True)):
+        appending.append(log, memoryview(record()), 1000)
+        log.compacted = [(1, 0)]
+        assert due(topic, log, 0, 0) is enough, dirty_files
+
+
+def test_lags_and_tombstones_are_those_of_the_topic(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = list[dict[str, int]]()
+    monkeypatch.setattr(
+        "streamsx.broker.cleaner.compaction", lambda log, now_ms, **about: jobs.append(about)
+    )
+
+    async def story(client: Client, _: Client) -> None:
+        lags = {"min_compaction_lag_ms": "7", "delete_retention_ms": "8"}
+        written(await made(client, "a", cleanup_policy="compact", **lags), 1, 1)
+        client.broker.service.cleaner.look()
+
+    run(story, options=ALL)
+    assert jobs == [{"lag_ms": 7, "tombstones_ms": 8}]
+
+
+def test_a_file_of_a_topic_that_is_cut_is_closed_in_time(run: Run) -> None:
+    """Else what is young in it keeps all that is old."""
+
+    async def story(client: Client, _: Client) -> None:
+        log = await made(client, "a", cleanup_policy="delete", segment_ms="10")
+        for time in (1 << 44, (1 << 44) + 11):
+            appending.append(log, memoryview(record(time)), 1000)
+        client.broker.service.cleaner.look()
+        assert [segment.base for segment in log.segments] == [0, 2]
+
+    run(story)
 
 
 def test_a_first_file_without_a_time_hides_no_other_from_the_lag(tmp_path: Path) -> None:

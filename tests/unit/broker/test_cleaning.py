@@ -16,7 +16,7 @@ from crc32c import crc32c
 from streamsx.broker import appending, cleaning, compaction
 from streamsx.broker.compaction import CompactionJob, FileDamaged, batches, compact
 from streamsx.broker.log import Log
-from streamsx.broker.segment import Descriptors
+from streamsx.broker.segment import Descriptors, Segment
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import (
     CHECKED_FROM,
@@ -99,6 +99,11 @@ def test_behind_a_damaged_file_there_is_one_other_however_often_it_is_looked_at(
     assert len(log.segments) == 2
 
 
+def noted(segment: Segment) -> tuple[Any, ...]:
+    found = segment._offsets, segment._positions, segment._newest, segment._indexed_to
+    return segment.base, segment.next, segment.size, segment.oldest, segment.newest, *found
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_of_each_key_the_newest_stays_where_it_was(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -108,6 +113,9 @@ def test_of_each_key_the_newest_stays_where_it_was(tmp_path: Path, seed: int) ->
         before, table, end = rows(log), state(log), log.end
         assert cleaned(log, tombstones_ms=rng.choice((0, DAY_MS)))
         after = rows(log)
+        index = [noted(segment) for segment in log.segments]
+        again = opened(tmp_path / "t-0", log.segment_bytes)
+        assert [noted(segment) for segment in again.segments] == index, "as a start finds it"
         assert after.items() <= before.items()
         assert (state(log), log.end) == (table, end)
         assert len({key for key, _ in after.values()}) == len(after), "each is there once"
@@ -217,6 +225,74 @@ def test_what_is_damaged_on_the_disk_is_no_sound_record_afterwards(
         append(log, (b"a", b"newer"))
         assert not cleaned(log)
     assert len(log.segments) == 2
+
+
+def test_a_record_beyond_its_batch_is_no_newest_of_its_key(tmp_path: Path) -> None:
+    """All that came later was taken for older, or the broker compacted nothing any more."""
+    log = opened(tmp_path / "t-0", 1 << 20)
+    builder = Builder(1 << 20)
+    for key in (b"a", b"b"):
+        builder.append(NOW_MS, key, b"1")
+    batch = builder.close()
+    assert batch[HEADER_BYTES + 10 + 3] == 2, "the offset delta of the second record, in zigzag"
+    batch[HEADER_BYTES + 10 + 3] = 0x7E
+    batch[CHECKED_FROM - 4 : CHECKED_FROM] = crc32c(batch[CHECKED_FROM:]).to_bytes(4)
+    appending.append(log, memoryview(batch), 1 << 20)
+    append(log, (b"b", b"2"))
+    append(log, (b"a", b"2"))
+    append(log, (b"a", b"3"))
+    assert cleaned(log)
+    assert rows(log, 2) == {2: (b"b", b"2"), 4: (b"a", b"3")}
+
+
+@pytest.mark.parametrize(("at", "mask"), [(4, 1), (7, 0x20), (15, 1)])
+def test_a_bit_that_no_checksum_covers_costs_no_other_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int, mask: int
+) -> None:
+    """Of a base offset: all files behind it were taken for left-overs, and deleted. A compaction
+    made one file of them all, which ended there for the next start.
+    """
+    log = opened(tmp_path / "t-0", 1 << 20)
+    for number in range(4):
+        for key in range(5):
+            append(log, (b"k%d%d" % (number, key), b"1"))
+        log.roll()
+    append(log, (b"last", b"1"))
+    path = log.segments[0].path
+    data = bytearray(path.read_bytes())
+    data[len(data) * 4 // 5 + at] ^= mask
+    path.write_bytes(data)
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    with pytest.raises(FileDamaged, match="a batch at"):
+        compact(job)
+    log.close()
+    log = opened(tmp_path / "t-0", 1 << 20)
+    assert [segment.damaged for segment in log.segments[:4]] == [True, False, False, False]
+    assert list(rows(log)) == [0, 1, 2, 3, *range(5, 21)]
+    assert caplog.text.count("log_damaged") == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_only_so_many_keys_are_learned_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A compressed log of 256 MiB would have held 15 GiB of them."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(compaction, "KEYS_MAX", 4)
+    log = opened(tmp_path / "t-0", rng.choice((200, 1000, 5000)))
+    filled(log, rng, 40)
+    table, reached = state(log), list[int]()
+    while cleaned(log, NOW_MS + len(reached), tombstones_ms=rng.choice((0, 3, DAY_MS))):
+        assert state(log) == table
+        reached.append(cleaning.compacted_to(log))
+        assert bool(cleaning.dirty(log)) == (reached[-1] < log.end)
+    again = opened(tmp_path / "t-0")
+    assert (rows(again), again.compacted) == (rows(log), log.compacted)
+    assert reached == sorted(set(reached))
+    assert (len(reached) > 3, reached[-1]) == (True, log.end)
+    keys = [key for key, value in rows(log).values() if value is not None]
+    assert len(keys) == len(set(keys))
 
 
 def test_of_long_keys_a_digest_is_remembered(tmp_path: Path) -> None:
@@ -362,11 +438,12 @@ def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
 
 
-@pytest.mark.parametrize("steps", range(10))
+@pytest.mark.parametrize("steps", range(14))
 @pytest.mark.parametrize("seed", range(8))
 def test_a_process_that_ends_amid_it_leaves_the_same_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int,
+    steps: int,
+) -> None:  # fmt: skip
     rng = random.Random(seed)
     log = opened(tmp_path / "t-0", 1000)
     for _ in range(2):
@@ -381,6 +458,9 @@ def test_a_process_that_ends_amid_it_leaves_the_same_table(
             cleaned(log, NOW_MS + 1, tombstones_ms=0)
     again = opened(tmp_path / "t-0", 1000)
     assert (state(again), again.end) == (table, end)
+    found = [header.base_offset for each in again.segments for header, _ in batches(each.path)]
+    assert found == sorted(set(found)), "nothing is there twice"
+    assert "log_damaged" not in caplog.text
     filled(again, rng, 5)
     table = state(again)
     cleaned(again, NOW_MS + 2, tombstones_ms=0)
@@ -416,9 +496,11 @@ def test_what_is_younger_than_the_lag_is_left_alone(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0", 1)
     for time in (1, 2, 3):
         append(log, (b"a", b"%d" % time), time=NOW_MS + time)
-    assert not cleaned(log, NOW_MS, lag_ms=0)
+    assert not cleaned(log, NOW_MS, lag_ms=1)
     assert cleaned(log, NOW_MS + 12, lag_ms=10)
     assert list(rows(log)) == [1, 2]
+    assert cleaned(log, NOW_MS - DAY_MS, lag_ms=0), "whatever their producer takes for the time"
+    assert list(rows(log)) == [2]
 
 
 def test_records_without_a_time_are_younger_than_the_lag_if_their_file_is(tmp_path: Path) -> None:
@@ -433,6 +515,17 @@ def test_records_without_a_time_are_younger_than_the_lag_if_their_file_is(tmp_pa
     assert cleaned(log, NOW_MS + 10, lag_ms=10)
     assert list(rows(log)) == [2]
     assert [cleaning.youngest(each) for each in log.segments[:-1]] == [NOW_MS]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "zstd"])
+def test_what_stays_of_a_batch_is_compressed_as_it_was(tmp_path: Path, compression: str) -> None:
+    log = opened(tmp_path / "t-0")
+    append(log, (b"a", b"1"), (b"b", b"1"), compression=compression)
+    ((header, _),) = batches(log.segments[0].path)
+    append(log, (b"a", b"2"))
+    assert cleaned(log)
+    (left, _), *_ = batches(log.segments[0].path)
+    assert (left.codec, left.records) == (header.codec, 1)
 
 
 def test_records_without_a_key_stay_and_so_do_producers(tmp_path: Path) -> None:
@@ -464,6 +557,22 @@ def test_what_was_deleted_meanwhile_stays_deleted(tmp_path: Path) -> None:
     log.delete_before(2)
     cleaning.put(log, job, made)
     assert list(rows(log)) == [2]
+    assert not list((tmp_path / "t-0").glob("*.made"))
+
+
+def test_nothing_takes_its_place_behind_what_finds_none(tmp_path: Path) -> None:
+    """A marker that is gone from a later file still ends what an earlier one holds."""
+    log = opened(tmp_path / "t-0", 1)
+    for key in (b"a", b"b", b"a", b"b", b"c"):
+        append(log, (key, b"1"))
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    done = compact(job._replace(segment_bytes=1))
+    assert [made.bases for made in done.made] == [(0,), (1,)]
+    log.delete_before(1)
+    before = rows(log)
+    cleaning.put(log, job, done)
+    assert (rows(log), log.compacted) == (before, [])
     assert not list((tmp_path / "t-0").glob("*.made"))
 
 
@@ -516,9 +625,16 @@ def test_what_readers_do_not_see_yet_is_not_too_old_either(tmp_path: Path) -> No
     assert (log.start, log.high_watermark, log.end) == (1, 1, 2)
 
 
-def test_a_file_of_a_long_time_is_closed_and_one_of_long_ago_is_not(tmp_path: Path) -> None:
-    """Each look closed one, where the records of years ago were written: thousands in a day."""
+@pytest.mark.parametrize("first", [None, NO_TIMESTAMP])
+def test_a_file_of_a_long_time_is_closed_and_one_of_long_ago_is_not(
+    tmp_path: Path, first: int | None
+) -> None:
+    """Each look closed one, where the records of years ago were written: thousands in a day. Behind
+    a record without a time none was ever closed.
+    """
     log = opened(tmp_path / "t-0")
+    if first is not None:
+        append(log, (b"a", b"1"), time=first)
     cleaning.roll_long(log, 10)
     for time in (1, 11):
         append(log, (b"a", b"1"), time=time)
@@ -526,6 +642,6 @@ def test_a_file_of_a_long_time_is_closed_and_one_of_long_ago_is_not(tmp_path: Pa
     assert len(log.segments) == 1
     append(log, (b"a", b"1"), time=12)
     cleaning.roll_long(log, 10)
-    assert [segment.base for segment in log.segments] == [0, 3]
+    assert [segment.base for segment in log.segments] == [0, log.end]
     names = [path.name for path in (tmp_path / "t-0").glob("*.log")]
-    assert max(names) == f"{3:020d}.log"
+    assert max(names) == f"{log.end:020d}.log"

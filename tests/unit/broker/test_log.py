@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamsx.broker import appending
+from streamsx.broker.compaction import MADE
 from streamsx.broker.expanding import Expansions
 from streamsx.broker.log import Log
 from streamsx.broker.refusal import Refused
@@ -294,6 +295,29 @@ def test_damaged_segments_that_are_not_the_last_are_skipped(
     for offset in range(9):
         kept = [b"%d" % i * 60 for i in range(offset, 9) if i not in lost]
         assert values(again, offset) == kept
+
+
+@pytest.mark.parametrize("note", ["start", "unflushed", "compacted", "merged"])
+def test_a_damaged_note_is_said_by_its_name(opens: Opens, tmp_path: Path, note: str) -> None:
+    """It was a bare ValueError: which of a thousand files, nobody knew."""
+    log = opens()
+    append(log, b"a")
+    log.close()
+    path = log.folder / note
+    path.write_bytes(b"1\xff2")
+    with pytest.raises(OSError, match="damaged") as failed:
+        opens()
+    assert failed.value.filename == str(path)
+
+
+def test_what_a_compaction_has_left_behind_is_gone_when_it_is_opened(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a")
+    log.close()
+    left = log.folder / f"{0:020d}.log{MADE}"
+    left.write_bytes(b"x")
+    assert values(opens()) == [b"a"]
+    assert not left.exists()
 
 
 def full_disk(fd: int, data: memoryview, at: int, *, real: Any = os.pwrite) -> int:

@@ -331,7 +331,42 @@ def test_a_producer_goes_on_behind_what_was_compacted(tmp_path: Path) -> None:
     write(log, 7, b"3", key=b"a", seq=2)
     end(log, 7, commit=True)
     assert compacted(log)
-    assert [each.base_offset for each in headers(log.segments[0].path.read_bytes())][:2] == [2, 3]
+    found = headers(log.segments[0].path.read_bytes())
+    assert [(each.base_offset, each.records) for each in found] == [(0, 0), (2, 1), (3, 1), (4, 1)]
+
+
+def test_each_batch_that_may_be_under_way_is_known_behind_a_compaction(tmp_path: Path) -> None:
+    """All but the last were refused when they were sent again: 45."""
+    log = opened(tmp_path)
+    for seq in range(7):
+        write(log, 7, b"1", key=b"a", seq=seq, transactional=False)
+    assert compacted(log)
+    log = opened(tmp_path)
+    for seq in range(2, 7):
+        assert write(log, 7, b"1", key=b"a", seq=seq, transactional=False) == seq
+    assert len(headers(log.segments[0].path.read_bytes())) == 5
+
+
+def test_what_was_committed_is_not_aborted_because_something_else_is_damaged(
+    tmp_path: Path,
+) -> None:
+    """Its marker stands behind that, and was not found: a compaction took the records away."""
+    log = opened(tmp_path)
+    write(log, 7, b"committed")
+    log.roll()
+    write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
+    write(log, 8, b"aborted")
+    end(log, 7, commit=True)
+    end(log, 8, commit=False)
+    log.roll()
+    write(log, 9, b"open")
+    damaged = log.segments[1].path
+    data = bytearray(damaged.read_bytes())
+    data[16] ^= 4
+    damaged.write_bytes(data)
+    log = opened(tmp_path)
+    assert list(log.producers.open) == [9]
+    assert values(read(log)) == [b"committed"]
 
 
 def test_an_earlier_batch_is_never_taken_for_a_producers_last(tmp_path: Path) -> None:

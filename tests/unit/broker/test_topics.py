@@ -257,6 +257,14 @@ def test_what_is_removed_later_is_in_nobodys_way_and_gone_at_the_next_start(
     assert not [folder for folder in kept if folder.exists()]
 
 
+def test_a_long_name_is_set_aside_too(places: Places) -> None:
+    """Its folder stayed, with all that was in it: what it was to be called was too long."""
+    store, name = places.open(), "n" * 249
+    appending.append(store.create(name, b"1" * 16, 1, {}).log(0), batch(), 1000)
+    store.delete(store.by_name[name])
+    assert not list((places.folder / "logs").iterdir())
+
+
 def test_a_folder_that_cannot_be_removed_is_in_nobodys_way(
     places: Places, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
