@@ -21,7 +21,13 @@ pytestmark = [
 def test_what_clients_saw_of_apache_kafka_has_no_anomaly(
     kafka: ApacheKafka, seed: int, tmp_path: Path
 ) -> None:
-    """It is back 4 s after a kill: transactions must last longer, and there are fewer faults."""
+    """It is back 4 s after a kill: transactions must last longer, and there are fewer faults.
+
+    Kafka 4.3.1 breaks one promise in some of these runs, in its own bytes: killed between the rows
+    PrepareAbort and CompleteAbort of a transaction, it writes the second one at the start without
+    any marker, as for topics that are deleted (KAFKA-5202) while its metadata is not loaded yet.
+    The next commit of that producer commits the aborted records too: "aborted read".
+    """
     with Recording(seed, kafka, tmp_path, EVERYBODY, calm_s=8.0, transaction_s=12.0) as recording:
         history = recording.run(20.0)
     found = forbidden(judge(history))
