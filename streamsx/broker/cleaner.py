@@ -132,11 +132,15 @@ class Cleaner:
             except FileDamaged as error:
                 leave_alone(log, error.base)  # "at each look": it is read once, and told of once
                 raise
-            if log.failed or log.closed:
+            try:
+                if log.failed or log.closed:
+                    return
+                put(log, job, done)
+            finally:  # what has found no place, since its disk refused it
                 for one in done.made:
                     one.path.unlink(missing_ok=True)
-                return
-            put(log, job, done)
+            if done.until < job.files[-1].next and not self._timer.cancelled():
+                self._left.insert(0, (topic, log))  # it holds more keys than are learned at once
             told = "log_compacted folder=%s bytes=%d before=%d"
             logger.info(told, log.folder, log.size, before)
 

@@ -17,7 +17,6 @@ What is made stands beside the files that it replaces: `Log.put` puts it there, 
 
 import os
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from streamsx.broker.producer_state import BATCHES_KEPT, AbortedTransaction
+from streamsx.broker.producer_state import BATCHES_KEPT, PRODUCERS_MAX, AbortedTransaction
 from streamsx.broker.segment import Segment, placed
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import (
@@ -103,8 +102,10 @@ class Sieve:
     """Of what was written before it."""
     full: bool = False
     """There are more keys, from there on."""
-    latest: dict[int, deque[int]] = field(default_factory=dict)
-    """Where the last batches of each producer id begin, which it may send again."""
+    latest: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Where the last batches of each producer id begin, which it may send again; of as many as a
+    log remembers, the one that wrote last at the end.
+    """
     begun: set[int] = field(default_factory=set)
     """Producer ids of whose transaction something stays, until its marker."""
     staying: set[int] = field(default_factory=set)
@@ -136,8 +137,10 @@ class Sieve:
         if header.control:
             return
         if (producer_id := header.producer_id) >= 0:
-            last = self.latest.setdefault(producer_id, deque(maxlen=BATCHES_KEPT))
-            last.append(header.base_offset)
+            last = (*self.latest.pop(producer_id, ()), header.base_offset)
+            self.latest[producer_id] = last[-BATCHES_KEPT:]
+            if len(self.latest) > PRODUCERS_MAX:
+                del self.latest[next(iter(self.latest))]
         self.full |= len(self.newest) >= KEYS_MAX
         if header.last_offset >= self.until and not (self.full or self.aborted(header)):
             self.newest |= newest_of(header, batch)
@@ -283,11 +286,19 @@ def batches(
 
 
 def behind(path: Path, at: int) -> Generator[tuple[Header, memoryview]]:
-    """The batches behind one that is damaged, if its length is right, as `batches` says."""
-    with path.open("rb", buffering=0) as file:
-        size = batch_bytes(read_at(file, HEADER_BYTES, at))
-    if size >= HEADER_BYTES:
-        yield from batches(path, at + size, check=True)
+    """The sound batches behind one that is damaged, as far as the lengths of those are right."""
+    damaged = True
+    while damaged:
+        with path.open("rb", buffering=0) as file:
+            size = batch_bytes(read_at(file, HEADER_BYTES, at))
+        at += size
+        damaged = False
+        try:
+            for header, batch in batches(path, at, check=True) if size >= HEADER_BYTES else ():
+                yield header, batch
+                at += len(batch)
+        except CorruptRecord:
+            damaged = True
 
 
 def batch_bytes(data: bytes) -> int:

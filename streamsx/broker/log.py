@@ -17,7 +17,7 @@ import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 
@@ -54,9 +54,8 @@ class Log:
     def __init__(
         self, folder: Path, descriptors: Descriptors, *, segment_bytes: int, clean: bool, sync: bool
     ) -> None:
-        """Opens or creates. After a crash (not `clean`) the last segment is verified and cut.
-
-        With `sync` readers see only what was flushed. Raises OSError.
+        """Opens or creates. After a crash (not `clean`) the last segment is verified and cut. With
+        `sync` readers see only what was flushed. Raises OSError.
         """
         self.folder, self.segment_bytes, self.sync = folder, segment_bytes, sync
         self.failed = self.closed = False
@@ -82,9 +81,10 @@ class Log:
         merged = set(read_note(self.folder, MERGED))
         for segment in tuple(self.segments):
             self._recover(segment, merged, limit, verify=not trusted)
+        (folder / MERGED).unlink(missing_ok=True)  # nobody is to go by it once these are gone
         if self.segments and not trusted:
             flush_left(self.segments[-1], noted=unflushed is not None)
-        self.start = self._read_start()
+        self.start = max((0, *read_note(folder, START), *(s.base for s in self.segments[:1])))
         if not self.segments or self.end < self.start:  # deleted, and what follows was not flushed
             for segment in self.segments:
                 segment.delete()
@@ -213,7 +213,10 @@ class Log:
         if len(found) > 1:
             write_note(self.folder, MERGED, made.bases[1:])
         self._descriptors.close(found[0].path)
-        made.path.rename(found[0].path)
+        with ExitStack() as failed:
+            failed.callback((self.folder / MERGED).unlink, missing_ok=True)
+            made.path.rename(found[0].path)
+            failed.pop_all()
         try:
             sync_folder(self.folder)
             index = self.segments.index(found[0])
@@ -315,7 +318,7 @@ class Log:
             logger.warning("log_cut file=%s at=%d bytes=%d", segment.path, segment.size, lost)
         elif lost:
             segment.damaged = True
-            self._note_markers_behind(segment, end)
+            self._note_producers_behind(segment, end)
             logger.error("log_damaged file=%s at=%d bytes=%d", segment.path, segment.size, lost)
 
     def _note_batches(self, segment: Segment, end: int, *, last: bool, check: bool) -> None:
@@ -330,15 +333,12 @@ class Log:
                 segment.note(len(batch), header)
         self.producers.settle(segment.next)
 
-    def _note_markers_behind(self, segment: Segment, end: int) -> None:
-        """What was committed would be found open, and aborted, and then compacted away."""
+    def _note_producers_behind(self, segment: Segment, end: int) -> None:
+        """What was committed there would be found open, and aborted, and then compacted away."""
         with suppress(CorruptRecord):
             for header, batch in behind(segment.path, segment.size):
-                if header.control and placed(header, segment.next, end):
+                if placed(header, segment.next, end):
                     self.producers.note(header, commits(header, batch), self._appended_bytes)
-
-    def _read_start(self) -> int:
-        return max((*read_note(self.folder, START), self.segments[0].base if self.segments else 0))
 
     def _drop_below_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base <= self.start:

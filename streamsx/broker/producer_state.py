@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from streamsx.broker.refusal import Refused
+from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import Header, scan
 from streamsx.kafka.errors import ErrorCode
 
@@ -135,11 +136,15 @@ class ProducerState:
         return (self.aborted[i] for i in range(index, len(self.aborted)))
 
     def aborted_within(self, offset: int, data: bytes) -> list[tuple[int, int]]:
-        """(producer id, first offset) of those that reach into what was read there."""
-        found, end = list[tuple[int, int]](), -1
-        for each in self.aborted_from(offset) if data else ():
-            if end < 0:
-                end = max(header.last_offset for *_, header in scan(data, check=False))
+        """(producer id, first offset) of those that reach into what was read there: of one whose
+        marker stands before that, in what is damaged, a reader would never hear the end. Raises
+        CorruptRecord if already the first batch is damaged.
+        """
+        found = list[tuple[int, int]]()
+        if not (data and self.aborted and self.aborted[-1].last >= offset):
+            return found
+        start, end = span(data)
+        for each in self.aborted_from(max(offset, start)):
             if each.first <= end:
                 found.append((each.producer_id, each.first))
             if each.stable > end:
@@ -149,6 +154,20 @@ class ProducerState:
     def forget_aborted(self, before: int) -> None:
         """Nothing of them is there any more before this offset, if they end there."""
         self.aborted = list(self.aborted_from(before))
+
+
+def span(data: bytes) -> tuple[int, int]:
+    """The first and the last offset of whole batches, up to one that is damaged. Raises
+    CorruptRecord if that is the first one.
+    """
+    start = end = -1
+    try:
+        for *_, header in scan(data, check=False):
+            start, end = (header.base_offset if start < 0 else start), header.last_offset
+    except CorruptRecord:
+        if start < 0:
+            raise
+    return start, end
 
 
 def sequences(header: Header) -> tuple[int, int]:

@@ -99,7 +99,8 @@ class Segment:
         """The next batch of the file, of `size` bytes, was written or found."""
         if self.oldest < 0:
             self.oldest = header.base_timestamp
-        self.newest = max(self.newest, header.max_timestamp)
+        if header.records:  # or compaction has emptied it, of its youngest record too
+            self.newest = max(self.newest, header.max_timestamp)
         if self.size >= self._indexed_to:
             self._offsets.append(header.base_offset)
             self._positions.append(self.size)

@@ -240,6 +240,42 @@ def test_lags_and_tombstones_are_those_of_the_topic(
     assert jobs == [{"lag_ms": 7, "tombstones_ms": 8}]
 
 
+def test_a_log_of_many_keys_is_compacted_to_its_end_in_one_look(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was one part a look: a large table that is written to all the time grew and grew."""
+    monkeypatch.setattr(compaction, "KEYS_MAX", 1)
+
+    async def story(client: Client, _: Client) -> None:
+        logs = [await made(client, name, cleanup_policy="compact") for name in ("a", "b")]
+        for log in logs:
+            for number in (1, 2, 3):
+                written(log, number, 2000)
+        client.broker.service.cleaner.look()
+        await until(lambda: all(len(list(read(log))) == 2000 for log in logs))
+
+    run(story, options=ALL)
+
+
+def test_a_compaction_that_finds_no_place_leaves_none_of_its_files(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(client: Client, _: Client) -> None:
+        log = await made(client, "a", cleanup_policy="compact")
+        for number in (1, 2):
+            written(log, number, 2)
+
+        def refused(*_: object) -> bool:
+            raise OSError("planted")
+
+        monkeypatch.setattr(Log, "put", refused)
+        client.broker.service.cleaner.look()
+        await until(lambda: "planted" in caplog.text)
+        assert not list(log.folder.glob("*.made"))
+
+    run(story, options=ALL)
+
+
 def test_a_file_of_a_topic_that_is_cut_is_closed_in_time(run: Run) -> None:
     """Else what is young in it keeps all that is old."""
 

@@ -41,12 +41,12 @@ def opened(folder: Path, segment_bytes: int = 400) -> Log:
 
 
 def append(
-    log: Log, *rows: Row, time: int = NOW_MS, compression: str = "none", pid: int = -1
+    log: Log, *rows: Row, time: int = NOW_MS, compression: str = "none", pid: int = -1, seq: int = 0
 ) -> int:
     builder = Builder(1 << 20, compression=compression)
     for key, value in rows:
         builder.append(time, key, value)
-    sequence = (pid, 0, 0) if pid >= 0 else (-1, -1, -1)
+    sequence = (pid, 0, int(seq)) if pid >= 0 else (-1, -1, -1)
     return appending.append(log, memoryview(builder.close(*sequence)), 1 << 20)
 
 
@@ -293,6 +293,56 @@ def test_only_so_many_keys_are_learned_at_once(
     assert (len(reached) > 3, reached[-1]) == (True, log.end)
     keys = [key for key, value in rows(log).values() if value is not None]
     assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("what", ["rename", "kill"])
+def test_files_that_were_not_merged_are_no_left_overs_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The note of a merge that came to nothing stayed: a flipped bit deleted them again."""
+    log = opened(tmp_path / "t-0", 1)
+    for key in range(4):
+        append(log, (b"k%d" % key, b"1"))
+    log.segment_bytes = 1 << 20
+
+    def refused(path: Path, to: Path, *, real: Any = Path.rename) -> Path:
+        if path.suffix == ".made":
+            raise Killed if what == "kill" else OSError("planted")
+        return Path(real(path, to))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "rename", refused)
+        with pytest.raises(Killed if what == "kill" else OSError):
+            cleaned(log)
+    if what == "kill":
+        log = opened(tmp_path / "t-0", 1)
+    path = log.segments[0].path
+    data = bytearray(path.read_bytes())
+    data[7] ^= 2
+    path.write_bytes(data)
+    assert list(rows(opened(tmp_path / "t-0", 1))) == [1, 2, 3]
+
+
+def test_of_producers_as_many_are_kept_as_a_log_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "PRODUCERS_MAX", 3)
+    log = opened(tmp_path / "t-0", 1 << 20)
+    for pid in (0, 1, 2, 3, 4, 1, 9):
+        append(log, (b"a", b"1"), pid=pid, seq=pid == 1 and log.end > 2)
+    append(log, (b"a", b"2"))
+    assert cleaned(log)
+    assert [header.producer_id for header, _ in batches(log.segments[0].path)] == [4, 1, 9, -1]
+
+
+def test_the_youngest_record_is_found_behind_a_compaction(tmp_path: Path) -> None:
+    """Of an emptied batch the header tells of its time still."""
+    log = opened(tmp_path / "t-0", 1 << 20)
+    append(log, (b"a", b"1"), time=NOW_MS + 9, pid=7)
+    append(log, (b"b", b"1"), time=NOW_MS + 5)
+    append(log, (b"a", b"2"), time=NOW_MS)
+    assert cleaned(log, NOW_MS + 10)
+    assert log.newest() == opened(tmp_path / "t-0").newest() == (1, NOW_MS + 5)
 
 
 def test_of_long_keys_a_digest_is_remembered(tmp_path: Path) -> None:

@@ -369,6 +369,60 @@ def test_what_was_committed_is_not_aborted_because_something_else_is_damaged(
     assert values(read(log)) == [b"committed"]
 
 
+def damage(log: Log, base: int, *offsets: int) -> None:
+    """A flipped bit in each of these batches of a file, where no length is."""
+    path = log.folder / f"{base:020d}.log"
+    data = bytearray(path.read_bytes())
+    for at, _, header in tuple(scan(data, check=True)):
+        if header.base_offset in offsets:
+            data[at + 16] ^= 4
+    path.write_bytes(data)
+
+
+def test_an_abort_behind_damage_hides_nothing_that_comes_later(tmp_path: Path) -> None:
+    """Readers never meet its marker, and took the next transaction for the aborted one."""
+    log = opened(tmp_path)
+    write(log, 7, b"aborted")
+    write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
+    end(log, 7, commit=False)
+    log.roll()
+    write(log, 7, b"committed", seq=1)
+    end(log, 7, commit=True)
+    damage(log, 0, 1)
+    log = opened(tmp_path)
+    assert values(read(log, 1)) == [b"committed"]
+
+
+@pytest.mark.parametrize("damaged", [(1,), (1, 2), (1, 2, 4)])
+def test_a_producer_of_which_something_stands_behind_damage_goes_on(
+    tmp_path: Path, damaged: tuple[int, ...]
+) -> None:
+    log = opened(tmp_path)
+    write(log, 7, b"0")
+    for _ in range(2):
+        write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
+    write(log, 7, b"1", seq=1)
+    write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
+    end(log, 7, commit=True)
+    log.roll()
+    damage(log, 0, *damaged)
+    log = opened(tmp_path)
+    assert not log.producers.open
+    assert write(log, 7, b"1", seq=1) == 3, "it was here"
+    assert write(log, 7, b"2", seq=2) == 6
+
+
+def test_readers_get_what_stands_before_a_damaged_batch(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    write(log, 7, b"aborted")
+    write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
+    end(log, 7, commit=False)
+    damage(log, 0, 1)
+    assert log.aborted(0, log.read(0, MOST, committed=True)) == [(7, 0)]
+    with pytest.raises(CorruptRecord):
+        log.aborted(1, log.read(1, MOST, committed=True))
+
+
 def test_an_earlier_batch_is_never_taken_for_a_producers_last(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"1", key=b"a", transactional=False)

@@ -16,7 +16,7 @@ from streamsx.broker.flusher import flush_all
 from streamsx.broker.log import UNFLUSHED, read_note
 from streamsx.broker.meta import Meta
 from streamsx.broker.refusal import Refused
-from streamsx.broker.topics import NAME, StoredTopic, TopicStore
+from streamsx.broker.topics import NAME, REMOVED, StoredTopic, TopicStore
 from streamsx.kafka.batch import Builder
 from streamsx.kafka.errors import ErrorCode
 
@@ -261,8 +261,11 @@ def test_a_long_name_is_set_aside_too(places: Places) -> None:
     """Its folder stayed, with all that was in it: what it was to be called was too long."""
     store, name = places.open(), "n" * 249
     appending.append(store.create(name, b"1" * 16, 1, {}).log(0), batch(), 1000)
+    taken = places.folder / "logs" / f"1{REMOVED}"
+    taken.mkdir()
+    (taken / "x").touch()
     store.delete(store.by_name[name])
-    assert not list((places.folder / "logs").iterdir())
+    assert list((places.folder / "logs").iterdir()) == [taken]
 
 
 def test_a_folder_that_cannot_be_removed_is_in_nobodys_way(
