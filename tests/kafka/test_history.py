@@ -25,7 +25,7 @@ def test_what_clients_saw_of_apache_kafka_has_no_anomaly(
 
     Kafka 4.3.1 breaks one promise in some of these runs, in its own bytes: killed between the rows
     PrepareAbort and CompleteAbort of a transaction, it writes the second one at the start without
-    any marker, as for topics that are deleted (KAFKA-5202) while its metadata is not loaded yet.
+    any marker, it seems as for deleted topics (KAFKA-5202): its metadata is not loaded yet.
     The next commit of that producer commits the aborted records too: "aborted read".
     """
     with Recording(seed, kafka, tmp_path, EVERYBODY, calm_s=8.0, transaction_s=12.0) as recording:
