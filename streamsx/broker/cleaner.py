@@ -43,6 +43,7 @@ class Cleaner:
         self._loop = asyncio.get_running_loop()
         self._compacting: asyncio.Future[Compacted] | None = None
         self._left: list[tuple[StoredTopic, Log]] = []
+        self._more = False
         self._timer = self._loop.call_later(self._interval_s, self._tick)
 
     async def close(self) -> None:
@@ -100,6 +101,9 @@ class Cleaner:
             compacted = "compact" in listed(topic.config("cleanup.policy"))
             if compacted and not (log.failed or log.closed):  # or deleted, while it waited
                 self._guarded(self._begin, topic, log)
+        if self._more and self._compacting is None and not self._timer.cancelled():
+            self._more = False
+            self.look()  # at all of them again: one that is written to keeps no other waiting
 
     def _begin(self, topic: StoredTopic, log: Log) -> None:
         now_ms = self._now_ms()
@@ -139,8 +143,7 @@ class Cleaner:
             finally:  # what has found no place, since its disk refused it
                 for one in done.made:
                     one.path.unlink(missing_ok=True)
-            if done.until < job.files[-1].next and not self._timer.cancelled():
-                self._left.insert(0, (topic, log))  # it holds more keys than are learned at once
+            self._more |= done.until < job.files[-1].next  # there are keys that were not learned
             told = "log_compacted folder=%s bytes=%d before=%d"
             logger.info(told, log.folder, log.size, before)
 

@@ -81,7 +81,7 @@ class Log:
         merged = set(read_note(self.folder, MERGED))
         for segment in tuple(self.segments):
             self._recover(segment, merged, limit, verify=not trusted)
-        (folder / MERGED).unlink(missing_ok=True)  # nobody is to go by it once these are gone
+        remove_note(folder, MERGED)  # nobody is to go by it once they are gone
         if self.segments and not trusted:
             flush_left(self.segments[-1], noted=unflushed is not None)
         self.start = max((0, *read_note(folder, START), *(s.base for s in self.segments[:1])))
@@ -295,8 +295,7 @@ class Log:
         for segment in self.segments:
             if segment.size and segment.next > offset:
                 segment.rewrite()
-        (self.folder / UNFLUSHED).unlink()
-        sync_folder(self.folder)
+        remove_note(self.folder, UNFLUSHED)
         logger.warning("log_opened_anew folder=%s flushed=%d end=%d", self.folder, offset, self.end)
 
     def _recover(self, segment: Segment, merged: set[int], limit: int, *, verify: bool) -> None:
@@ -339,6 +338,7 @@ class Log:
             for header, batch in behind(segment.path, segment.size):
                 if placed(header, segment.next, end):
                     self.producers.note(header, commits(header, batch), self._appended_bytes)
+        self.producers.forget_open(segment.next)
 
     def _drop_below_start(self) -> None:
         while len(self.segments) > 1 and self.segments[1].base <= self.start:
@@ -364,6 +364,14 @@ def write_note(folder: Path, name: str, numbers: Iterable[int]) -> None:
         os.fsync(file.fileno())
     made.rename(folder / name)
     sync_folder(folder)
+
+
+def remove_note(folder: Path, name: str) -> None:
+    """If it is there: what was done by it is on the disk before it is gone. Raises OSError."""
+    if (folder / name).exists():
+        sync_folder(folder)
+        (folder / name).unlink()
+        sync_folder(folder)
 
 
 def flush_left(segment: Segment, *, noted: bool) -> None:

@@ -151,6 +151,10 @@ class ProducerState:
                 break
         return found
 
+    def forget_open(self, since: int) -> None:
+        """Nobody can read what they began with, there or later: they need no end."""
+        self.open = {key: begun for key, begun in self.open.items() if begun.first < since}
+
     def forget_aborted(self, before: int) -> None:
         """Nothing of them is there any more before this offset, if they end there."""
         self.aborted = list(self.aborted_from(before))

@@ -257,6 +257,34 @@ def test_a_log_of_many_keys_is_compacted_to_its_end_in_one_look(
     run(story, options=ALL)
 
 
+def test_a_log_that_always_holds_more_keys_keeps_no_other_waiting(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at it did not end, and so none began in which the other one was seen."""
+    monkeypatch.setattr(compaction, "KEYS_MAX", 1)
+
+    async def story(client: Client, _: Client) -> None:
+        busy, other = [await made(client, name, cleanup_policy="compact") for name in ("a", "b")]
+        cleaner, look = client.broker.service.cleaner, list[int]()
+        looked = cleaner.look
+
+        def fed() -> None:
+            look.append(len(busy.compacted))
+            for number in range(3):
+                written(busy, number, 2000)
+            looked()
+
+        monkeypatch.setattr(cleaner, "look", fed)
+        fed()
+        for number in (1, 2):
+            written(other, number, 2)
+        await until(lambda: len(list(read(other))) == 2)
+        assert len(look) > 1
+        cleaner.stop()
+
+    run(story, options=ALL)
+
+
 def test_a_compaction_that_finds_no_place_leaves_none_of_its_files(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -412,6 +412,22 @@ def test_a_producer_of_which_something_stands_behind_damage_goes_on(
     assert write(log, 7, b"2", seq=2) == 6
 
 
+def test_what_begins_behind_damage_and_has_no_end_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Readers of what is committed stood before it, and the sound files behind it, for ever."""
+    log = opened(tmp_path)
+    write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
+    write(log, 7, b"behind")
+    write(log, 8, b"behind too")
+    end(log, 7, commit=True)
+    log.roll()
+    write(log, 8, b"goes on", seq=1)
+    damage(log, 0, 0, 3)
+    log = opened(tmp_path)
+    assert (list(log.producers.open), log.last_stable_offset) == ([8], 4)
+    end(log, 8, commit=True)
+    assert values(read(log, 3)) == [b"goes on"]
+
+
 def test_readers_get_what_stands_before_a_damaged_batch(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"aborted")
