@@ -6,6 +6,7 @@ too high, by what was not committed when it was killed, and never too low.
 
 import pytest
 
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
@@ -71,6 +72,7 @@ POINTS = {
 
 
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
+@SLOW_ON_KAFKA
 def test_a_worker_killed_at_any_point_of_a_commit_or_restore_loses_nothing(
     workers: Workers, wordcount: WordCount
 ) -> None:

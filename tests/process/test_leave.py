@@ -14,6 +14,7 @@ import pytest
 
 from streamsx.clock import SystemClock
 from streamsx.kafka.batch import Builder
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
@@ -108,6 +109,7 @@ def test_a_worker_leaves_when_others_have_learned_its_tasks(
         assert None not in here["lag"].values()
 
 
+@SLOW_ON_KAFKA
 def test_at_rest_two_leave_at_once_and_the_last_one_alone(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
@@ -135,6 +137,7 @@ def test_at_rest_two_leave_at_once_and_the_last_one_alone(
     assert outcome(tools.leave(last)) == (3, {last: ("unknown", 0, 0)})
 
 
+@SLOW_ON_KAFKA
 def test_a_host_is_swapped_for_another_and_nobody_else_learns_anything(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
@@ -197,6 +200,7 @@ def check(workers: Workers, wordcount: WordCount, since: int) -> None:
 
 
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
+@SLOW_ON_KAFKA
 def test_a_mark_stays_when_its_tool_is_interrupted_until_it_is_taken_back(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
@@ -227,6 +231,7 @@ def test_a_mark_stays_when_its_tool_is_interrupted_until_it_is_taken_back(
 
 
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
+@SLOW_ON_KAFKA
 def test_at_its_deadline_a_worker_leaves_what_nobody_has_learned(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:

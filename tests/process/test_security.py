@@ -84,8 +84,9 @@ def written(folder: Path, mechanism: str, protocol: str, password: str = PASSWOR
 @pytest.mark.parametrize(
     ("mechanism", "protocol"),
     [
-        ("PLAIN", "SASL_PLAINTEXT"), ("PLAIN", "SASL_SSL"), ("SCRAM-SHA-256", "SASL_SSL"),
-        ("SCRAM-SHA-512", "SASL_SSL"), ("OAUTHBEARER", "SASL_SSL"),
+        ("PLAIN", "SASL_PLAINTEXT"), ("SCRAM-SHA-512", "SASL_SSL"), ("OAUTHBEARER", "SASL_SSL"),
+        pytest.param("PLAIN", "SASL_SSL", marks=pytest.mark.slow),
+        pytest.param("SCRAM-SHA-256", "SASL_SSL", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_workers_and_commands_are_let_in_as_the_app_or_as_a_file_says(
