@@ -15,7 +15,7 @@ from streamsx.kafka import admin
 from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.inquiries import Inquiries
-from streamsx.lifecycle.commit import place_on_spark
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.model import TopicPartition
 
 
@@ -44,18 +44,19 @@ class LogBounds:
 
     async def positions(
         self, tps: Collection[TopicPartition]
-    ) -> dict[TopicPartition, tuple[int, str]]:
-        """What is committed, offset and metadata; where nothing is, where to begin. Raises
+    ) -> dict[TopicPartition, tuple[int, OffsetMetadata]]:
+        """Return what is committed, offset and metadata; where nothing is, where to begin. Raises
         StateOnSpark.
         """
-        found = await self.committed.of(tps)
-        for uri in filter(None, (place_on_spark(text) for _, text in found.values())):
+        texts = await self.committed.of(tps)
+        found = {tp: (offset, OffsetMetadata.decode(text)) for tp, (offset, text) in texts.items()}
+        for uri in filter(None, (beside.spark for _, beside in found.values())):
             raise StateOnSpark(
                 f"state was not handed over: {self._app}: Spark has gone on with it, in {uri}: "
                 f"streamsx spark handover MODULE --state {uri}"
             )
         begin = await self.begin([tp for tp, (offset, _) in found.items() if offset < 0])
-        return {tp: (begin.get(tp, offset), text) for tp, (offset, text) in found.items()}
+        return {tp: (begin.get(tp, offset), beside) for tp, (offset, beside) in found.items()}
 
     async def look(
         self, tps: Collection[TopicPartition]

@@ -30,8 +30,9 @@ from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
 from streamsx.errors import STORE_FAULTS, StreamsxError, TaskStopped, ValueRefused
-from streamsx.lifecycle import commit, reconcile
+from streamsx.lifecycle import reconcile
 from streamsx.lifecycle import task as life
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.lifecycle.reconcile import Happened, Holdings
 from streamsx.lifecycle.task import TaskState
 from streamsx.membership.member import LAST_COMMIT_S
@@ -45,8 +46,8 @@ from streamsx.topology.nodes import SubTopology
 PATIENCE_SHARE = 1 / 2
 """Of the time in which a task has to be released: the rest is for its last commit."""
 
-OffsetText = tuple[int, str]
-"""Committed: the offset, and the text beside it."""
+CommittedPlace = tuple[int, OffsetMetadata]
+"""Offset of a partition, and what stands beside it."""
 
 
 class Jobs:
@@ -108,7 +109,7 @@ class Tasks:
         self.dormant = Dormant(self.bounds, lambda: setattr(self, "changed", True))
         self.changed = False
         """Since the last report."""
-        self._positions: dict[TaskId, Mapping[str, OffsetText]] = {}
+        self._positions: dict[TaskId, Mapping[str, CommittedPlace]] = {}
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
         self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
@@ -306,7 +307,7 @@ class Tasks:
         plan = part_of(self._plans[task.subtopology], found.keys())
         rows = self._rows[task]
         stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
-        times = [commit.stream_time(text) for _, text in found.values()]
+        times = [beside.stream_time for _, beside in found.values()]
         metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
         start = partial(GatedActor, self._arrived.set)
         until, why = self._anew.pop(task, ({}, None))

@@ -28,7 +28,7 @@ from streamsx.engine import faults
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import START_TIMEOUT_S, Cluster
-from streamsx.lifecycle.commit import stream_time
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.model import TopicPartition
 from streamsx.spark.at_work import AtWork, commit_positions, take
 from streamsx.spark.changelogs import WORKERS, taken_back, who_went_on
@@ -560,7 +560,8 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
                 at = end if conf.consumer_auto_offset_reset == LATEST else begin
             elif tp.topic in inner:
                 at = max(at, begin)  # nobody can read again what retention has taken
-            positions.setdefault(tp.topic, {})[tp.partition] = Position(at, stream_time(text))
+            stream_time = OffsetMetadata.decode(text).stream_time
+            positions.setdefault(tp.topic, {})[tp.partition] = Position(at, stream_time)
         return positions
 
     return Asked(options_of(name)).ask(look)
