@@ -122,16 +122,27 @@ class LoopRun:
 
     def run(self, chunk: Chunk) -> None:
         batch, start, stop = chunk.batch, chunk.start, chunk.stop
+        if not batch.unreadable:
+            self._run(batch, start, stop)
+            return
+        for at in range(start, stop):
+            self._run(batch, at, at + 1)
+
+    def _run(self, batch: Batch, start: int, stop: int) -> None:
+        """Hand on records `start` to `stop`: a single one where some cannot be read."""
 
         def failed(index: int, error: Exception, branch: int | None) -> None:
             for scope in self._scopes if branch is None else [self._scopes[branch]]:
                 at, ordinal = start + index, self._passed + index
                 scope.failed(batch, at, ordinal, error, decode=branch is None)
 
-        columns = (batch.keys, batch.values, batch.timestamps)
-        headers = batch.headers[start:stop] if batch.headers else repeat(None)
-        cut = (column[start:stop] for column in columns)
-        self._loop(zip(*cut, headers, strict=False), failed)  # headers may be endless
+        if (error := batch.error(start)) is not None:
+            failed(0, error, None)
+        else:
+            columns = (batch.keys, batch.values, batch.timestamps)
+            headers = batch.headers[start:stop] if batch.headers else repeat(None)
+            cut = (column[start:stop] for column in columns)
+            self._loop(zip(*cut, headers, strict=False), failed)  # headers may be endless
         self._passed, self._reached = self._passed + stop - start, batch.following(stop)
 
     def reset(self, position: int) -> None:
