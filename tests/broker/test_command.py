@@ -24,7 +24,7 @@ def broker(*options: str) -> subprocess.CompletedProcess[str]:
     """One that is expected to give up."""
     return subprocess.run(
         [sys.executable, "-m", "streamsx", "broker", *options],
-        check=False, capture_output=True, text=True, timeout=20,
+        check=False, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path: Path) -> None:
         "runpy.run_module('streamsx', run_name='__main__')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=20
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: disk full or broken: ")

@@ -11,7 +11,7 @@ from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
-IN_TIME_S = 15.0
+IN_TIME_S = 40.0
 """The other thread is waited for 5 s at most; a busy machine."""
 
 DATA_LOOP = """

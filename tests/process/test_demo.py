@@ -27,7 +27,7 @@ FIELDS = [
     "calm_gap_ms_max", "staying_gap_ms_max", "moving_gap_ms_max", "records_per_s",
     "records_per_cpu_s", "seconds",
 ]  # fmt: skip
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def command(*options: str) -> list[str]:

@@ -106,7 +106,7 @@ def test_workers_and_commands_are_let_in_as_the_app_or_as_a_file_says(
 
         def told(*arguments: str) -> str:
             done = streamsx(folder, env, *arguments)
-            assert (done.returncode, done.stderr) == (0, ""), done.stdout
+            assert done.returncode == 0, done.stderr  # where it may say that it waits
             return done.stdout
 
         with Workers(bootstrap, folder / "workers", app="secure", env=env) as workers:

@@ -25,6 +25,9 @@ QUICK = (
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK)
+PRELOADED = str(Path(__file__).parent / "preloaded")
+"""For PYTHONPATH: daemons of Spark import what their workers need, once."""
+PYTHONPATH = os.pathsep.join([PRELOADED, os.getcwd()])
 INSTALL = "needs the extra: pip install -e '.[spark]'"
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> None:
         if each.name not in ("python", "work"):  # a cluster leaves its logs in the latter
             (made / each.name).symlink_to(each)
     os.environ["SPARK_HOME"] = str(made)
+    paths = filter(None, [PRELOADED, os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from streamsx.state.snapshot import manifest_name, newest, numbers
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
 from streamsx.tools.cli.later import Later
+from tests.spark.conftest import PYTHONPATH
 from tests.spark.test_runner import APP, COUNTS, Feed, some
 from tests.support.apache_kafka import ApacheKafka
 
@@ -49,7 +50,7 @@ def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(f
         feed.broker.bootstrap,
     ]  # fmt: skip
     done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": os.getcwd()}, check=False,
+        command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, check=False,
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -123,7 +124,7 @@ def cli(feed: Feed) -> Iterator[Cli]:
         ]  # fmt: skip
         # Executors of a cluster are in folders of their own.
         variables = {
-            "STREAMSX_FAULT": fault, "BROKER_URL": feed.broker.bootstrap, "PYTHONPATH": os.getcwd(),
+            "STREAMSX_FAULT": fault, "BROKER_URL": feed.broker.bootstrap, "PYTHONPATH": PYTHONPATH,
         }  # fmt: skip
         made = subprocess.Popen(
             command, env=os.environ | variables, text=True,

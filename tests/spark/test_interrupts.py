@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.conftest import PYTHONPATH
+
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("drivers"), pytest.mark.timeout(180)]
 
 JAVA = """#!/bin/sh
@@ -34,7 +36,7 @@ def test_an_interrupt_ends_all_processes_without_a_trace(
         "--out", str(tmp_path / "out"), "--history", f"words={words}", "--partitions", "words=1",
         "--no-publish", "--master", "local[1]", "--conf", "spark.driver.memory=1g",
     ]  # fmt: skip
-    variables = {"JAVA_HOME": str(tmp_path), "HELD": str(held), "PYTHONPATH": os.getcwd()}
+    variables = {"JAVA_HOME": str(tmp_path), "HELD": str(held), "PYTHONPATH": PYTHONPATH}
     with subprocess.Popen(
         command, env=os.environ | variables, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -18,7 +18,7 @@ from streamsx.clock import Clock, SystemClock
 from streamsx.tools.cli.processes import OURS, Child
 from streamsx.tools.demonstration.group import EventsFile, SeenEvent
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 LOOK_EVERY_S = 0.02
 LINES_TOLD = 25
 T = TypeVar("T")
