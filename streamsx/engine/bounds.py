@@ -16,18 +16,21 @@ from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.inquiries import Inquiries
 from streamsx.lifecycle.commit import place_on_spark
+from streamsx.lifecycle.places import Beginning, Reset
 from streamsx.model import TopicPartition
+
+LATEST = "latest"
 
 
 class LogBounds:
     """Of the partitions of one cluster. `of`: as of now, while `run` runs, however long it takes:
     whoever waits for it is cancelled by its owner. `committed`: offsets of the app's group, with
-    their metadata, in the same way.
+    their metadata, in the same way. `reset`: where partitions without an offset begin.
     """
 
-    def __init__(self, cluster: Cluster, config: Config) -> None:
+    def __init__(self, cluster: Cluster, config: Config, reset: Reset | None = None) -> None:
         self._cluster, self._app = cluster, config.id
-        self._latest = config.consumer_auto_offset_reset == "latest"
+        self._reset = reset or Reset(config.consumer_auto_offset_reset == LATEST)
         self._stale = False
         """A leader did not answer, or was none."""
         inquiries = Inquiries(self.look, lambda why: LOG.warning("offsets: %s", why))
@@ -38,15 +41,14 @@ class LogBounds:
         )
 
     async def begin(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where to begin without a position, by `consumer_auto_offset_reset`."""
-        found = await self.of(tps)
-        return {tp: b.high_watermark if self._latest else b.start for tp, b in found.items()}
+        """Return where partitions begin of which the group has no offset."""
+        return {tp: self._reset.offset(tp, *found) for tp, found in (await self.of(tps)).items()}
 
-    async def positions(
-        self, tps: Collection[TopicPartition]
-    ) -> dict[TopicPartition, tuple[int, str]]:
-        """What is committed, offset and metadata; where nothing is, where to begin. Raises
-        StateOnSpark.
+    async def positions(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, Beginning]:
+        """Return where each partition begins: where the group has committed, else by the rule.
+
+        Raises:
+            StateOnSpark: Spark has gone on with the app's state.
         """
         found = await self.committed.of(tps)
         for uri in filter(None, (place_on_spark(text) for _, text in found.values())):
@@ -55,7 +57,10 @@ class LogBounds:
                 f"streamsx spark handover MODULE --state {uri}"
             )
         begin = await self.begin([tp for tp, (offset, _) in found.items() if offset < 0])
-        return {tp: (begin.get(tp, offset), text) for tp, (offset, text) in found.items()}
+        return {
+            tp: Beginning(begin[tp], text, chosen=True) if tp in begin else Beginning(offset, text)
+            for tp, (offset, text) in found.items()
+        }
 
     async def look(
         self, tps: Collection[TopicPartition]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamsx.engine.active import Active
 from streamsx.engine.actor import GatedActor
@@ -42,11 +42,11 @@ from streamsx.task.policy import Policy
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
+if TYPE_CHECKING:
+    from streamsx.lifecycle.places import Beginning
+
 PATIENCE_SHARE = 1 / 2
 """Of the time in which a task has to be released: the rest is for its last commit."""
-
-OffsetText = tuple[int, str]
-"""Committed: the offset, and the text beside it."""
 
 
 class Jobs:
@@ -86,7 +86,7 @@ class Tasks:
 
     def __init__(
         self, given: Given, door: MemberDoor, stores: Stores, producer: Producer, policy: Policy,
-        purging: Purging, arrived: asyncio.Event,
+        purging: Purging, arrived: asyncio.Event, bounds: LogBounds,
     ) -> None:  # fmt: skip
         self._given, self._plans, self._door = given, given.plans, door
         self._stores, self._producer, self._policy = stores, producer, policy
@@ -104,11 +104,11 @@ class Tasks:
         )  # fmt: skip
         self.holdings = Holdings(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
-        self.bounds = LogBounds(cluster, config)
+        self.bounds = bounds
         self.dormant = Dormant(self.bounds, lambda: setattr(self, "changed", True))
         self.changed = False
         """Since the last report."""
-        self._positions: dict[TaskId, Mapping[str, OffsetText]] = {}
+        self._positions: dict[TaskId, Mapping[str, Beginning]] = {}
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
         self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
@@ -306,8 +306,8 @@ class Tasks:
         plan = part_of(self._plans[task.subtopology], found.keys())
         rows = self._rows[task]
         stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
-        times = [commit.stream_time(text) for _, text in found.values()]
-        metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
+        times = [commit.stream_time(place.text) for place in found.values()]
+        metadata = TaskMetadata({t: place.offset for t, place in found.items()}, max(times))
         start = partial(GatedActor, self._arrived.set)
         until, why = self._anew.pop(task, ({}, None))
         made = Task(
@@ -317,6 +317,8 @@ class Tasks:
         for tp in active.sources:
             self.fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()
+        if any(place.chosen for place in found.values()):
+            self.committing.first(active)
         if isinstance(why, TaskStopped):
             self.stopped(task, why)
 
