@@ -15,8 +15,8 @@ from streamsx.kafka import admin
 from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.inquiries import Inquiries
-from streamsx.lifecycle.commit import place_on_spark
-from streamsx.lifecycle.places import Beginning, Reset
+from streamsx.lifecycle.metadata import OffsetMetadata
+from streamsx.lifecycle.places import Beginnings, Reset
 from streamsx.model import TopicPartition
 
 LATEST = "latest"
@@ -44,23 +44,22 @@ class LogBounds:
         """Return where partitions begin of which the group has no offset."""
         return {tp: self._reset.offset(tp, *found) for tp, found in (await self.of(tps)).items()}
 
-    async def positions(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, Beginning]:
+    async def beginnings(self, tps: Collection[TopicPartition]) -> Beginnings:
         """Return where each partition begins: where the group has committed, else by the rule.
 
         Raises:
             StateOnSpark: Spark has gone on with the app's state.
         """
-        found = await self.committed.of(tps)
-        for uri in filter(None, (place_on_spark(text) for _, text in found.values())):
+        texts = await self.committed.of(tps)
+        found = {tp: (offset, OffsetMetadata.decode(text)) for tp, (offset, text) in texts.items()}
+        for uri in filter(None, (beside.spark for _, beside in found.values())):
             raise StateOnSpark(
                 f"state was not handed over: {self._app}: Spark has gone on with it, in {uri}: "
                 f"streamsx spark handover MODULE --state {uri}"
             )
         begin = await self.begin([tp for tp, (offset, _) in found.items() if offset < 0])
-        return {
-            tp: Beginning(begin[tp], text, chosen=True) if tp in begin else Beginning(offset, text)
-            for tp, (offset, text) in found.items()
-        }
+        places = {tp: (begin.get(tp, offset), beside) for tp, (offset, beside) in found.items()}
+        return Beginnings(places, frozenset(begin))
 
     async def look(
         self, tps: Collection[TopicPartition]

@@ -16,6 +16,7 @@ from streamsx.lifecycle import commit
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.commit import CommitCycles
 from streamsx.lifecycle.denial import Denial
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.lifecycle.reconcile import Happened
 from streamsx.membership.events import Offsets
 from streamsx.model import TaskId, TopicPartition
@@ -251,7 +252,7 @@ class Committing:
 def offsets_of(sealed: Mapping[TaskId, TaskMetadata]) -> Offsets:
     """What the coordinator is told: next offset and metadata per source partition."""
     return {
-        TopicPartition(topic, task.partition): (offset, commit.metadata(what.stream_time))
+        TopicPartition(topic, task.partition): (offset, OffsetMetadata(what.stream_time).encode())
         for task, what in sorted(sealed.items())
         for topic, offset in what.positions.items()
     }

@@ -30,8 +30,9 @@ from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
 from streamsx.errors import STORE_FAULTS, StreamsxError, TaskStopped, ValueRefused
-from streamsx.lifecycle import commit, reconcile
+from streamsx.lifecycle import reconcile
 from streamsx.lifecycle import task as life
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.lifecycle.reconcile import Happened, Holdings
 from streamsx.lifecycle.task import TaskState
 from streamsx.membership.member import LAST_COMMIT_S
@@ -43,10 +44,13 @@ from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
 
 if TYPE_CHECKING:
-    from streamsx.lifecycle.places import Beginning
+    from streamsx.lifecycle.places import Beginnings
 
 PATIENCE_SHARE = 1 / 2
 """Of the time in which a task has to be released: the rest is for its last commit."""
+
+CommittedPlace = tuple[int, OffsetMetadata]
+"""Offset of a partition, and what stands beside it."""
 
 
 class Jobs:
@@ -108,7 +112,9 @@ class Tasks:
         self.dormant = Dormant(self.bounds, lambda: setattr(self, "changed", True))
         self.changed = False
         """Since the last report."""
-        self._positions: dict[TaskId, Mapping[str, Beginning]] = {}
+        self._positions: dict[TaskId, Mapping[str, CommittedPlace]] = {}
+        self._beginnings: dict[TaskId, Beginnings] = {}
+        """How those positions came about."""
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
         self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
@@ -306,8 +312,8 @@ class Tasks:
         plan = part_of(self._plans[task.subtopology], found.keys())
         rows = self._rows[task]
         stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
-        times = [commit.stream_time(place.text) for place in found.values()]
-        metadata = TaskMetadata({t: place.offset for t, place in found.items()}, max(times))
+        times = [beside.stream_time for _, beside in found.values()]
+        metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
         start = partial(GatedActor, self._arrived.set)
         until, why = self._anew.pop(task, ({}, None))
         made = Task(
@@ -317,7 +323,7 @@ class Tasks:
         for tp in active.sources:
             self.fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()
-        if any(place.chosen for place in found.values()):
+        if self._beginnings.pop(task).chosen:
             self.committing.first(active)
         if isinstance(why, TaskStopped):
             self.stopped(task, why)
@@ -363,6 +369,7 @@ class Tasks:
                 plan = self._plans[task.subtopology]
                 self.dormant.add(task, kept(plan, task.partition, rows), lag)
         self._positions.pop(task, None)
+        self._beginnings.pop(task, None)
         self._granted.pop(task, None)
         with self._as_far():
             await self._stores.close(task, rows)
@@ -380,8 +387,8 @@ class Tasks:
         return self._plans[task.subtopology].changelogs(task.partition)
 
     async def _find_positions(self, task: TaskId) -> None:
-        found = await self.bounds.positions(self._door.owned.of(task))
-        self._positions[task] = {tp.topic: place for tp, place in found.items()}
+        found = self._beginnings[task] = await self.bounds.beginnings(self._door.owned.of(task))
+        self._positions[task] = {tp.topic: place for tp, place in found.places.items()}
         self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
 
 

@@ -20,8 +20,6 @@ holds 90, so 1_0 waits for that cycle and then has one of its own. All that wait
 At least once. Not here: bytes, sockets, when a slice ends.
 """
 
-import base64
-import struct
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,38 +30,6 @@ from streamsx.model import TaskId
 from streamsx.task.task import TaskMetadata
 
 STORY_STEPS = 200
-
-
-METADATA = struct.Struct(">Bq")
-METADATA_VERSION = 1
-ON_SPARK = "spark "
-
-
-def metadata(stream_time: int) -> str:
-    """What is committed beside each offset, as text: the stream time, in ms."""
-    return base64.b64encode(METADATA.pack(METADATA_VERSION, stream_time)).decode()
-
-
-def stream_time(metadata: str) -> int:
-    """The stream time of `metadata`, or `on_spark`; -1 when somebody else wrote it."""
-    text = metadata.removeprefix(ON_SPARK).partition(" ")[0]
-    try:
-        version, found = METADATA.unpack(base64.b64decode(text, validate=True))
-    except (ValueError, struct.error):
-        return -1
-    return int(found) if version == METADATA_VERSION else -1
-
-
-def on_spark(uri: str, stream_time: int) -> str:
-    """What stands beside each offset while Spark goes on from there, in snapshots under `uri`: the
-    changelogs may be ahead of the offsets, and who goes on from both counts twice.
-    """
-    return f"{ON_SPARK}{metadata(stream_time)} {uri}"
-
-
-def place_on_spark(metadata: str) -> str | None:
-    """The URI of `on_spark`; None where that is not what was committed."""
-    return metadata.split(" ", 2)[2] if metadata.startswith(ON_SPARK) else None
 
 
 class CommitState(Enum):

@@ -11,11 +11,14 @@ from typing import NamedTuple
 
 from streamsx.errors import Fenced, StreamsxError
 from streamsx.kafka.errors import ErrorCode, failure, name_of
+from streamsx.lifecycle.metadata import TEXT_BYTES_MAX
 from streamsx.model import TaskId, TopicPartition
 
 REMEDIES: dict[int, str] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let the user of this worker read the topic",
-    ErrorCode.OFFSET_METADATA_TOO_LARGE: "raise offset.metadata.max.bytes of the brokers to 64",
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: (
+        f"raise offset.metadata.max.bytes of the brokers to {TEXT_BYTES_MAX}"
+    ),
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "raise max.message.bytes of __consumer_offsets",
 }
 ADVICE: dict[int, str] = {

@@ -17,19 +17,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.model import TopicPartition
 
 
-class Beginning(NamedTuple):
-    """Offset of a source partition at which a task begins, with the text committed beside it.
+class Beginnings(NamedTuple):
+    """Places at which a task begins: offset, and what stands beside it.
 
-    `chosen`: the group has not committed it yet. Its task commits it before its first record, so
-    that whoever begins next begins there and not where the log ends by then.
+    `chosen`: partitions of which the group has not committed it yet. Their task commits it before
+    its first record, so that whoever begins next begins there, and not where the log ends by then.
     """
 
-    offset: int
-    text: str = ""
-    chosen: bool = False
+    places: Mapping[TopicPartition, tuple[int, OffsetMetadata]]
+    chosen: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Final, Self
 
 from streamsx.app.lookup import app_named
@@ -23,7 +22,7 @@ from streamsx.config import Config
 from streamsx.errors import GroupNotEmpty, SnapshotFailed, StateOnSpark, UsageError
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
-from streamsx.lifecycle import commit
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.model import TopicPartition
 from streamsx.spark.compact import COMPACT
 from streamsx.spark.plan import Stage
@@ -139,10 +138,13 @@ async def take(
     found, why = await admin.committed_now(cluster, conf.id, tps)
     if why is not None:
         raise why
-    begins, text = await admin.bounds(cluster, tps), partial(commit.on_spark, absolute(uri))
+    begins, place = await admin.bounds(cluster, tps), absolute(uri)
     places = {
-        tp: (at if at >= 0 else begins[tp].start, text(commit.stream_time(told)))
-        for tp, (at, told) in found.items()
+        tp: (
+            at if at >= 0 else begins[tp].start,
+            OffsetMetadata.decode(text)._replace(spark=place).encode(),
+        )
+        for tp, (at, text) in found.items()
     }
     await admin.commit_offsets(cluster, conf.id, places)
 
@@ -157,7 +159,7 @@ async def refuse_workers(cluster: Cluster, conf: Config, uri: str | None = None)
             f"one that was killed counts until its session ends, after {conf.session_timeout_s:g} s"
         )
     for _, text in (await admin.committed(cluster, conf.id)).values() if uri else ():
-        if (elsewhere := commit.place_on_spark(text)) not in (None, uri):
+        if (elsewhere := OffsetMetadata.decode(text).spark) not in (None, uri):
             raise StateOnSpark(
                 f"state is in another place: {conf.id}: Spark has gone on with it in {elsewhere}, "
                 f"not in {uri}: go on there, or hand it over; --force if that is over"
@@ -184,11 +186,14 @@ async def commit_positions(
     begins = await admin.bounds(cluster, known)
     at |= {tp: next_ or begins[tp].start for tp, next_ in known.items()}
     found = await admin.committed(cluster, group)
-    taken = {tp: told for tp, told in found.items() if commit.place_on_spark(told[1])}
-    times = {tp: commit.stream_time(text) for tp, (_, text) in taken.items()}
+    read_back = {tp: (n, OffsetMetadata.decode(text)) for tp, (n, text) in found.items()}
+    taken = {tp: each for tp, each in read_back.items() if each[1].spark}
+    times = {tp: beside.stream_time for tp, (_, beside) in taken.items()}
     times |= {TopicPartition(*tp): each.stream_time for tp, each in places.items()}
     at = {tp: offset for tp, (offset, _) in taken.items()} | at  # no record of the others has come
-    text = partial(commit.on_spark, absolute(uri)) if uri else commit.metadata
-    offsets = {tp: (n, text(times.get(tp, -1))) for tp, n in at.items()}
+    place = absolute(uri) if uri else None
+    offsets = {
+        tp: (n, OffsetMetadata(times.get(tp, -1), spark=place).encode()) for tp, n in at.items()
+    }
     await admin.commit_offsets(cluster, group, offsets)
     return at

@@ -17,7 +17,7 @@ from streamsx.errors import SnapshotAhead
 from streamsx.kafka import admin
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.transaction import transaction
-from streamsx.lifecycle.commit import place_on_spark
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.loops import run
 from streamsx.model import TopicPartition
 from streamsx.spark.checkout import checkout, scratch_folder
@@ -60,7 +60,7 @@ async def who_went_on(
     says nothing.
     """
     group = await admin.committed(cluster, manifest.app)
-    group = {tp: found for tp, found in group.items() if not place_on_spark(found[1])}
+    group = {tp: found for tp, found in group.items() if not OffsetMetadata.decode(found[1]).spark}
     places = {
         TopicPartition(topic, n): at.next
         for topic in read for n, at in manifest.positions.get(topic, {}).items()

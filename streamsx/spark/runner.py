@@ -28,7 +28,7 @@ from streamsx.engine import faults
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import START_TIMEOUT_S, Cluster
-from streamsx.lifecycle.commit import stream_time
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.lifecycle.places import Reset
 from streamsx.model import TopicPartition
 from streamsx.spark.at_work import AtWork, commit_positions, take
@@ -562,7 +562,8 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
                 at = reset.offset(tp, begin, end)
             elif tp.topic in inner:
                 at = max(at, begin)  # nobody can read again what retention has taken
-            positions.setdefault(tp.topic, {})[tp.partition] = Position(at, stream_time(text))
+            stream_time = OffsetMetadata.decode(text).stream_time
+            positions.setdefault(tp.topic, {})[tp.partition] = Position(at, stream_time)
         return positions
 
     return Asked(options_of(name)).ask(look)

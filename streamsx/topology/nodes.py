@@ -12,11 +12,24 @@ a store is (`streamsx.state.layout`).
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 from streamsx.model import TopicPartition
 from streamsx.serde.codec import Codec
 from streamsx.state.layout import StoreNode
+
+READER_DIGITS = 8
+
+
+def reader_name(agent: str) -> str:
+    """Return the short stable name under which commits keep an agent's position in a source.
+
+    Branch and body of one agent share it, so that an agent that begins or ends to group goes on
+    where it was. No source has both.
+    """
+    return sha256(agent.encode()).hexdigest()[:READER_DIGITS]
+
 
 AgentBody = Callable[[Any], Coroutine[Any, Any, None]]
 """Of what it reads."""

@@ -15,7 +15,7 @@ from streamsx.app.lookup import app_named
 from streamsx.errors import GroupNotEmpty, SnapshotAhead, StateConflict, StateOnSpark
 from streamsx.kafka import admin
 from streamsx.kafka.partitioner import partition_of
-from streamsx.lifecycle.commit import metadata, place_on_spark
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.model import TopicPartition
 from streamsx.spark.at_work import take
 from streamsx.spark.bootstrap import bootstrap
@@ -227,12 +227,14 @@ def test_of_two_places_that_begin_at_once_one_goes_on(shop: Shop) -> None:
 def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -> None:
     def taken() -> set[TopicPartition]:
         found = Asked(options_of(APP)).ask(lambda cluster: admin.committed(cluster, "carried"))
-        return {tp for tp, (_, text) in found.items() if place_on_spark(text) == shop.uri}
+        return {
+            tp for tp, (_, text) in found.items() if OffsetMetadata.decode(text).spark == shop.uri
+        }
 
     shop.sell(0, 1)
     both = {TopicPartition("sales", n) for n in range(2)}
     (quiet,) = (tp for tp, end in shop.client.ends(both).items() if not end)
-    old = {quiet: (0, metadata(1_700_000_000_000))}
+    old = {quiet: (0, OffsetMetadata(1_700_000_000_000).encode())}
     Asked(options_of(APP)).ask(lambda cluster: admin.commit_offsets(cluster, "carried", old))
     shop.run(sink="noop")
     assert taken() == both | {TopicPartition(shop.inner, n) for n in range(3)}

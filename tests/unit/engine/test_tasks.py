@@ -13,7 +13,7 @@ from streamsx.broker.api.served import Handler, answered
 from streamsx.errors import Fenced
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
-from streamsx.lifecycle.commit import on_spark
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.membership import events as e
 from streamsx.membership.events import Joining
 from streamsx.model import TaskId
@@ -50,7 +50,7 @@ def test_a_task_goes_on_at_its_position_and_commits_what_it_has_done(bench: Benc
 def test_what_spark_has_gone_on_with_is_left_alone(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
-    bench.committed[words(0)] = (0, on_spark("s3://bucket/state", 7))
+    bench.committed[words(0)] = (0, OffsetMetadata(7, spark="s3://bucket/state").encode())
     station.hand.plan(T0)
     bench.until(lambda: station.told("error"))
     (told,) = station.told("error")

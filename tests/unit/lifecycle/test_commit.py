@@ -21,10 +21,6 @@ from streamsx.lifecycle.commit import (
     TaskLost,
     TaskSealed,
     TaskWritten,
-    metadata,
-    on_spark,
-    place_on_spark,
-    stream_time,
 )
 from streamsx.model import TaskId
 from streamsx.task.task import TaskMetadata
@@ -137,11 +133,3 @@ def test_a_cycle_whose_only_task_was_lost_ends_without_a_commit() -> None:
 def test_an_answer_that_nobody_asked_for_is_a_bug() -> None:
     with pytest.raises(InvalidTransition, match=r"Committed.*while idle"):
         run(CommitCycles(), OffsetsCommitted(NOBODY))
-
-
-def test_what_stands_beside_an_offset_is_read_by_workers_of_any_version() -> None:
-    assert metadata(1_700_000_000_000) == "AQAAAYvP5WgA"
-    assert stream_time("AQAAAYvP5WgA") == 1_700_000_000_000
-    assert stream_time(on_spark("file:///a b", 1_700_000_000_000)) == 1_700_000_000_000
-    assert place_on_spark(on_spark("file:///a b", -1)) == "file:///a b"
-    assert [stream_time(other) for other in ("", "no base64", "AgAAAYvP5WgA", "AQAA")] == [-1] * 4

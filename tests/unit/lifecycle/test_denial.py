@@ -13,7 +13,7 @@ T, P = TaskId(0, 1), TopicPartition("orders", 1)
     ("code", "remedy"),
     [
         (29, "let the user of this worker read the topic"),
-        (12, "raise offset.metadata.max.bytes of the brokers to 64"),
+        (12, "raise offset.metadata.max.bytes of the brokers to 4096"),
         (28, "raise max.message.bytes of __consumer_offsets"),
         (999, "see what the broker's log says of it"),
         (3, "nothing to do if it is gone"),

@@ -1,0 +1,124 @@
+"""Text that stands beside each committed offset: stream time, and one table of named values.
+
+    AQAAAYvP5WgA {"i":"0f...","r":{"1a2b3c4d":10}}          of a worker
+    spark AQAAAYvP5WgA{"r":{"1a2b3c4d":10}} s3://bucket/a   while Spark goes on from there
+
+The first word is all that workers before the table wrote, and all that they read: they find the
+stream time and repeat what readers ahead of the offset have done. In Spark's mark the table stands
+in that word too, because older runs take all behind it for the place. An empty table is left out.
+
+| key | value |
+|---|---|
+| `v` | version of the table, absent for 1; raised for a change that older readers must not ignore |
+| `r` | reader (`topology/nodes:reader_name`) -> how far it is ahead of the offset |
+| `i` | id of the topic, 32 hex digits |
+
+A new key needs no new version: readers pass over keys that they do not know.
+
+Not here: when a commit is made, what a task does with its readers' positions.
+"""
+
+import base64
+import re
+import struct
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+TEXT_BYTES_MAX: Final = 4096
+"""Kafka's default of `offset.metadata.max.bytes`."""
+HEADER: Final = struct.Struct(">Bq")
+HEADER_VERSION: Final = 1
+HEADER_CHARACTERS: Final = 12
+TABLE_VERSION: Final = 1
+ID: Final = re.compile("[0-9a-f]{32}")
+ON_SPARK: Final = "spark "
+
+
+class OffsetMetadata(NamedTuple):
+    """Values beside one partition's offset.
+
+    `stream_time`: in ms, -1 before the first record; `readers`: how far each reader is ahead of the
+    offset, without those that are not; `topic_id`: of the topic that the offset is of, 32 hex
+    digits; `spark`: URI under which Spark goes on from there, so that nobody else may; `newer`:
+    version of a table that a later release wrote and this one cannot read, else 0.
+    """
+
+    stream_time: int = -1
+    readers: Mapping[str, int] = MappingProxyType({})
+    topic_id: str | None = None
+    spark: str | None = None
+    newer: int = 0
+
+    def encode(self) -> str:
+        """Return the text, however long it is: see `fitted`."""
+        header = base64.b64encode(HEADER.pack(HEADER_VERSION, self.stream_time)).decode()
+        table = self._table()
+        if self.spark is not None:
+            return f"{ON_SPARK}{header}{table} {self.spark}"
+        return f"{header} {table}" if table else header
+
+    def _table(self) -> str:
+        values: dict[str, object] = {}
+        if self.readers:
+            values["r"] = dict(self.readers)
+        if self.topic_id is not None:
+            values["i"] = self.topic_id
+        return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode() if values else ""
+
+    @classmethod
+    def decode(cls, text: str) -> "OffsetMetadata":
+        """Read what any release wrote. Text of somebody else's gives the defaults."""
+        header, _, table = text.partition(" ")
+        spark = None
+        if text.startswith(ON_SPARK):
+            word, _, spark = text.removeprefix(ON_SPARK).partition(" ")
+            header, table = word[:HEADER_CHARACTERS], word[HEADER_CHARACTERS:]
+        try:
+            version, stream_time = HEADER.unpack(base64.b64decode(header, validate=True))
+        except (ValueError, struct.error):
+            return cls(spark=spark)
+        if version != HEADER_VERSION:
+            return cls(spark=spark)
+        return _with(cls(stream_time, spark=spark), table)
+
+    def fitted(self, limit: int = TEXT_BYTES_MAX) -> tuple["OffsetMetadata", dict[str, int]]:
+        """Drop readers until the text fits into `limit` bytes, those least ahead first, because
+        they repeat least. Returns what is left, and the dropped readers.
+        """
+        excess = len(self.encode().encode()) - limit
+        dropped: dict[str, int] = {}
+        for reader, ahead in sorted(self.readers.items(), key=lambda each: (each[1], each[0])):
+            if excess <= 0:
+                break
+            dropped[reader] = ahead
+            excess -= len(f'"{reader}":{ahead},')
+        left = {name: ahead for name, ahead in self.readers.items() if name not in dropped}
+        return self._replace(readers=left), dropped
+
+
+def _with(bare: OffsetMetadata, table: str) -> OffsetMetadata:
+    """Add what a table says, as far as it is one."""
+    try:
+        values = orjson.loads(table or "{}")
+    except orjson.JSONDecodeError:
+        return bare
+    if not isinstance(values, dict):
+        return bare
+    version = values.get("v", TABLE_VERSION)
+    if version != TABLE_VERSION:
+        return bare._replace(newer=version if isinstance(version, int) else -1)
+    return bare._replace(readers=_readers(values.get("r")), topic_id=_id(values.get("i")))
+
+
+def _readers(found: Any) -> Mapping[str, int]:
+    """Keep what can be a reader's entry."""
+    if not isinstance(found, dict):
+        return {}
+    return {name: n for name, n in found.items() if type(n) is int and n > 0}
+
+
+def _id(found: Any) -> str | None:
+    return found if isinstance(found, str) and ID.fullmatch(found) else None
