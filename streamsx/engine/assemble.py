@@ -9,6 +9,7 @@ from streamsx import __version__
 from streamsx.assignor.model import MemberAtJoin, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
+from streamsx.engine.bounds import LATEST, LogBounds
 from streamsx.engine.door import MemberDoor
 from streamsx.engine.failures import Failures
 from streamsx.engine.given import Given
@@ -21,6 +22,7 @@ from streamsx.engine.produce import Producer, always
 from streamsx.engine.purge import Purging
 from streamsx.engine.stores import Stores
 from streamsx.engine.tasks import Tasks
+from streamsx.lifecycle.places import Reset
 from streamsx.membership.member import MemberConfig
 from streamsx.membership.outage import Outage
 from streamsx.membership.seat import Seat
@@ -56,7 +58,10 @@ class Machinery:
             given.journal, clock.now,
         )  # fmt: skip
         door = MemberDoor(self.session, assignor, listening)
-        self.tasks = Tasks(given, door, self.stores, self.producer, policy, self.purging, arrived)
+        bounds = bounds_of(given, partitions)
+        self.tasks = Tasks(
+            given, door, self.stores, self.producer, policy, self.purging, arrived, bounds
+        )
         self.link = GroupLink(
             given, partitions, assignor, self.session, door, self.tasks, listening
         )
@@ -75,6 +80,11 @@ class Machinery:
         if not given.topology.subtopologies:
             return True
         return session.losses == self.link.losses and given.clock.now() < session.member.lease.until
+
+
+def bounds_of(given: Given, partitions: Mapping[str, int]) -> LogBounds:
+    latest = given.config.consumer_auto_offset_reset == LATEST
+    return LogBounds(given.cluster, given.config, Reset(latest, given.topology.own, partitions))
 
 
 def producer_of(

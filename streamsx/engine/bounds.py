@@ -16,18 +16,21 @@ from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.inquiries import Inquiries
 from streamsx.lifecycle.metadata import OffsetMetadata
+from streamsx.lifecycle.places import Beginnings, Reset
 from streamsx.model import TopicPartition
+
+LATEST = "latest"
 
 
 class LogBounds:
     """Of the partitions of one cluster. `of`: as of now, while `run` runs, however long it takes:
     whoever waits for it is cancelled by its owner. `committed`: offsets of the app's group, with
-    their metadata, in the same way.
+    their metadata, in the same way. `reset`: where partitions without an offset begin.
     """
 
-    def __init__(self, cluster: Cluster, config: Config) -> None:
+    def __init__(self, cluster: Cluster, config: Config, reset: Reset | None = None) -> None:
         self._cluster, self._app = cluster, config.id
-        self._latest = config.consumer_auto_offset_reset == "latest"
+        self._reset = reset or Reset(config.consumer_auto_offset_reset == LATEST)
         self._stale = False
         """A leader did not answer, or was none."""
         inquiries = Inquiries(self.look, lambda why: LOG.warning("offsets: %s", why))
@@ -38,15 +41,14 @@ class LogBounds:
         )
 
     async def begin(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where to begin without a position, by `consumer_auto_offset_reset`."""
-        found = await self.of(tps)
-        return {tp: b.high_watermark if self._latest else b.start for tp, b in found.items()}
+        """Return where partitions begin of which the group has no offset."""
+        return {tp: self._reset.offset(tp, *found) for tp, found in (await self.of(tps)).items()}
 
-    async def positions(
-        self, tps: Collection[TopicPartition]
-    ) -> dict[TopicPartition, tuple[int, OffsetMetadata]]:
-        """Return what is committed, offset and metadata; where nothing is, where to begin. Raises
-        StateOnSpark.
+    async def beginnings(self, tps: Collection[TopicPartition]) -> Beginnings:
+        """Return where each partition begins: where the group has committed, else by the rule.
+
+        Raises:
+            StateOnSpark: Spark has gone on with the app's state.
         """
         texts = await self.committed.of(tps)
         found = {tp: (offset, OffsetMetadata.decode(text)) for tp, (offset, text) in texts.items()}
@@ -56,7 +58,8 @@ class LogBounds:
                 f"streamsx spark handover MODULE --state {uri}"
             )
         begin = await self.begin([tp for tp, (offset, _) in found.items() if offset < 0])
-        return {tp: (begin.get(tp, offset), beside) for tp, (offset, beside) in found.items()}
+        places = {tp: (begin.get(tp, offset), beside) for tp, (offset, beside) in found.items()}
+        return Beginnings(places, frozenset(begin))
 
     async def look(
         self, tps: Collection[TopicPartition]

@@ -79,6 +79,8 @@ class Committing:
         """Of what was flushed: the next offset of each partition."""
         self._suspended: dict[TaskId, tuple[Active, float]] = {}
         """Those whose bodies have something at hand, and since when."""
+        self._hurry = False
+        """A task waits for its first commit: the next cycle does not wait for the interval."""
         self.full = False
         """Too much is dirty, because the cycle that runs does not end."""
 
@@ -107,12 +109,23 @@ class Committing:
             return
         rows = sum(len(store.hot) for store in stores)
         spread = rows > DIRTY_ROWS_MAX and rows >= sum(a.task.records for a in actives)
-        if now < self.due_at and held <= self._dirty_bytes_max and not spread:
+        waits = now < self.due_at and not self._hurry
+        if waits and held <= self._dirty_bytes_max and not spread:
             return
+        self._hurry = False
         dirty = {active.id: active for active in actives if active.task.dirty}
         self.due_at = now + self._interval_s
         self._enter(dirty)
         self._step(commit.Due(frozenset(dirty)))
+
+    def first(self, active: Active) -> None:
+        """Commit where a task begins, at once, and feed it nothing before.
+
+        "A task begins at the end of its topic, and is fed; the worker is killed before the first
+        commit; the next owner begins where the topic ends by then": what lay between is lost.
+        """
+        active.task.uncommitted()
+        active.paused = self._hurry = True
 
     def suspend(self, active: Active) -> None:
         """Settle it as soon as its bodies have done what they have at hand, or their time is over,
@@ -228,7 +241,7 @@ class Committing:
             active = self._in_cycle[task]
             if active.denied:
                 LOG.info("commit_granted task=%s: it goes on", task)
-                active.denied = active.paused = False
+            active.denied = active.paused = False
             self._taken(task, sealed.positions)
             active.task.committed(sealed, active.ends(self._ends))
         took = round((self._clock.now() - self._began) * 1000, 1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamsx.engine.active import Active
 from streamsx.engine.actor import GatedActor
@@ -42,6 +42,9 @@ from streamsx.state.cache import CachedStore
 from streamsx.task.policy import Policy
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.topology.nodes import SubTopology
+
+if TYPE_CHECKING:
+    from streamsx.lifecycle.places import Beginnings
 
 PATIENCE_SHARE = 1 / 2
 """Of the time in which a task has to be released: the rest is for its last commit."""
@@ -87,7 +90,7 @@ class Tasks:
 
     def __init__(
         self, given: Given, door: MemberDoor, stores: Stores, producer: Producer, policy: Policy,
-        purging: Purging, arrived: asyncio.Event,
+        purging: Purging, arrived: asyncio.Event, bounds: LogBounds,
     ) -> None:  # fmt: skip
         self._given, self._plans, self._door = given, given.plans, door
         self._stores, self._producer, self._policy = stores, producer, policy
@@ -105,11 +108,13 @@ class Tasks:
         )  # fmt: skip
         self.holdings = Holdings(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
-        self.bounds = LogBounds(cluster, config)
+        self.bounds = bounds
         self.dormant = Dormant(self.bounds, lambda: setattr(self, "changed", True))
         self.changed = False
         """Since the last report."""
         self._positions: dict[TaskId, Mapping[str, CommittedPlace]] = {}
+        self._beginnings: dict[TaskId, Beginnings] = {}
+        """How those positions came about."""
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
         self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
@@ -318,6 +323,8 @@ class Tasks:
         for tp in active.sources:
             self.fetcher.add(tp, metadata.positions[tp.topic])
         self._share_cache()
+        if self._beginnings.pop(task).chosen:
+            self.committing.first(active)
         if isinstance(why, TaskStopped):
             self.stopped(task, why)
 
@@ -362,6 +369,7 @@ class Tasks:
                 plan = self._plans[task.subtopology]
                 self.dormant.add(task, kept(plan, task.partition, rows), lag)
         self._positions.pop(task, None)
+        self._beginnings.pop(task, None)
         self._granted.pop(task, None)
         with self._as_far():
             await self._stores.close(task, rows)
@@ -379,8 +387,8 @@ class Tasks:
         return self._plans[task.subtopology].changelogs(task.partition)
 
     async def _find_positions(self, task: TaskId) -> None:
-        found = await self.bounds.positions(self._door.owned.of(task))
-        self._positions[task] = {tp.topic: place for tp, place in found.items()}
+        found = self._beginnings[task] = await self.bounds.beginnings(self._door.owned.of(task))
+        self._positions[task] = {tp.topic: place for tp, place in found.places.items()}
         self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
 
 

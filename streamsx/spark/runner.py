@@ -29,6 +29,7 @@ from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import START_TIMEOUT_S, Cluster
 from streamsx.lifecycle.metadata import OffsetMetadata
+from streamsx.lifecycle.places import Reset
 from streamsx.model import TopicPartition
 from streamsx.spark.at_work import AtWork, commit_positions, take
 from streamsx.spark.changelogs import WORKERS, taken_back, who_went_on
@@ -545,7 +546,8 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
     """Of all topics that the app MODULE[:ATTR] reads, those between stages too; where nothing was
     committed, as a worker would begin. Raises WorldError while a transaction holds offsets.
     """
-    conf = app_named(name).conf
+    app = app_named(name)
+    conf, reset = app.conf, Reset(app.conf.consumer_auto_offset_reset == LATEST, app.topology().own)
     inner = {topic for stage in made for topic in stage.inner}
     tps = [tp for stage in made for tp in stage.read]
 
@@ -557,7 +559,7 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
         for tp, (begin, end) in (await admin.bounds(cluster, tps, committed=True)).items():
             at, text = found[tp]
             if at < 0:
-                at = end if conf.consumer_auto_offset_reset == LATEST else begin
+                at = reset.offset(tp, begin, end)
             elif tp.topic in inner:
                 at = max(at, begin)  # nobody can read again what retention has taken
             stream_time = OffsetMetadata.decode(text).stream_time

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from streamsx.errors import NameClash, TopologyError
-from streamsx.topology.internal_topics import TopicKind, TopicSpec
+from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
 from streamsx.topology.nodes import Source, SubTopology
 from streamsx.topology.subtopologies import subtopologies
 
@@ -27,6 +27,18 @@ class Topology:
     topics: tuple[TopicSpec, ...]
     notes: tuple[str, ...] = ()
     otherwise: frozenset[str] = frozenset()
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Topics that the app's own tasks write, and those of agents that were given none."""
+        agents = {
+            agent_topic_name(self.app_id, name)
+            for plan in self.subtopologies
+            for source in plan.sources
+            for name in (*(a.name for a in source.agents), *(b.agent for b in source.branches))
+        }
+        sent = {topic for plan in self.subtopologies for topic in plan.outputs}
+        return frozenset(spec.name for spec in self.topics if spec.name in agents | sent)
 
     @property
     def signatures(self) -> tuple[int, ...]:

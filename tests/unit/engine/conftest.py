@@ -81,6 +81,8 @@ class Bench:
         """A test may stand between."""
         self.committed: dict[TopicPartition, tuple[int, str]] = {}
         """Offset and metadata, of the groups that are played by hand."""
+        self.uncommitted = (0, "")
+        """The same of other partitions: a group that runs has committed all that it reads."""
         self._fetched: list[tuple[float, TopicPartition, int]] = []
         ids = self.scheduler.stream("ids")
         self.fresh_id = lambda: UUID(int=ids.getrandbits(128))
@@ -453,7 +455,7 @@ class Hand:
     async def _committed(
         self, tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
-        return {tp: self._bench.committed.get(tp, (-1, "")) for tp in tps}
+        return {tp: self._bench.committed.get(tp, self._bench.uncommitted) for tp in tps}
 
 
 class _Journal(Journal):

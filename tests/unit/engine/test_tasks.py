@@ -142,12 +142,12 @@ def test_who_may_not_know_where_a_log_begins_waits_and_nobody_else_does(
         return body
 
     refused = True
-    bench.answer = refuses
+    bench.answer, bench.uncommitted = refuses, (-1, "")
     station = bench.begun(counting())
     bench.feed(0, "a")
     bench.feed(1, "b")
     station.hand.plan(T0, T1)
-    bench.until(lambda: words(1) in bench.committed, 5)
+    bench.until(lambda: bench.committed.get(words(1), (0, ""))[0] == 1, 5)
     bench.run(5)
     assert words(0) not in bench.committed
     refused = False

@@ -158,3 +158,32 @@ def test_the_layout_of_a_store_says_what_its_rows_are() -> None:
         '{"version":1,"store":"kv","key":"raw","value":"json","topic":"app-t-changelog",'
         '"partitions":4}'
     )
+
+
+def test_own_topics_are_those_that_the_tasks_of_the_app_write() -> None:
+    made = App("own")
+    other, asked = made.topic("other"), made.topic("asked")
+
+    @made.agent(made.topic("in"))
+    async def first(stream: Stream[Any]) -> None:
+        async for value in stream.group_by(lambda value: value, name="key"):
+            await other.send(value=value)
+            await alone.send(value=value)
+
+    @made.agent(other)
+    async def second(stream: Stream[Any]) -> None:
+        async for _ in stream:
+            pass
+
+    @made.agent(asked)
+    async def third(stream: Stream[Any]) -> None:
+        async for _ in stream:
+            pass
+
+    @made.agent(name="alone")
+    async def alone(stream: Stream[Any]) -> None:
+        async for _ in stream:
+            pass
+
+    found = made.topology()
+    assert found.own == {spec.name for spec in found.topics} - {"in", "asked"}
