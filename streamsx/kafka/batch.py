@@ -31,6 +31,7 @@ LENGTH_END = 12
 CHECKED_FROM = 21
 """The checksum covers everything from the attributes on: a broker may set what stands before."""
 LAST_OFFSET_DELTA_AT = 23
+MAX_TIMESTAMP_AT = 35
 PRODUCER_AT = 43
 
 MARKER_KEY_AT = HEADER_BYTES + 5
@@ -52,6 +53,7 @@ _leader_epoch = struct.Struct(">i")
 _crc = struct.Struct(">I")
 _producer = struct.Struct(">qhi")
 _attributes = struct.Struct(">h")
+_max_timestamp = struct.Struct(">q")
 _last_offset_delta = struct.Struct(">i")
 _marker_key = struct.Struct(">hh")
 """Version, and whether it commits."""
@@ -85,6 +87,12 @@ class Header(NamedTuple):
     def codec(self) -> int:
         """A value of compression.CODECS."""
         return self.attributes & CODEC
+
+    @property
+    def first_timestamp(self) -> int:
+        """Return the time of its first record, in ms."""
+        appended = self.attributes & LOG_APPEND_TIME
+        return self.max_timestamp if appended else self.base_timestamp
 
     @property
     def transactional(self) -> bool:
@@ -335,6 +343,9 @@ def rebuild(header: Header, kept: Sequence[DefaultRecord]) -> bytearray:
         builder.append(each.offset - header.base_offset, time, each.key, each.value, each.headers)
     batch: bytearray = builder.build()
     place(batch, header.base_offset, header.leader_epoch)
+    (attributes,) = _attributes.unpack_from(batch, CHECKED_FROM)
+    times = header.attributes & LOG_APPEND_TIME  # the records have it by now
+    _attributes.pack_into(batch, CHECKED_FROM, attributes | times)
     _last_offset_delta.pack_into(batch, LAST_OFFSET_DELTA_AT, header.last_offset_delta)
     _seal(batch)
     return batch
@@ -375,7 +386,20 @@ def stamp(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence
     _seal(batch)
 
 
-def _seal(batch: bytearray) -> None:
+def restamp(batch: memoryview, header: Header, newest: int, *, appended: bool) -> Header:
+    """Set the newest time of a batch, in ms, in place; return its header then.
+
+    With `appended` that is the time of each record (LogAppendTime), whatever stands in it.
+    """
+    set_to = LOG_APPEND_TIME if appended else 0
+    attributes = header.attributes & ~LOG_APPEND_TIME | set_to
+    _attributes.pack_into(batch, CHECKED_FROM, attributes)
+    _max_timestamp.pack_into(batch, MAX_TIMESTAMP_AT, newest)
+    _seal(batch)
+    return header._replace(attributes=attributes, max_timestamp=newest)
+
+
+def _seal(batch: bytearray | memoryview) -> None:
     _crc.pack_into(batch, CHECKED_FROM - _crc.size, crc32c(memoryview(batch)[CHECKED_FROM:]))
 
 
