@@ -30,6 +30,8 @@ class Failures:
         self._told_at: dict[str, float] = {}
         self._silent: Counter[str] = Counter()
         self._kinds: set[object] = set()
+        self._empty: set[str] = set()
+        """Agents whose topic has a type, and had a record without a value."""
 
     def report(self, failure: Failure) -> None:
         """A record has failed, and its policy is not to stop."""
@@ -40,6 +42,17 @@ class Failures:
             return
         self._told_at[operator] = now
         LOG.warning("record_failed %s: %s", failure, LATER, exc_info=error)
+
+    def passed(self, failure: Failure) -> None:
+        """Tell once of each agent that a record without a value was passed over."""
+        if failure.operator in self._empty:
+            return
+        self._empty.add(failure.operator)
+        LOG.info(
+            "tombstone_passed no value: %s, %s: passed over, as all that follow: "
+            "write app.topic(..., allow_empty=True) to get None",
+            failure.place, failure.operator,
+        )  # fmt: skip
 
     def _is_new(self, failure: Failure) -> bool:
         """Nobody has seen where in the code this comes from."""

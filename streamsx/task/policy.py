@@ -59,6 +59,8 @@ class Policy:
     on_decode_error: Word = Word.LOG
     report: Callable[[Failure], None] = nobody
     consecutive_failures_max: int | None = 10
+    passed: Callable[[Failure], None] = nobody
+    """Told of a record without a value that its agent did not ask for."""
 
     def stops(self, failure: Failure) -> bool:
         word = self.on_decode_error if failure.decode else self.on_error
@@ -88,6 +90,11 @@ class Streak:
             self._count, self.first, self.since = 0, offset, stream_time
         self._count, self._next = self._count + 1, ordinal + 1
         return self._limit is not None and self._count >= self._limit
+
+    def passed(self, ordinal: int) -> None:
+        """Pass over a record that says nothing about the code: a row goes on behind it."""
+        if ordinal == self._next:
+            self._next += 1
 
     def lasts(self, ordinal: int) -> bool:
         """Nothing from its first record on may be committed. `ordinal`: of the record at hand, or

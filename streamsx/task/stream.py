@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamsx.errors import DecodeFailed, TaskFailed
 from streamsx.model import Headers, TaskId
-from streamsx.serde.codec import Decode, Encoders
+from streamsx.serde.codec import Decode, Encoders, NoValue
 from streamsx.serde.record import BLESSED
 from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
@@ -177,7 +177,7 @@ class Inbox:
         batch = self._chunk.batch
         try:
             _raise_unreadable(batch.values[self.index])
-            key = decode_key and decode_key(batch.keys[self.index])
+            key = decode_key and _key(decode_key, batch.keys[self.index])
             value = decode(batch.values[self.index])
             return (key, value) if decode_key else value
         except Exception as error:  # any codec's
@@ -234,6 +234,14 @@ class Inbox:
         """
         self._raws.clear()
         self._keys.clear()
+
+
+def _key(decode: Decode, data: bytes | None) -> Any:
+    """Decode a key. A missing one of a Record is a fault of the record, as no missing value is."""
+    try:
+        return decode(data)
+    except NoValue as error:
+        raise DecodeFailed(f"key of a record: {error}") from error
 
 
 class Values:

@@ -24,6 +24,7 @@ from streamsx.errors import (
     ValueRefused,
 )
 from streamsx.model import TaskId
+from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.task.batch import Batch, Chunk, Times
 from streamsx.task.merge import Merge
@@ -210,6 +211,10 @@ class Task:
         """
         if self.ended is not None:
             raise self.ended
+        if isinstance(failure.error, NoValue):
+            streak.passed(ordinal)
+            self.policy.passed(failure)
+            return
         error = no_records_fault(failure.error) or failure.error
         if isinstance(error, WIRING_FAULTS):
             kind = UsageError if isinstance(error, NotFound) else type(error)

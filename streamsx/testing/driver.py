@@ -46,6 +46,7 @@ from streamsx.kafka.batch import NO_HEADERS
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.lifecycle.produce import OutPartition
 from streamsx.model import Headers, TaskId, TopicPartition
+from streamsx.serde.codec import Decode, NoValue
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
@@ -215,7 +216,14 @@ class TestDriver:
         name, known = _known(self._app, topic)
         key_of, value_of = known.key_codec.decode, known.value_codec.decode
         return [
-            Record(key_of(key), value_of(value), at / 1000, dict(headers or ()), partition, offset)
+            Record(
+                _decoded(key_of, key),
+                _decoded(value_of, value),
+                at / 1000,
+                dict(headers or ()),
+                partition,
+                offset,
+            )
             for partition, log in self._logs.of(name)
             for offset, (key, value, at, headers) in enumerate(log)
         ]
@@ -445,6 +453,14 @@ def _known(app: App, topic: Topic | str) -> tuple[str, Topic]:
     if isinstance(topic, Topic):
         return topic.name, topic
     return topic, app.topics.get(topic) or Topic(app, [topic])
+
+
+def _decoded(decode: Decode, data: bytes | None) -> Any:
+    """None where there is no value, whether or not an agent would be given one."""
+    try:
+        return decode(data)
+    except NoValue:
+        return None
 
 
 def _piped(each: Any) -> tuple[Any, Any, float | None]:
