@@ -14,6 +14,7 @@ LINES_PER_S = 800
 COMMIT = "400ms"
 
 
+@SLOW_ON_KAFKA
 def test_a_worker_that_is_killed_and_comes_back_loses_nothing(
     workers: Workers, wordcount: WordCount
 ) -> None:

@@ -279,6 +279,7 @@ def calm(workers: Workers) -> bool:
     return balanced(workers) and set(last.values()) == {"metrics"} and len(last) == len(workers.all)
 
 
+@SLOW_ON_KAFKA
 def test_a_tool_that_is_killed_in_the_middle_holds_nobody_up_for_longer_than_its_session(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:

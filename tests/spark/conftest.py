@@ -1,8 +1,7 @@
 """The one Spark session of a test process: it takes ten seconds to start, more on a busy machine.
 
-Whoever asks for it is marked `spark` and stands in one of two groups, so that pytest's processes
-start two at most: "drivers" has those whose drivers are processes of their own, and which wait for
-their start most of the time; "spark" the many that need nothing but the session.
+Tests that ask for it are marked `spark` and stand in the group "spark", so that one of pytest's
+processes starts it, once.
 """
 
 import gc
@@ -25,9 +24,6 @@ QUICK = (
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK)
-PRELOADED = str(Path(__file__).parent / "preloaded")
-"""For PYTHONPATH: daemons of Spark import what their workers need, once."""
-PYTHONPATH = os.pathsep.join([PRELOADED, os.getcwd()])
 INSTALL = "needs the extra: pip install -e '.[spark]'"
 
 if TYPE_CHECKING:
@@ -47,8 +43,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> None:
         if each.name not in ("python", "work"):  # a cluster leaves its logs in the latter
             (made / each.name).symlink_to(each)
     os.environ["SPARK_HOME"] = str(made)
-    paths = filter(None, [PRELOADED, os.environ.get("PYTHONPATH")])
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 @pytest.fixture(scope="session")

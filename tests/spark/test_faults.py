@@ -22,14 +22,13 @@ from streamsx.state.snapshot import manifest_name, newest, numbers
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
 from streamsx.tools.cli.later import Later
-from tests.spark.conftest import PYTHONPATH
 from tests.spark.test_runner import APP, COUNTS, Feed, some
 from tests.support.apache_kafka import ApacheKafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("drivers"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
 LOOK_S: Final = 0.05
 
 
@@ -41,6 +40,7 @@ def feed(spark: "SparkSession", tmp_path: Path) -> Iterator[Feed]:
         made.client.close()
 
 
+@pytest.mark.slow
 def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(feed: Feed) -> None:
     """What they held is made again, and is the same; the state is that of those before."""
     feed.feed(*some(0), "kill", *some(40))
@@ -50,7 +50,7 @@ def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(f
         feed.broker.bootstrap,
     ]  # fmt: skip
     done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, check=False,
+        command, env=os.environ | {"PYTHONPATH": os.getcwd()}, check=False,
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def cli(feed: Feed) -> Iterator[Cli]:
         ]  # fmt: skip
         # Executors of a cluster are in folders of their own.
         variables = {
-            "STREAMSX_FAULT": fault, "BROKER_URL": feed.broker.bootstrap, "PYTHONPATH": PYTHONPATH,
+            "STREAMSX_FAULT": fault, "BROKER_URL": feed.broker.bootstrap, "PYTHONPATH": os.getcwd(),
         }  # fmt: skip
         made = subprocess.Popen(
             command, env=os.environ | variables, text=True,
@@ -169,6 +169,7 @@ def test_who_was_killed_behind_its_commit_goes_on_and_ends_on_sigterm(feed: Feed
     ends_on(live, feed, 1)
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_jvm_too_ends_with_0_and_without_the_batch(feed: Feed, cli: Cli) -> None:
     """As systemd sends it."""
     feed.feed(*some(0))

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import PYTHONPATH
-
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("drivers"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 JAVA = """#!/bin/sh
 case "$*" in *launcher.Main*) ;; *pyspark-shell) exec 9> "$HELD"; echo JVM >&9;; esac
@@ -21,7 +19,13 @@ PROGRESS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("until", "number"), [("JVM", signal.SIGTERM), ("worker", signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("until", "number"),
+    [
+        pytest.param("JVM", signal.SIGTERM, marks=pytest.mark.slow),
+        ("worker", signal.SIGINT),
+    ],
+)
 def test_an_interrupt_ends_all_processes_without_a_trace(
     until: str, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -36,7 +40,7 @@ def test_an_interrupt_ends_all_processes_without_a_trace(
         "--out", str(tmp_path / "out"), "--history", f"words={words}", "--partitions", "words=1",
         "--no-publish", "--master", "local[1]", "--conf", "spark.driver.memory=1g",
     ]  # fmt: skip
-    variables = {"JAVA_HOME": str(tmp_path), "HELD": str(held), "PYTHONPATH": PYTHONPATH}
+    variables = {"JAVA_HOME": str(tmp_path), "HELD": str(held), "PYTHONPATH": os.getcwd()}
     with subprocess.Popen(
         command, env=os.environ | variables, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
