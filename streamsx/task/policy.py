@@ -73,28 +73,35 @@ class Streak:
     it has been read.
     """
 
-    __slots__ = ("_count", "_limit", "_next", "first", "since")
+    __slots__ = ("_count", "_limit", "_next", "_stopped", "first", "since")
 
     def __init__(self, limit: int | None) -> None:
         self._limit, self._count, self._next = limit, 0, 0
+        self._stopped = False
         self.first = -1
         """Offset."""
         self.since = -1
         """Stream time before it."""
 
     def failed(self, ordinal: int, offset: int, stream_time: int) -> bool:
-        """This record has; whether it is one too many. `stream_time`: before it."""
+        """Count a record that failed; return whether it is one too many, which stops the task: then
+        the streak lasts for good, because a body that catches what stopped its task goes on behind
+        the record. `stream_time`: before it.
+        """
         if ordinal != self._next or not self._count:
             self._count, self.first, self.since = 0, offset, stream_time
         self._count, self._next = self._count + 1, ordinal + 1
-        return self._limit is not None and self._count >= self._limit
+        self._stopped = self._limit is not None and self._count >= self._limit
+        return self._stopped
 
     def lasts(self, ordinal: int) -> bool:
         """Nothing from its first record on may be committed. `ordinal`: of the record at hand, or
         of the next one.
         """
-        return self._limit is not None and self._count > 0 and ordinal <= self._next
+        if self._limit is None or not self._count:
+            return False
+        return self._stopped or ordinal <= self._next
 
     def reset(self) -> None:
-        """Its records are gone from the log."""
-        self._count = 0
+        """Forget the streak: its records are gone from the log, or are passed over."""
+        self._count, self._stopped = 0, False
