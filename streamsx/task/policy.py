@@ -2,16 +2,22 @@
 
 One that fails among others that do not is poison: its policy says what becomes of it. Records that
 fail in a row are a broken deploy: the first of them holds the position while the row lasts, and
-when there are too many their task stops, so that mended code finds all of them again.
+when there are too many their task stops, so that mended code finds all of them again. A row at the
+end of a log is poison too once nothing has come behind it for QUIET_S: else it would hold the
+position, and be reported at each start, for as long as the log is quiet.
 
-Not here: telling anybody; a driver limits and counts what it is told.
+Not here: telling anybody; a driver limits and counts what it is told, and has the clock.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from streamsx.model import TaskId
+
+QUIET_S: Final = 5.0
+"""Seconds without a record after which a task passes over the failures at the end of a topic."""
 
 
 class Word(Enum):

@@ -131,6 +131,19 @@ class Task:
         for reader in self._readers[topic]:
             reader.reset(offset, back=back)
 
+    def holds(self, topic: str) -> bool:
+        """Tell whether failures in a row hold a reader's position, and no body is at work."""
+        taken, readers = self.taken[topic], self._readers[topic]
+        held = any(place.position < taken for reader in readers for place in reader.places)
+        return held and self.ended is None and not self.busy and not self._queues[topic]
+
+    def give_up(self, topic: str) -> None:
+        """Pass over the failures in a row at the end of a topic. Called for a topic that `holds`
+        and that has been quiet for QUIET_S.
+        """
+        for reader in self._readers[topic]:
+            reader.give_up()
+
     def waiting(self, topic: str) -> int:
         """Batches in the queue of a topic."""
         return len(self._queues[topic])

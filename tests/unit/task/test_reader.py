@@ -91,6 +91,33 @@ def test_failures_in_a_row_of_one_reader_hold_no_other(bench: Benches) -> None:
     assert seen.offsets == {"fast": [0, 1, 2, 3], "slow": [0, 3]}
 
 
+@pytest.mark.parametrize("poison", ["x", "y"], ids=["agent", "branch"])
+def test_failures_that_are_given_up_hold_nothing_and_count_for_nothing(
+    bench: Benches, poison: str
+) -> None:
+    def key_of(word: str) -> None:
+        if word == "y":
+            raise ValueError(word)
+
+    def fails(word: str) -> None:
+        if word == "x":
+            raise ValueError(word)
+
+    agents = (Seen().agent("fast"), Seen().agent("slow", fails))
+    source = replace(source_of(*agents), branches=(keyed("loop", key_of, "by"),))
+    made = bench(source, stores=(), consecutive_failures_max=3)
+    assert not made.task.holds("words")
+    process(made.task, batch("words", ["a", poison, poison]))
+    assert (made.task.holds("words"), made.task.positions) == (True, {"words": 1})
+    made.task.give_up("words")
+    assert (made.task.holds("words"), made.task.positions) == (False, {"words": 3})
+    process(made.task, batch("words", [poison, poison], first=3))
+    assert made.task.positions == {"words": 3}
+    with pytest.raises(TaskStopped):
+        process(made.task, batch("words", [poison], first=5))
+    assert not made.task.holds("words")
+
+
 @pytest.mark.parametrize("order", ["af", "fa"], ids=["ahead of it", "behind it"])
 def test_task_that_one_reader_stops_leaves_the_other_where_it_is(
     bench: Benches, order: str
