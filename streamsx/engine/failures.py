@@ -13,10 +13,10 @@ from streamsx.clock import Clock
 from streamsx.engine.journal import LOG, Journal
 from streamsx.lifecycle.fetch import BACKOFF_MAX_S
 from streamsx.model import TopicPartition
-from streamsx.task.policy import Failure
+from streamsx.task.policy import QUIET_S, Failure
 
 TELL_EVERY_S = 1.0
-LATER = "skipped when a later one is processed"
+LATER = f"skipped when a later one is processed, or none comes for {QUIET_S:g} s"
 """A row of failures that lasts is held, and is read again by mended code."""
 KINDS_MAX = 100
 """So many tracebacks; then those who fail in ever new ways are told of in one line each."""
