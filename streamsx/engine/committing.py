@@ -252,7 +252,12 @@ class Committing:
 def offsets_of(sealed: Mapping[TaskId, TaskMetadata]) -> Offsets:
     """What the coordinator is told: next offset and metadata per source partition."""
     return {
-        TopicPartition(topic, task.partition): (offset, OffsetMetadata(what.stream_time).encode())
+        TopicPartition(topic, task.partition): (offset, beside(what, topic))
         for task, what in sorted(sealed.items())
         for topic, offset in what.positions.items()
     }
+
+
+def beside(sealed: TaskMetadata, topic: str) -> str:
+    """Return the text beside the offset of one topic."""
+    return OffsetMetadata(sealed.stream_time, topic_id=sealed.topic_ids.get(topic)).encode()

@@ -41,13 +41,15 @@ class TaskMetadata(NamedTuple):
 
     `positions`: next offset of each source topic; `stream_time`: not ahead of them, -1 before the
     first record; `records`: how many were taken since the seal before; `high`: of each topic, the
-    highest timestamp taken, where that was told; no worker does.
+    highest timestamp taken, where that was told; no worker does; `topic_ids`: of which topic each
+    position is, where brokers have ids.
     """
 
     positions: Mapping[str, int]
     stream_time: int = -1
     records: int = 0
     high: Mapping[str, int] = MappingProxyType({})
+    topic_ids: Mapping[str, str] = MappingProxyType({})
 
 
 class Task:
@@ -84,6 +86,7 @@ class Task:
         goes on behind the record, and counts for nothing."""
         self._closed = False
         self.committed_at = metadata
+        self.topic_ids = dict(metadata.topic_ids)
         self.records = 0
         """Taken since the last seal."""
         self._noted = dict(metadata.positions)
@@ -112,17 +115,27 @@ class Task:
 
     def offer(self, batch: Batch) -> None:
         """Into the queue of its topic. Records below the position are passed over."""
-        queue = self._queues[batch.topic]
-        position = queue[-1].batch.next_offset if queue else self.taken[batch.topic]
+        queue, position = self._queues[batch.topic], self.wanted(batch.topic)
         if batch.next_offset <= position:
             return
         start = bisect_left(batch.offsets, position)
         queue.append(Chunk(batch, start, len(batch.offsets)))
 
-    def reset(self, topic: str, offset: int) -> None:
-        """Go on at another offset: the log does not have the one that was next."""
+    def wanted(self, topic: str) -> int:
+        """Return the offset behind all that it was offered of a topic."""
+        queue = self._queues[topic]
+        return queue[-1].batch.next_offset if queue else self.taken[topic]
+
+    def reset(self, topic: str, offset: int, topic_id: str | None = None) -> None:
+        """Go on at another offset: the log does not have the one that was next. `topic_id`: of the
+        topic that has the name now, where it is another one. The next commit says so, whatever was
+        committed before.
+        """
         self._queues[topic].clear()
         self.taken[topic] = offset
+        if topic_id is not None:
+            self.topic_ids[topic] = topic_id
+        self.uncommitted()
         for reader in self._readers[topic]:
             reader.reset(offset)
 
@@ -268,7 +281,7 @@ class Task:
 
     def _seal(self, rows: int) -> Iterator[TaskMetadata | None]:
         positions, checked, records = self.positions, self._checking, self.records
-        stream_time = self._stream_time(positions)
+        stream_time, topic_ids = self._stream_time(positions), dict(self.topic_ids)
         self.records, self._noted = 0, positions
         self._check_values()
         parts: deque[tuple[SendRows, Changes]] = deque()
@@ -282,7 +295,7 @@ class Task:
             if parts:
                 yield None
         self._sealing = None
-        yield TaskMetadata(positions, stream_time, records)
+        yield TaskMetadata(positions, stream_time, records, topic_ids=topic_ids)
 
     def _check_values(self) -> None:
         """From the next seal on; at once where nothing has changed yet."""
