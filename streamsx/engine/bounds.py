@@ -4,7 +4,7 @@ without a position begins.
 Not here: what a store or a task does with it.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -16,7 +16,7 @@ from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.inquiries import Inquiries
 from streamsx.lifecycle.metadata import OffsetMetadata
-from streamsx.lifecycle.places import Beginnings, Reset
+from streamsx.lifecycle.places import Beginnings, Reset, made_anew, other
 from streamsx.model import TopicPartition
 
 LATEST = "latest"
@@ -30,7 +30,7 @@ class LogBounds:
 
     def __init__(self, cluster: Cluster, config: Config, reset: Reset | None = None) -> None:
         self._cluster, self._app = cluster, config.id
-        self._reset = reset or Reset(config.consumer_auto_offset_reset == LATEST)
+        self.reset = reset or Reset(config.consumer_auto_offset_reset == LATEST)
         self._stale = False
         """A leader did not answer, or was none."""
         inquiries = Inquiries(self.look, lambda why: LOG.warning("offsets: %s", why))
@@ -42,7 +42,7 @@ class LogBounds:
 
     async def begin(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where partitions begin of which the group has no offset."""
-        return {tp: self._reset.offset(tp, *found) for tp, found in (await self.of(tps)).items()}
+        return {tp: self.reset.offset(tp, *found) for tp, found in (await self.of(tps)).items()}
 
     async def beginnings(self, tps: Collection[TopicPartition]) -> Beginnings:
         """Return where each partition begins: where the group has committed, else by the rule.
@@ -58,8 +58,41 @@ class LogBounds:
                 f"streamsx spark handover MODULE --state {uri}"
             )
         begin = await self.begin([tp for tp, (offset, _) in found.items() if offset < 0])
-        places = {tp: (begin.get(tp, offset), beside) for tp, (offset, beside) in found.items()}
+        anew = await self._anew(found)
+        begin |= anew
+        places = {
+            tp: (begin.get(tp, offset), beside._replace(topic_id=self._id(tp, beside)))
+            for tp, (offset, beside) in found.items()
+        }
+        for tp in anew:
+            places[tp] = anew[tp], OffsetMetadata(found[tp][1].stream_time, topic_id=self._id(tp))
         return Beginnings(places, frozenset(begin))
+
+    async def _anew(
+        self, found: Mapping[TopicPartition, tuple[int, OffsetMetadata]]
+    ) -> dict[TopicPartition, int]:
+        """Return where topics begin that are not those that the group's offsets are of."""
+        if not self._others(found):
+            return {}
+        with suppress(BrokerUnreachable):  # bounds are asked for until there is an answer
+            await self._cluster.refresh()  # what is known here may be older than those offsets
+        begin = {tp: bounds.start for tp, bounds in (await self.of(self._others(found))).items()}
+        for tp, start in begin.items():
+            LOG.warning("%s", made_anew(tp, found[tp][0], start).why)
+        return begin
+
+    def _others(
+        self, found: Mapping[TopicPartition, tuple[int, OffsetMetadata]]
+    ) -> list[TopicPartition]:
+        return [
+            tp
+            for tp, (_, beside) in found.items()
+            if other(beside.topic_id, self._cluster.topic_id(tp.topic))
+        ]
+
+    def _id(self, tp: TopicPartition, beside: OffsetMetadata | None = None) -> str | None:
+        """Return the topic's id: as it is now, else as it was."""
+        return self._cluster.topic_id(tp.topic) or (beside and beside.topic_id)
 
     async def look(
         self, tps: Collection[TopicPartition]

@@ -21,6 +21,7 @@ from streamsx.config import Config
 from streamsx.engine.journal import LOG
 from streamsx.errors import BrokerUnreachable
 from streamsx.kafka.cluster import Cluster
+from streamsx.kafka.connection import FETCH_BY_ID, Connection
 from streamsx.kafka.errors import name_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import fetch
@@ -80,9 +81,11 @@ class Fetcher:
 
     # -- what is fetched
 
-    def add(self, tp: TopicPartition, offset: int) -> None:
-        """From this offset on; what was held of it is dropped."""
-        self._fetching.add(tp, offset)
+    def add(self, tp: TopicPartition, offset: int, topic_id: str | None = None) -> None:
+        """From this offset on; what was held of it is dropped. With its id, of this topic only: a
+        broker that can refuses to read another one under its name.
+        """
+        self._fetching.add(tp, offset, topic_id)
         self._wake()
 
     def remove(self, tp: TopicPartition) -> None:
@@ -148,7 +151,8 @@ class Fetcher:
             try:
                 conn = await self._cluster.open(node, self._lane)
                 timeout_s = self._limits.wait_ms / 1000 + self._cluster.records_timeout_s
-                reply = await conn.ask(Api.FETCH, self._request(wanted), timeout_s)
+                version = version_for(conn, wanted)
+                reply = await conn.ask(Api.FETCH, self._request(wanted), timeout_s, version)
             except BrokerUnreachable as error:
                 if (now := self._clock.now()) >= tell_at:
                     tell_at = now + UNREACHABLE_EVERY_S
@@ -169,9 +173,9 @@ class Fetcher:
             await self._cluster.refresh()
 
     def _request(self, wanted: Mapping[TopicPartition, FetchAsked]) -> dict[str, Any]:
-        topics: dict[str, list[dict[str, int]]] = {}
+        topics: dict[tuple[str, str | None], list[dict[str, int]]] = {}
         for tp, asked in wanted.items():
-            topics.setdefault(tp.topic, []).append(
+            topics.setdefault((tp.topic, asked.partition.topic_id), []).append(
                 {
                     "partition": tp.partition,
                     "current_leader_epoch": -1,
@@ -187,16 +191,21 @@ class Fetcher:
             "max_bytes": self._limits.reply_bytes,
             "isolation_level": READ_COMMITTED,
             "session_epoch": -1,
-            "topics": [{"topic": t, "partitions": parts} for t, parts in topics.items()],
+            "topics": [
+                {"topic": name, "topic_id": bytes.fromhex(known or ""), "partitions": parts}
+                for (name, known), parts in topics.items()
+            ],
         }
 
     # -- replies
 
     def _received(self, wanted: Mapping[TopicPartition, FetchAsked], reply: Any) -> None:
         arrived, now = False, self._clock.now()
+        names = {asked.partition.topic_id: tp.topic for tp, asked in wanted.items()}
         for topic in reply.responses:
+            name = getattr(topic, "topic", "") or names.get(topic.topic_id.hex(), "")
             for part in topic.partitions:
-                tp = TopicPartition(topic.topic, part.partition_index)
+                tp = TopicPartition(name, part.partition_index)
                 if (asked := wanted.get(tp)) is None:
                     continue
                 trouble = self._fetching.answered(now, tp, asked, answer_of(part))
@@ -222,6 +231,14 @@ class Fetcher:
             LOG.warning("fetching %s again: %s", tp, found.why)
         elif found.times == DAMAGED_MAX:
             self._unreadable(tp, found.offset, found.why)
+
+
+def version_for(conn: Connection, wanted: Mapping[TopicPartition, FetchAsked]) -> int | None:
+    """Return the version that names topics by id, if all ids are known and the broker takes them;
+    else None.
+    """
+    known = all(asked.partition.topic_id for asked in wanted.values())
+    return FETCH_BY_ID if known and conn.speaks(Api.FETCH, FETCH_BY_ID) else None
 
 
 def answer_of(part: Any) -> fetch.FetchAnswer:

@@ -28,6 +28,7 @@ from streamsx.engine.journal import LOG
 from streamsx.engine.produce import Producer
 from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
+from streamsx.engine.sources import Sources
 from streamsx.engine.stores import Stores
 from streamsx.errors import STORE_FAULTS, StreamsxError, TaskStopped, ValueRefused
 from streamsx.lifecycle import reconcile
@@ -110,6 +111,7 @@ class Tasks:
         self.holdings = Holdings(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
         self.bounds = bounds
+        self.sources = Sources(given, bounds, self.fetcher, self.actives)
         self.dormant = Dormant(self.bounds, lambda: setattr(self, "changed", True))
         self.changed = False
         """Since the last report."""
@@ -211,20 +213,10 @@ class Tasks:
 
     def source_cut(self, tp: TopicPartition, offset: int) -> None:
         """The broker does not have this offset of a source any more, or not yet."""
-        for active in self.actives.values():
-            if tp in active.sources:
-                self._spawn(self._read_from(tp, offset, active), f"reset {tp}")
+        self.sources.cut(tp)
 
     def changelog_cut(self, tp: TopicPartition, offset: int) -> None:  # a store has its own
         self._spawn(self._read_bounds(tp), f"bounds of {tp}")
-
-    async def _read_from(self, tp: TopicPartition, offset: int, active: Active) -> None:
-        start = (await self.bounds.begin([tp]))[tp]
-        if self.actives.get(active.id) is not active or active.suspended:
-            return  # it may be ours once more, at another position
-        LOG.warning("fetch_reset partition=%s from=%d to=%d", tp, offset, start)
-        active.task.reset(tp.topic, start)
-        self.fetcher.add(tp, start)
 
     async def _read_bounds(self, tp: TopicPartition) -> None:
         self.restorer.out_of_range(tp, (await self.bounds.of([tp]))[tp])
@@ -321,8 +313,7 @@ class Tasks:
             plan, task.partition, stores, self._producer, start, self._policy, metadata, until
         )
         active = self.actives[task] = Active(made, Gap(last=self._given.clock.now()))
-        for tp in active.sources:
-            self.fetcher.add(tp, metadata.positions[tp.topic])
+        self.sources.add(active)
         self._share_cache()
         if self._beginnings.pop(task).chosen:
             self.committing.first(active)

@@ -6,11 +6,12 @@ What may be made, and what a topic that is not there means, is decided in `topol
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from streamsx.engine.dormant import DormantPositions
 from streamsx.engine.given import Given
 from streamsx.engine.journal import LOG
-from streamsx.errors import StreamsxError, TopologyError, WorldError
+from streamsx.errors import BrokerUnreachable, StreamsxError, TopologyError, WorldError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.state.layout import StoreNode
@@ -146,6 +147,9 @@ class AppTopics:
                 continue
             for effect in presence.heard(self.clock.now(), found):
                 self._heard(effect, fail)
+                if effect.anew:  # its readers look at the metadata (`engine/sources`)
+                    with suppress(BrokerUnreachable):  # a fetch that is refused asks again
+                        await self.cluster.refresh()
 
     def _heard(self, effect: Absence, fail: Callable[[StreamsxError], None]) -> None:
         topic = effect.topic

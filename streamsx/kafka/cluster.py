@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from streamsx.errors import BrokerUnreachable
 from streamsx.kafka.connection import Address, Connection, connect
 from streamsx.kafka.errors import ErrorCode, failure
+from streamsx.kafka.schema import UUID_ZERO
 from streamsx.kafka.security import PLAINTEXT, Security
 from streamsx.kafka.wire import Api, Body
 from streamsx.model import TopicPartition
@@ -70,6 +71,7 @@ class Cluster:
         self._controller = -1
         self._leaders: dict[str, dict[int, int]] = {}
         self._errors: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._opening: defaultdict[tuple[Address, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._refreshing = asyncio.Lock()
@@ -132,17 +134,24 @@ class Cluster:
                 self._brokers = {b.node_id: Address(b.host, b.port) for b in told.brokers}
             self._controller = told.controller_id
             self._errors = {topic.name: topic.error_code for topic in told.topics}
-            before = self._leaders
+            before = self._leaders, self._ids
+            self._ids = {
+                topic.name: topic.topic_id.hex()
+                for topic in told.topics
+                if getattr(topic, "topic_id", UUID_ZERO) != UUID_ZERO
+            }
             self._leaders = {
                 topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
                 for topic in told.topics
             }
-        if before != self._leaders:
+        if before != (self._leaders, self._ids):
             for changed in self._watchers:
                 changed()
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """It is called whenever a refresh, whoever asked for it, has found other leaders."""
+        """Call `changed` whenever a refresh, whoever asked for it, has found other leaders, or
+        another topic under a name.
+        """
         self._watchers.append(changed)
 
     def leader(self, tp: TopicPartition) -> int | None:
@@ -153,6 +162,12 @@ class Cluster:
     def partitions(self, topic: str) -> int:
         """How many; 0 while the topic is not known, and `error` says why."""
         return len(self._leaders.get(topic, ()))
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return the id of the topic that has this name, as 32 hex digits; None where brokers know
+        no ids, or no such topic.
+        """
+        return self._ids.get(topic)
 
     def error(self, topic: str) -> int:
         """The code the broker answered for this topic: NONE, UNKNOWN_TOPIC_OR_PARTITION also for

@@ -62,8 +62,10 @@ NEWEST: dict[int, int] = {
     Api.DESCRIBE_CONFIGS: 2,
 }
 """The newest version of each request that we speak: topics by name, one group per request. Ids of
-topics are in Metadata since 10.
+topics are in Metadata since 10. Fetches of sources name topics by id where both sides can
+(`FETCH_BY_ID`).
 """
+FETCH_BY_ID = 13
 
 Answered = Callable[[Any], None]
 """Gets the decoded reply, or the BrokerUnreachable."""
@@ -206,6 +208,11 @@ class Connection(asyncio.BufferedProtocol):
         """No request will be answered any more."""
         return bool(self._lost) or self._transport.is_closing()
 
+    def speaks(self, api: int, version: int) -> bool:
+        """Return whether the broker knows this version of a request."""
+        low, high = self._theirs.get(api, (0, -1))
+        return low <= version <= high
+
     def version(self, api: int) -> int:
         """The newest one that both sides speak. Raises UsageError if there is none."""
         low, high = self._theirs.get(api, (0, -1))
@@ -217,12 +224,16 @@ class Connection(asyncio.BufferedProtocol):
             )
         return version
 
-    def call(self, api: int, body: wire.Body, answered: Answered) -> None:
+    def call(
+        self, api: int, body: wire.Body, answered: Answered, version: int | None = None
+    ) -> None:
         """Send a request; `answered` runs inside the arrival of its reply: no task, no turn of the
         loop between. It gets the BrokerUnreachable if there will be none, also of a connection that
         was closed before; then it runs in a turn of its own. Raises UsageError (`version`).
+
+        `version`: one that the broker `speaks`, else the newest that both sides do.
         """
-        version = self.version(api)
+        version = self.version(api) if version is None else version
         self._correlation_id = (self._correlation_id + 1) % CORRELATION_IDS
         waiter = _Waiter(self._correlation_id, api, version, answered)
         if self.closed:
@@ -232,7 +243,13 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.append(waiter)
         self._transport.write(frame)
 
-    async def ask(self, api: int, body: wire.Body, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+    async def ask(
+        self,
+        api: int,
+        body: wire.Body,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        version: int | None = None,
+    ) -> Any:
         """The decoded reply: attributes of the newest version.
 
         Raises BrokerUnreachable; after `timeout_s` the connection is aborted first, for the answer
@@ -252,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 future.set_result(reply)
 
-        self.call(api, body, answered)
+        self.call(api, body, answered, version)
         overdue = loop.call_later(timeout_s, self.abort, f"no answer in {timeout_s:g} s")
         return await future
 

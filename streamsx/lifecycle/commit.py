@@ -39,6 +39,7 @@ def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
         topic: OffsetMetadata(
             sealed.stream_time,
             {reader: at - offset for reader, at in sealed.readers.get(topic, {}).items()},
+            sealed.topic_ids.get(topic),
         )
         for topic, offset in sealed.positions.items()
     }
@@ -52,6 +53,9 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
         readers={
             topic: {reader: offset + ahead for reader, ahead in beside.readers.items()}
             for topic, (offset, beside) in found.items()
+        },
+        topic_ids={
+            topic: beside.topic_id for topic, (_, beside) in found.items() if beside.topic_id
         },
     )
 

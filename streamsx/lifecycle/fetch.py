@@ -58,9 +58,12 @@ class FetchLimits:
 
 @dataclass(slots=True, eq=False)
 class InPartition:
-    """`position`: next offset to ask for; `end`: last stable offset by the newest answer."""
+    """`position`: next offset to ask for; `end`: last stable offset by the newest answer;
+    `topic_id`: of the topic that the offset is of, where that is known.
+    """
 
     position: int
+    topic_id: str | None = None
     end: int = -1
     held: int = 0
     retry_at: float = 0.0
@@ -128,10 +131,10 @@ class Fetching:
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(self._partitions)
 
-    def add(self, tp: TopicPartition, offset: int) -> None:
+    def add(self, tp: TopicPartition, offset: int, topic_id: str | None = None) -> None:
         """From this offset on; what was held of it is dropped."""
         self.remove(tp)
-        self._partitions[tp] = InPartition(offset)
+        self._partitions[tp] = InPartition(offset, topic_id)
 
     def remove(self, tp: TopicPartition) -> None:
         """What is in flight for it never surfaces."""

@@ -10,6 +10,12 @@ the start or the end of the log, but for two kinds of partitions, which begin at
 - Partitions that a topic gets while the app knows the topic. "A producer sees the new partition
   before the worker does": what stands there by then was sent to a running app.
 
+An offset belongs to one topic, not to a name. A topic that was deleted and made anew has another id
+(KIP-516), which stands beside the offset: its task begins at the new topic's start. With the same
+id, an offset behind the end means that brokers lost records, and the task goes on at the end; one
+before the start that records were deleted unread. Brokers without ids cannot tell a new topic from
+a shorter log: there the task begins by the rule for partitions without an offset.
+
 Not here: asking brokers (`engine/bounds`), what a task does with its offset.
 """
 
@@ -50,3 +56,54 @@ class Reset:
     def offset(self, tp: TopicPartition, start: int, end: int) -> int:
         """Return where the partition begins, given where its log begins and ends."""
         return end if self.at_end(tp) else start
+
+    def out_of_range(
+        self, tp: TopicPartition, offset: int, start: int, end: int, *, done: int, same: bool
+    ) -> "Move":
+        """Return where to go on when the log does not have the offset. `done`: position of the
+        slowest reader, which may still need what is before the end; `same`: the topic is known to
+        be the one that the offset is of.
+        """
+        if offset < start:
+            lost = start - offset
+            return Move(
+                start,
+                f"records deleted unread: {tp}: {lost} from offset {offset} on, by retention or by "
+                f"hand: going on at the log's start, {start}: keep records for longer if they "
+                "were needed",
+            )
+        if offset <= end:
+            return Move(offset, "")
+        if same:
+            return Move(
+                max(start, min(end, done)),
+                f"log is shorter than what was read: {tp}: it ends at {end}, the task was at "
+                f"{offset}: its brokers lost records: going on at its end; nothing to do",
+            )
+        begins = self.offset(tp, start, end)
+        return Move(
+            begins,
+            f"log is shorter than what was read: {tp}: it ends at {end}, the task was at {offset}: "
+            f"its brokers lost records, or the topic was made anew: going on at {begins}",
+        )
+
+
+class Move(NamedTuple):
+    """Offset at which a task goes on in a source partition, and why, in one line."""
+
+    offset: int
+    why: str
+
+
+def made_anew(tp: TopicPartition, offset: int, start: int) -> Move:
+    """Return where to go on in a topic that took the place of another one."""
+    return Move(
+        start,
+        f"topic was deleted and made anew: {tp}: going on at its start, {start}: offset {offset} "
+        "was of the old topic; nothing to do",
+    )
+
+
+def other(before: str | None, now: str | None) -> bool:
+    """Return whether two ids are of two topics; None is of any."""
+    return None not in (before, now) and before != now

@@ -27,6 +27,7 @@ from streamsx.broker.service import Service
 from streamsx.broker.topics import TopicStore
 from streamsx.errors import WorldError
 from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.schema import UUID_ZERO
 from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
 from streamsx.simulation.power import PowerLoss
@@ -222,6 +223,7 @@ class Nodes:
 
     def answer(self, service: Service, call: Call) -> ReplyBody | None:
         """In place of the broker's own."""
+        name_topics(service, call)
         self.world.hear("asked", call.connection.host, call)
         node, refused = HOSTS.index(call.connection.address[0]), None
         if call.api in GROUP_APIS:
@@ -260,6 +262,7 @@ class Nodes:
         refused = [
             {
                 name: getattr(topic, name),
+                "topic_id": getattr(topic, "topic_id", UUID_ZERO),
                 parts: [
                     {index: getattr(one, number), "error_code": code, **usual}
                     for one in getattr(topic, partitions)
@@ -333,3 +336,12 @@ class Nodes:
                     tp = TopicPartition(str(topic["topic"]), partition["partition_index"])
                     self.scheduler.say(BROKER, f"damages {tp} for {call.connection.host}")
                     return
+
+
+def name_topics(service: Service, call: Call) -> None:
+    """Add names to the topics of a fetch that has their ids alone; none to ids that are unknown."""
+    if call.api is Api.FETCH:
+        for topic in call.body.topics:
+            if getattr(topic, "topic", None) is None:
+                found = service.topics.by_id.get(topic.topic_id)
+                topic.topic = found.name if found else None

@@ -43,7 +43,8 @@ class TaskMetadata(NamedTuple):
     `positions`: next offset of each source topic, that of its slowest reader; `stream_time`: not
     ahead of them, -1 before the first record; `records`: how many were taken since the seal before;
     `high`: of each topic, the highest timestamp taken, which Spark keeps and no worker does;
-    `readers`: per topic, the next offset of each reader that is ahead of the position.
+    `readers`: per topic, the next offset of each reader that is ahead of the position;
+    `topic_ids`: the topic that each position is of, where brokers have ids.
     """
 
     positions: Mapping[str, int]
@@ -51,6 +52,7 @@ class TaskMetadata(NamedTuple):
     records: int = 0
     high: Mapping[str, int] = MappingProxyType({})
     readers: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    topic_ids: Mapping[str, str] = MappingProxyType({})
 
 
 class Task:
@@ -84,6 +86,7 @@ class Task:
         """The next `run` raises it."""
         self._closed = False
         self.committed_at = metadata
+        self.topic_ids = dict(metadata.topic_ids)
         self.records = 0
         """Taken since the last seal."""
         self._noted: TaskMetadata | None = None
@@ -115,20 +118,30 @@ class Task:
 
     def offer(self, batch: Batch) -> None:
         """Into the queue of its topic. Records below the position are passed over."""
-        queue = self._queues[batch.topic]
-        position = queue[-1].batch.next_offset if queue else self.taken[batch.topic]
+        queue, position = self._queues[batch.topic], self.wanted(batch.topic)
         if batch.next_offset <= position:
             return
         start = bisect_left(batch.offsets, position)
         queue.append(Chunk(batch, start, len(batch.offsets)))
 
-    def reset(self, topic: str, offset: int) -> None:
-        """Go on at another offset: the log does not have the one that was next. A reader that is
-        ahead stays so, unless the log goes back: then it is another one.
+    def wanted(self, topic: str) -> int:
+        """Return the offset behind all that it was offered of a topic."""
+        queue = self._queues[topic]
+        return queue[-1].batch.next_offset if queue else self.taken[topic]
+
+    def reset(self, topic: str, offset: int, topic_id: str | None = None) -> None:
+        """Go on at another offset: the log does not have the one that was next.
+
+        `topic_id`: of the topic that has the name now, where it is another one. A reader that is
+        ahead stays so, unless the log goes back or is another one. The next commit has the new
+        place, whatever was committed before.
         """
-        back = offset < self.taken[topic]
+        back = topic_id is not None or offset < self.taken[topic]
         self._queues[topic].clear()
         self.taken[topic] = offset
+        if topic_id is not None:
+            self.topic_ids[topic] = topic_id
+        self.uncommitted()
         for reader in self._readers[topic]:
             reader.reset(offset, back=back)
 
@@ -185,7 +198,7 @@ class Task:
             slowest = positions[topic] = min([taken, *(place.position for place in places)])
             if ahead := {p.reader: p.position for p in places if p.position > slowest}:
                 readers[topic] = ahead
-        return TaskMetadata(positions, readers=readers)
+        return TaskMetadata(positions, readers=readers, topic_ids=dict(self.topic_ids))
 
     @property
     def passing(self) -> dict[str, dict[str, int]]:

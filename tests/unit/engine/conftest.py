@@ -36,6 +36,7 @@ from streamsx.kafka.wire import Api
 from streamsx.membership import events as e
 from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.network import Net
+from streamsx.simulation.nodes import name_topics
 from streamsx.simulation.process import Process, ProcessMain
 from streamsx.simulation.scheduler import Scheduler, SimClock
 from streamsx.state.api import END, ROW, Rows
@@ -100,11 +101,12 @@ class Bench:
         self.run(0.01)
 
     def _answer(self, service: Service, call: Call) -> ReplyBody | None:
+        name_topics(service, call)
         if call.api is Api.FETCH:
             now = self.scheduler.now
             for topic in call.body.topics:
                 for part in topic.partitions:
-                    tp = TopicPartition(topic.topic, part.partition)
+                    tp = TopicPartition(str(topic.topic), part.partition)
                     self._fetched.append((now, tp, part.fetch_offset))
         return self.answer(service, call)
 

@@ -12,6 +12,7 @@ from streamsx.assignor.model import CopyRole
 from streamsx.broker.api.served import Handler, answered
 from streamsx.errors import Fenced
 from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.schema import UUID_ZERO
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.membership import events as e
@@ -85,7 +86,16 @@ def test_a_record_is_read_where_the_log_begins_when_it_was_cut(bench: Bench) -> 
 
 
 def test_a_log_that_ends_before_the_position_is_read_from_where_it_begins(bench: Bench) -> None:
-    """A replica that lacks the last records leads it now: all that comes is below the position."""
+    """The broker has no ids, so it may be another topic; `test_sources` has those with ids."""
+
+    def without_ids(service: Service, call: Call) -> ReplyBody | None:
+        body = answered(service, call)
+        if call.api is Api.METADATA and body is not None:
+            for topic in body["topics"]:
+                topic["topic_id"] = UUID_ZERO
+        return body
+
+    bench.answer = without_ids
     station = bench.begun(counting())
     bench.feed(0, "a", "b")
     bench.committed[words(0)] = (5, "")

@@ -335,6 +335,21 @@ def test_the_version_is_the_newest_that_both_sides_speak() -> None:
     asyncio.run(told())
 
 
+def test_version_of_the_callers_is_asked_where_the_broker_speaks_it() -> None:
+    async def story() -> None:
+        async with ScriptedBroker(BEATS) as broker:
+            broker.ranges = {Api.HEARTBEAT: (1, 4)}
+            opened = await connect(Address("127.0.0.1", broker.port))
+            assert [opened.speaks(Api.HEARTBEAT, n) for n in range(6)] == [
+                False, True, True, True, True, False,
+            ]  # fmt: skip
+            await opened.ask(Api.HEARTBEAT, BEAT, version=4)
+            assert broker.asked_for(Api.HEARTBEAT)[0].version == 4
+            await opened.close()
+
+    asyncio.run(story())
+
+
 def test_we_speak_only_what_there_are_schemas_for() -> None:
     for api, newest in connection.NEWEST.items():
         low, high = wire.versions(api)
