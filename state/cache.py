@@ -158,6 +158,8 @@ class CachedStore:
         self.complete = not holds_rows(rows)
         """The cache holds every row, so a miss needs no look below."""
         self.entry_bytes = FIRST_ENTRY_BYTES
+        self.row_bytes_max = RECORD_BYTES_MAX
+        """Of a key with its value, as the changelog's topic takes them."""
         self._checking = False
         self._left: Iterator[tuple[Any, Any]] | None = None
         self._order: list[bytes] = []
@@ -299,7 +301,7 @@ class CachedStore:
             self._check_each(part)
             raise
         size = sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        if size > RECORD_BYTES_MAX:
+        if size > self.row_bytes_max:
             self._check_each(part)
         self.sealed.update(zip(map(ROW.__add__, keys), values, strict=True))
         self.entry_bytes = ENTRY_BYTES + size // len(part)
@@ -330,8 +332,8 @@ class CachedStore:
         except Exception as error:  # any codec's
             why = f"{type(error).__name__}: {error}: put what its codec knows"
             raise self._refusal("cannot be encoded", key, value, why) from error
-        if size > RECORD_BYTES_MAX:
-            why = f"{size} bytes with its key, the limit is {RECORD_BYTES_MAX}: split it"
+        if size > (limit := self.row_bytes_max):
+            why = f"{size} bytes with its key, the limit is {limit}: split it"
             raise self._refusal("too large", key, value, why)
         return encoded
 

@@ -11,7 +11,7 @@ StreamsxError
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
     BrokerUnreachable StoreLocked DiskFailed TopicGone SnapshotFailed StateConflict
   DataError              bytes that are not what they should be
-    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge ValueRefused
+    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused ValueRefused
   GroupError   (exit 1)  what the coordinator says of us
     Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
   TaskFailed   (exit 1)  a task that its policy stops, and its worker with it
@@ -153,6 +153,10 @@ class DecodeFailed(DataError):
 
 class RecordTooLarge(DataError):
     """A record over the limit of its topic."""
+
+
+class RecordRefused(DataError):
+    """A record that its topic does not take: its time, its key or its headers."""
 
 
 class ValueRefused(DataError):

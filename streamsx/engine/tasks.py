@@ -27,12 +27,14 @@ from streamsx.engine.given import CACHE_SHARE, Given
 from streamsx.engine.journal import LOG
 from streamsx.engine.produce import Producer
 from streamsx.engine.purge import Purging
+from streamsx.engine.refusing import OnProduceError, Refusing
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.stores import Stores
 from streamsx.errors import STORE_FAULTS, StreamsxError, TaskStopped, ValueRefused
 from streamsx.lifecycle import commit, reconcile
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.reconcile import Happened, Holdings
+from streamsx.lifecycle.refusal import SourceRecords
 from streamsx.lifecycle.task import TaskState
 from streamsx.membership.member import LAST_COMMIT_S
 from streamsx.model import Role, TaskId, TopicPartition
@@ -104,6 +106,7 @@ class Tasks:
         )  # fmt: skip
         self.holdings = Holdings(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
+        self.refusing = refusing_of(given, self, producer)
         self.bounds = LogBounds(cluster, config)
         self.dormant = Dormant(self.bounds, lambda: setattr(self, "changed", True))
         self.changed = False
@@ -310,9 +313,8 @@ class Tasks:
         metadata = TaskMetadata({t: offset for t, (offset, _) in found.items()}, max(times))
         start = partial(GatedActor, self._arrived.set)
         until, why = self._anew.pop(task, ({}, None))
-        made = Task(
-            plan, task.partition, stores, self._producer, start, self._policy, metadata, until
-        )
+        outbox = self._producer.of(task, lambda: source_of(made))
+        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, until)
         active = self.actives[task] = Active(made, Gap(last=self._given.clock.now()))
         for tp in active.sources:
             self.fetcher.add(tp, metadata.positions[tp.topic])
@@ -381,6 +383,32 @@ class Tasks:
         found = await self.bounds.positions(self._door.owned.of(task))
         self._positions[task] = {tp.topic: place for tp, place in found.items()}
         self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
+
+
+def refusing_of(given: Given, tasks: Tasks, producer: Producer) -> Refusing:
+    """Return what hears of the records that brokers refuse."""
+    stores = (node for plan in given.plans.values() for node in plan.stores)
+    return Refusing(
+        OnProduceError(given.config.on_produce_error),
+        given.cluster.principal,
+        tasks.actives,
+        producer.current,
+        frozenset(node.changelog for node in stores),
+        given.journal,
+        given.clock,
+        stops=tasks.undone,
+        fails=given.owner.fail,
+    )
+
+
+def source_of(task: Task) -> SourceRecords | None:
+    """Return the records that a task is handling, for whoever asks where something came from."""
+    if (chunk := task.at_hand) is None or chunk.start == chunk.stop:
+        return None
+    batch, offsets = chunk.batch, chunk.batch.offsets
+    return SourceRecords(
+        batch.topic, batch.partition, offsets[chunk.start], offsets[chunk.stop - 1]
+    )
 
 
 async def write_out(task: Task) -> None:
