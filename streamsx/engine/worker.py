@@ -244,6 +244,7 @@ class Worker:
         await topics.make(layout, leftovers.values())
         presence = await topics.noted()
         self._made = made
+        await made.limits.learn([spec.name for spec in self._topology.topics])
         await made.producer.start()
         await made.tasks.dormant.begin(leftovers)
         made.link.publish()
@@ -260,6 +261,7 @@ class Worker:
             "clean up": self._clean_up(made),
             "purge": made.purging.run(),
             "tell of failures": made.failures.run(),
+            "watch outputs": made.limits.run(),
             "services": self._serve(made),
         }
         for name, job in background.items():

@@ -100,6 +100,8 @@ class Task:
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, Times] = {}
         """Of the chunk that was taken last, per topic."""
+        self.at_hand: Chunk | None = None
+        """The records that were handed to its readers last."""
         self.bodies: list[AgentRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         for source in plan.sources:
@@ -108,6 +110,7 @@ class Task:
             bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
             self._readers[source.topic] = [*loops, *bodies]
             self.bodies += bodies
+        self._changelog_of = {node.name: node.changelog for node in plan.stores}
         self._changelogs = {
             node.name: outbox.rows(node.changelog, partition) for node in plan.stores
         }
@@ -234,7 +237,7 @@ class Task:
         self.stream_time = times.behind
         self.records += stop - start
         self.taken[topic] = batch.following(stop)
-        chunk = chunk._replace(times=times)
+        chunk = self.at_hand = chunk._replace(times=times)
         for reader in self._readers[topic]:
             reader.run(chunk)
             if self.ended is not None:
@@ -324,6 +327,7 @@ class Task:
         self._check_values()
         parts: deque[tuple[SendRows, Changes]] = deque()
         for name, store in sorted(self.stores.items()):
+            store.row_bytes_max = self.outbox.row_bytes_max(self._changelog_of[name])
             while (part := self._encoded(store, rows, checked=checked)).keys:
                 parts.append((self._changelogs[name], part))
                 yield None
