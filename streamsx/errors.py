@@ -6,7 +6,7 @@ StreamsxError
     TopologyError
       PartitionMismatch TableNotInTask NameClash NotOnSpark
     NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
-    GroupNotEmpty SnapshotAhead
+    GroupNotEmpty SnapshotAhead WrongThread
   NotFound     (exit 3)  app id, instance, store or topic
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
     BrokerUnreachable StoreLocked DiskFailed DescriptorsUsedUp TopicGone SnapshotFailed
@@ -82,6 +82,10 @@ class SnapshotNotPublished(UsageError):
 
 class StateOnSpark(UsageError):
     """State that Spark has gone on with, and that was not handed over."""
+
+
+class WrongThread(UsageError):
+    """A table or topic that is used from another thread than the event loop's."""
 
 
 class GroupNotEmpty(UsageError):

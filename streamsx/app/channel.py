@@ -17,7 +17,7 @@ from streamsx.config import seconds
 from streamsx.errors import TopologyError
 from streamsx.model import Headers
 from streamsx.serde.codec import Codec, Encoders, topic_codec
-from streamsx.task.stream import DONE, RUNNING, Done
+from streamsx.task.stream import RUNNING, Done, Host, Outbox
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
 
 if TYPE_CHECKING:
@@ -117,27 +117,35 @@ class Topic(FaustNames):
     ) -> Done:
         """Send one record; complete when it returns, and awaiting it suspends nobody.
 
+        `await (await topic.send(...))` waits until Kafka has the record, as in Faust, and gives its
+        RecordMetadata.
+
         Within an agent it has the time of the record at hand (none, where that has none) unless
         `timestamp` (in seconds) is given, and the commit that covers that record waits for it.
         Elsewhere it has the current time, and no commit waits for it. `force` is Faust's and does
         nothing here.
 
         Raises TypeError for what the serializer cannot write, UsageError while no worker runs,
-        ValueError for a topic with several names.
+        WrongThread on another thread than the event loop's, ValueError for a topic with several
+        names.
         """
         name, keys, values = self._outgoing
         task = RUNNING.get(None)
-        if task is not None and task.at_work and "send" not in vars(self):
-            rare = partial(type(self).send, self)
-            task.bind(self, "send", task.outbox.bound(name, keys, values, task, rare))
+        if task is not None:
+            task.check_thread("topic", name)
+            if task.at_work and "send" not in vars(self) and name not in task.tracked:
+                rare = partial(type(self).send, self)
+                task.bind(self, "send", task.outbox.bound(name, keys, values, task, rare))
         if key_serializer is not None:
             keys = topic_codec(self.key_type, key_serializer, None).encoders.or_none()
         if value_serializer is not None:
             values = topic_codec(self.value_type, value_serializer, None).encoders
         if task is None:
-            host = self._app.running_host()
-            send, at_ms = host.to(name, partition), host.now_ms()
+            outbox: Outbox | Host = self._app.running_host(f"topic {name}")
+            send = outbox.to(name, partition)
+            at_ms = self._app.now_ms()
         else:
+            outbox = task.outbox
             bound = task.sends.get(name) if partition is None else task.outbox.to(name, partition)
             send, batch = bound or task.to(name), task.inbox.batch
             at_ms = self._app.now_ms() if batch is None else batch.timestamps[task.inbox.index]
@@ -145,7 +153,7 @@ class Topic(FaustNames):
             at_ms = round(timestamp * 1000)
         extra = None if headers is None else _headers(headers)
         send(keys[type(key)](key), values[type(value)](value), at_ms, extra)
-        return DONE
+        return outbox.last_sent(name, at_ms)
 
     def send_soon(self, **record: Any) -> Done:
         """`send`, as Faust has it."""

@@ -1,6 +1,9 @@
-"""What user code outside of tasks reaches of a worker: timers and the app's own tasks."""
+"""What user code outside of tasks reaches of a worker: timers, listeners, the app's own tasks."""
 
+import asyncio
 from collections.abc import Callable, Mapping
+from threading import get_ident
+from typing import Any
 
 from streamsx.clock import Clock
 from streamsx.engine.produce import Producer
@@ -8,7 +11,7 @@ from streamsx.engine.tasks import Tasks
 from streamsx.errors import BrokerUnreachable
 from streamsx.model import Headers
 from streamsx.state.cache import CachedStore
-from streamsx.task.stream import Send
+from streamsx.task.stream import Done, Send
 
 
 class WorkerHost:
@@ -20,6 +23,7 @@ class WorkerHost:
         self, clock: Clock, producer: Producer, tasks: Tasks, leads: Callable[[], bool]
     ) -> None:
         self._clock, self.producer, self._tasks, self._leads = clock, producer, tasks, leads
+        self.thread: int | None = get_ident()
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         """A sender that refuses more than the producer may hold: nobody waits for it here."""
@@ -36,6 +40,9 @@ class WorkerHost:
 
         return bounded
 
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        return self.producer.last_sent(topic, at_ms)
+
     def now_ms(self) -> int:
         """Unix time."""
         return int(self._clock.wall() * 1000)
@@ -50,3 +57,25 @@ class WorkerHost:
 
     def is_leader(self) -> bool:
         return self._leads()
+
+
+def take_sends_as_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Let `create_task(topic.send(...))` of this loop work.
+
+    A task wants a coroutine, and what a `send` gives is none: `asyncio.wait` takes no coroutines.
+    Without this, `create_task` would raise behind a record that was sent.
+    """
+    given = loop.get_task_factory()
+
+    def made(loop: asyncio.AbstractEventLoop, job: Any, **options: Any) -> Any:
+        if isinstance(job, Done):
+            job = _awaited(job)
+        if given is not None:
+            return given(loop, job, **options)
+        return asyncio.Task(job, loop=loop, **options)
+
+    loop.set_task_factory(made)
+
+
+async def _awaited(sent: Done) -> Any:
+    return await sent

@@ -51,7 +51,7 @@ from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
 from streamsx.task.policy import QUIET_S, Failure, Policy, Word
-from streamsx.task.stream import Outbox, Send, SendRows
+from streamsx.task.stream import Done, Outbox, Send, SendRows, sent_to
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing.watched import Handed, WatchedStore
 from streamsx.topology.partitions import partitioned
@@ -86,6 +86,8 @@ class _Logs(Outbox):
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts, self._unkeyed = counts, count()
         self._rows: defaultdict[TopicPartition, list[_Row]] = defaultdict(list)
+        self._last: tuple[int, int]
+        """Partition and offset of the record that was sent last."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         """Raises NotFound for a topic, UsageError for a partition. What it gives raises what a
@@ -103,9 +105,13 @@ class _Logs(Outbox):
                 chosen = turn % partitions if key is None else partition_of(key, partitions)
             tp = TopicPartition(topic, chosen)
             OutPartition(tp, "none", _nothing).open(at_ms, key, value, headers or NO_HEADERS)
+            self._last = chosen, len(self._rows[tp])
             self._rows[tp].append((key, value, at_ms, headers))
 
         return send
+
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        return sent_to(topic, at_ms, *self._last)
 
     def rows(self, topic: str, partition: int) -> SendRows:
         """To a changelog."""
@@ -320,6 +326,13 @@ class TestDriver:
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         return self._logs.to(topic, partition)
+
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        return self._logs.last_sent(topic, at_ms)
+
+    @property
+    def thread(self) -> int | None:
+        return self._loop.thread
 
     def now_ms(self) -> int:
         return self._start_ms + round(self._loop.now_s * 1000)
