@@ -262,9 +262,20 @@ class App(FaustNames):
         return 0 if self.host is None else self.host.now_ms()
 
     def stores(self, table: str) -> Mapping[int, CachedStore]:
-        """Of the tasks that run here, by partition. Raises WrongThread."""
+        """Return those of the tasks that run here, by partition, for all of the table.
+
+        Raises WrongThread.
+        """
         self.check_thread(f"table {table}")
-        return {} if self.host is None else self.host.stores(table)
+        if self.host is None:
+            return {}
+        self.host.tell_part(table)
+        return self.host.stores(table)
+
+    def look(self, table: str, key: Any) -> Any:
+        """Return the value of a key, None where it is missing. Raises WrongThread, NotHere."""
+        self.check_thread(f"table {table}")
+        return None if self.host is None else self.host.look(table, key)
 
     def is_leader(self) -> bool:
         return self.host is not None and self.host.is_leader()

@@ -1,9 +1,11 @@
 """Tables: dicts that live in the stores of the task that runs.
 
 In an agent a table is that task's part of it, read and written. Elsewhere it is all that this
-worker's running tasks hold, read only. Another thread (`asyncio.to_thread`) is refused: read before
-it starts, write behind its await. A value that was put belongs to the table; change one in place
-and put it back, or the change may be lost. None means absent: putting it deletes.
+worker's running tasks hold, read only: a key that is missing there raises NotHere if another worker
+may have it, and a walk over a part of the table warns once. Another thread (`asyncio.to_thread`) is
+refused: read before it starts, write behind its await. A value that was put belongs to the table;
+change one in place and put it back, or the change may be lost. None means absent: putting it
+deletes.
 
 Not here: caching and codecs of rows (`streamsx.state`), which task has which table.
 """
@@ -177,8 +179,10 @@ class Table(FaustNames, MutableMapping[K, V]):
         return iter((self._writable(),))
 
     def _elsewhere(self, key: Any) -> Any:
-        found = (store.get(key) for store in self._stores())
-        return next((value for value in found if value is not None), None)
+        """Return the value of a key; None where it is missing. Raises NotHere, TableNotInTask."""
+        if RUNNING.get(None) is None:
+            return self._app.look(self.name, key)
+        return self._writable().get(key)
 
     def _rows(self) -> Iterator[tuple[Any, Any]]:
         for store in self._stores():

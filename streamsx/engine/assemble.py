@@ -14,7 +14,7 @@ from streamsx.engine.door import MemberDoor
 from streamsx.engine.failures import Failures
 from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
-from streamsx.engine.host import WorkerHost
+from streamsx.engine.host import KeyPlaces, WorkerHost
 from streamsx.engine.journal import LOG
 from streamsx.engine.listening import Listening
 from streamsx.engine.loop import DataLoop
@@ -67,7 +67,10 @@ class Machinery:
             given, partitions, assignor, self.session, door, self.tasks, listening
         )
         self.loop = DataLoop(given, self.tasks, self.producer, arrived, self.link.publish)
-        self.host = WorkerHost(clock, producer_of(given), self.tasks, lambda: self.link.leads)
+        places = KeyPlaces(given.topology.subtopologies, partitions)
+        self.host = WorkerHost(
+            clock, producer_of(given), self.tasks, lambda: self.link.leads, places
+        )
         self._given = given
 
     def _leased(self) -> bool:

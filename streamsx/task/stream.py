@@ -108,6 +108,12 @@ class Host(Protocol):
     def stores(self, name: str) -> Mapping[int, CachedStore]:
         """Of the tasks that run here, by partition."""
 
+    def look(self, name: str, key: Any) -> Any:
+        """Return the value of a key of a table, None where no worker has it. Raises NotHere."""
+
+    def tell_part(self, name: str) -> None:
+        """Warn once of a table of which only a part is here, for all of it is asked for."""
+
     def is_leader(self) -> bool:
         """Of the group."""
 
