@@ -16,6 +16,7 @@ from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
 from streamsx.engine.host import KeyPlaces, WorkerHost
 from streamsx.engine.journal import LOG
+from streamsx.engine.late import LateTopics
 from streamsx.engine.listening import Listening
 from streamsx.engine.loop import DataLoop
 from streamsx.engine.produce import Producer, always
@@ -69,8 +70,9 @@ class Machinery:
         self.loop = DataLoop(given, self.tasks, self.producer, arrived, self.link.publish)
         places = KeyPlaces(given.topology.subtopologies, partitions)
         self.host = WorkerHost(
-            clock, producer_of(given), self.tasks, lambda: self.link.leads, places
-        )
+            clock, producer_of(given), self.tasks, lambda: self.link.leads, places,
+            LateTopics(given.cluster, config, given.owner.spawn, arrived.set),
+        )  # fmt: skip
         self._given = given
 
     def _leased(self) -> bool:

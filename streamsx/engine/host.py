@@ -7,6 +7,7 @@ from typing import Any
 
 from streamsx.clock import Clock
 from streamsx.engine.journal import LOG
+from streamsx.engine.late import LateTopics
 from streamsx.engine.produce import Producer
 from streamsx.engine.tasks import Tasks
 from streamsx.errors import BrokerUnreachable, NotHere
@@ -93,10 +94,12 @@ class WorkerHost:
         tasks: Tasks,
         leads: Callable[[], bool],
         places: KeyPlaces,
+        late: LateTopics,
     ) -> None:
         self._clock, self.producer, self._tasks, self._leads = clock, producer, tasks, leads
         self.thread: int | None = get_ident()
         self._places = places
+        self.send_late = late.send
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         """A sender that refuses more than the producer may hold: nobody waits for it here."""

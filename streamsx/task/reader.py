@@ -89,6 +89,11 @@ class AgentRun:
         self.cut = self._inbox.cut
 
     @property
+    def holds(self) -> bool:
+        """Something that it has sent waits for its topic."""
+        return self._inbox.holds
+
+    @property
     def reached(self) -> int:
         """Next offset that its body has not read, whatever failed before it."""
         return self._inbox.position

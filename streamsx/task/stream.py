@@ -29,6 +29,7 @@ from streamsx.serde.codec import Decode, Encoders, NoValue
 from streamsx.serde.record import BLESSED
 from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
+from streamsx.topology.internal_topics import TopicSpec
 from streamsx.topology.nodes import AgentNode, Source
 
 Send = Callable[[bytes | None, bytes | None, int, Headers | None], None]
@@ -56,6 +57,15 @@ class RecordMetadata(NamedTuple):
     offset: int
     timestamp: int
     timestamp_type: int = 0
+
+
+class SentRecord(NamedTuple):
+    """A record on its way into a batch."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers | None
 
 
 def metadata_of(topic: str, partition: int, offset: int, at_ms: int) -> RecordMetadata:
@@ -102,6 +112,14 @@ class Host(Protocol):
     def last_sent(self, topic: str, at_ms: int) -> "Done":
         """As of an outbox."""
 
+    def send_late(
+        self, outbox: "Outbox | Host", spec: TopicSpec, partition: int | None, record: SentRecord
+    ) -> "Done":
+        """Send to a topic that was not known when the app began; it is looked up, or made.
+
+        Raises UsageError for a topic that may not be made, here or where it is awaited.
+        """
+
     def now_ms(self) -> int:
         """Since 1970."""
 
@@ -135,9 +153,7 @@ class Done:
     else:
         __slots__ = ("__await__", "_delivery")
 
-    def __init__(
-        self, delivery: Awaitable[RecordMetadata], start: Callable[[], Any] | None = None
-    ) -> None:
+    def __init__(self, delivery: Awaitable[Any], start: Callable[[], Any] | None = None) -> None:
         self._delivery = delivery
         self.__await__ = start or partial(_giving, delivery)  # type: ignore[method-assign]  # slot
 
@@ -216,8 +232,8 @@ class Inbox:
     """Chunks for one agent instance. `position`: next offset that is safe to commit."""
 
     __slots__ = (
-        "_chunk", "_done", "_keys", "_passed", "_raws", "_start", "_stop", "batch", "chunks",
-        "ended", "gate", "index", "undecodable",
+        "_chunk", "_done", "_held", "_keys", "_passed", "_raws", "_start", "_stop", "batch",
+        "chunks", "ended", "gate", "index", "undecodable",
     )  # fmt: skip
 
     def __init__(self, position: int, undecodable: Callable[[Exception], None]) -> None:
@@ -234,6 +250,7 @@ class Inbox:
         self._raws: list[bytes | None] = []
         self._keys: list[bytes | None] = []
         self._start, self._stop, self._done, self._passed = 0, 0, position, 0
+        self._held: list[int] = []
 
     @property
     def ordinal(self) -> int:
@@ -242,8 +259,24 @@ class Inbox:
 
     @property
     def position(self) -> int:
-        """The record at hand is not done until the body asks for the next one."""
-        return self._done if self.batch is None else self.batch.offsets[self.index]
+        """The record at hand is not done until the body asks for the next one, and one that is held
+        not until it is let go.
+        """
+        reached = self._done if self.batch is None else self.batch.offsets[self.index]
+        return min(self._held, default=reached)
+
+    @property
+    def holds(self) -> bool:
+        """A record is held: its reader is to be given no more chunks."""
+        return bool(self._held)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep the position at the record at hand until what this returns is called, once."""
+        if self.batch is None:
+            return lambda: None
+        offset = self.batch.offsets[self.index]
+        self._held.append(offset)
+        return partial(self._held.remove, offset)
 
     @property
     def stream_time(self) -> int:
