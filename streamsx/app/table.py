@@ -64,24 +64,21 @@ class Table(FaustNames, MutableMapping[K, V]):
     """Of the task whose body is at work."""
 
     def __getitem__(self, key: K) -> V:
-        if (store := self._store) is None or not is_at_work():
+        store = self._store
+        if store is None or not is_at_work():
             store = self._here()
-        if store is None:
-            value = self._elsewhere(key)
-        else:
-            cached = key if type(key) is store.key_type else store.cache_key(key)
-            value = store.hot.get(cached)
-            if value is None:
-                value = store.load(cached)
-        if value is None or value is GONE:
-            if self.default is None:
-                raise KeyError(key)
-            return self.default()
+            if store is None:
+                return self._or_default(key, self._elsewhere(key))
+        cached = key if type(key) is store.key_type else store.cache_key(key)
+        value = store.hot.get(cached)
+        if (value is None and (value := store.load(cached)) is None) or value is GONE:
+            return self._or_default(key, None)
         return value  # type: ignore[no-any-return]  # what was put
 
     def get(self, key: K, default: Any = None) -> Any:
         """What `self[key]` gives; `default` where that raises KeyError."""
-        if (store := self._store) is None or not is_at_work():
+        store = self._store
+        if store is None or not is_at_work():
             store = self._here()
         if store is None:
             value = self._elsewhere(key)
@@ -95,12 +92,21 @@ class Table(FaustNames, MutableMapping[K, V]):
         return value
 
     def __setitem__(self, key: K, value: V) -> None:
-        if (store := self._store) is None or not is_at_work():
+        store = self._store
+        if store is None or not is_at_work():
             store = self._here()
-        if store is None:
-            self._refuse()
+            if store is None:
+                self._refuse()
         cached = key if type(key) is store.key_type else store.own_key(key)
         store.hot[cached] = GONE if value is None else value
+
+    def _or_default(self, key: K, value: V | None) -> V:
+        """Return a value, or for None the default. Raises KeyError without one."""
+        if value is not None:
+            return value
+        if self.default is None:
+            raise KeyError(key)
+        return self.default()
 
     def _here(self) -> CachedStore | None:
         """Of the task that runs, remembered while it does; None elsewhere. Raises WrongThread."""

@@ -55,7 +55,7 @@ class Scope:
         """
         streak = self._streak
         if streak.lasts(ordinal):
-            return Place(self.reader, streak.first, streak.since)
+            return Place(self.reader, min(streak.first, reached), streak.since)
         position = min(reached, self._task.taken[self._topic])
         return Place(self.reader, max(position, self.begin), self._task.stream_time)
 

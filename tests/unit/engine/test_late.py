@@ -33,6 +33,8 @@ def routing(*, awaits: bool = True, **settings: Any) -> App:
             counts[word] += 1
             if word == "stay":
                 continue
+            if word == "poison":
+                raise ValueError(word)
             sent = app.topic(f"to-{word}", partitions=1, value_serializer="raw").send(value=word)
             if awaits:
                 await sent
@@ -135,6 +137,21 @@ def test_record_that_waits_for_its_topic_is_not_committed_and_holds_up_no_other_
     bench.until(lambda: committed(bench) == 3)
     assert values(bench, "to-a") == [b"a"]
     assert bench.counted() == {"a": 1, "stay": 4}
+
+
+def test_record_that_fails_behind_one_that_waits_does_not_commit_that_one(bench: Bench) -> None:
+    """A row of failures holds the position too, at its own first."""
+    bench.create("to-a", 1)
+    bench.answer = withheld = Withheld("to-a")
+    station = bench.begun(routing(awaits=False))
+    station.hand.plan(*TASKS)
+    bench.feed(0, "stay", "a", "stay", "poison")
+    bench.until(lambda: withheld.asked)
+    bench.run(8)
+    assert committed(bench) == 1
+    withheld.shown = True
+    bench.until(lambda: committed(bench) == 4)
+    assert values(bench, "to-a") == [b"a"]
 
 
 def test_record_that_waits_for_its_topic_is_done_again_behind_a_kill(bench: Bench) -> None:
