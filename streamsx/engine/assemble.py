@@ -14,8 +14,9 @@ from streamsx.engine.door import MemberDoor
 from streamsx.engine.failures import Failures
 from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
-from streamsx.engine.host import WorkerHost
+from streamsx.engine.host import KeyPlaces, WorkerHost
 from streamsx.engine.journal import LOG
+from streamsx.engine.late import LateTopics
 from streamsx.engine.limits import OutputLimits
 from streamsx.engine.listening import Listening
 from streamsx.engine.loop import DataLoop
@@ -75,7 +76,9 @@ class Machinery:
         word, fail = OnProduceError(config.on_produce_error), given.owner.fail
         outside = RefusingOutside(word, given.cluster.principal, clock, fail)
         producer = producer_of(given, self.limits, outside.refused)
-        self.host = WorkerHost(clock, producer, self.tasks, lambda: self.link.leads)
+        places = KeyPlaces(given.topology.subtopologies, partitions)
+        late = LateTopics(given.cluster, config, given.owner.spawn, arrived.set)
+        self.host = WorkerHost(clock, producer, self.tasks, lambda: self.link.leads, places, late)
         self._given = given
 
     def _refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:

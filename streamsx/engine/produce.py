@@ -19,7 +19,7 @@ Not here: transactions, who waits for a flush and why.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -48,7 +48,19 @@ from streamsx.lifecycle.refusal import OF_RECORDS, OUTSIDE, RefusedRecord, Sende
 from streamsx.loops import wait
 from streamsx.model import RECORD_BYTES_MAX, Headers, TaskId, TopicPartition
 from streamsx.serde.codec import Encoders
-from streamsx.task.stream import DONE, Done, Outbox, Running, Send, SendRows, SendValue
+from streamsx.task.stream import (
+    RUNNING,
+    UNKNOWN,
+    Done,
+    Outbox,
+    RecordMetadata,
+    Running,
+    Send,
+    SendRows,
+    SendValue,
+    is_at_work,
+    metadata_of,
+)
 
 LANE: Final = "produce"
 TELL_EVERY_S = 5.0
@@ -72,6 +84,40 @@ def always() -> bool:
 
 def never() -> bool:
     return False
+
+
+class Delivery:
+    """The acknowledgement of one record, in the open batch of `lane`; without a lane, that of all
+    that was sent before it is awaited.
+    """
+
+    def __init__(
+        self,
+        producer: "Producer",
+        topic: str,
+        at_ms: int = UNKNOWN,
+        lane: OutPartition | None = None,
+    ) -> None:
+        self._producer, self._topic, self._at_ms, self._lane = producer, topic, at_ms, lane
+        if lane is not None:
+            assert lane.builder is not None, "a record that was sent lies in an open batch"
+            self._batch, self._number = lane.builder, lane.closed + 1
+            self._behind = lane.builder.count
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        return self._acknowledged().__await__()
+
+    async def _acknowledged(self) -> RecordMetadata:
+        running = RUNNING.get(None)
+        if running is not None:
+            running.track(self._topic)
+        lane = self._lane
+        if lane is None:
+            await self._producer.flush()
+            return metadata_of(self._topic, UNKNOWN, UNKNOWN, self._at_ms)
+        end = await self._producer.acknowledged(lane, self._number)
+        offset = end if end == UNKNOWN else end - self._batch.count + self._behind - 1
+        return metadata_of(self._topic, lane.tp.partition, offset, self._at_ms)
 
 
 class Producer(Outbox):
@@ -111,6 +157,8 @@ class Producer(Outbox):
         self._refreshed_at, self._told_at = -BACKOFF_S, 0.0
         self._moved = asyncio.Event()
         self._senders: dict[TaskId, Sender] = {}
+        self._last: OutPartition
+        """Of the record that `to` has sent last."""
 
     async def start(self) -> None:
         """Ask for a producer id; a broker that is just starting may need some time for it."""
@@ -156,7 +204,7 @@ class Producer(Outbox):
         def send(
             key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None
         ) -> None:
-            lane = known.get(key) or lane_of(key)
+            self._last = lane = known.get(key) or lane_of(key)
             if lane.writer is not sender or timestamp > lane.latest:
                 self._admit(lane, sender, timestamp)
             builder = lane.builder
@@ -184,10 +232,13 @@ class Producer(Outbox):
         """
         send_bytes, inbox = self.to(topic, None, sender), running.inbox
         known = self._out(topic, None).known
+        begun = asyncio.get_running_loop().create_future()  # for its `__await__`: one of C
+        begun.set_result(delivery := Delivery(self, topic))
+        done = Done(delivery, begun.__await__)
 
         def send(*, key: Any = None, value: Any = None, **other: Any) -> Done:
             batch = inbox.batch
-            if other or batch is None or not running.at_work:
+            if other or batch is None or not running.at_work or not is_at_work():
                 return rare(key=key, value=value, **other)
             raw, data = keys[type(key)](key), values[type(value)](value)
             at_ms, lane = batch.timestamps[inbox.index], known.get(raw)
@@ -200,11 +251,15 @@ class Producer(Outbox):
                 count = builder.count
                 if builder.add(count, at_ms, raw, data, NO_HEADERS) is not None:
                     builder.count = count + 1
-                    return DONE
+                    return done
             send_bytes(raw, data, at_ms, None)
-            return DONE
+            return done
 
         return send
+
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        """Return what the record that was sent last can be awaited by."""
+        return Done(Delivery(self, topic, at_ms, self._last))
 
     def _admit(self, lane: OutPartition, sender: Sender, timestamp: int) -> None:
         """Look at a record that comes from another sender than the one before, or is late. Raise
@@ -311,6 +366,20 @@ class Producer(Outbox):
             self._moved.clear()
             await self._moved.wait()
         return self._sending.ends()
+
+    async def acknowledged(self, lane: OutPartition, number: int) -> int:
+        """Wait until the broker has that batch of a partition, the first being number 1.
+
+        Return the offset behind it, -1 where that is not known.
+        """
+        if lane.closed < number:
+            self._sending.close(lane)
+        self.push()
+        while lane.acknowledged < number:
+            self._moved.clear()
+            await self._moved.wait()
+        known = lane.acknowledged == number and lane.reworked != number
+        return lane.end if known else UNKNOWN
 
     def current(self, sender: Sender) -> bool:
         """It is its task as it runs now, and not an earlier life of it."""
@@ -517,6 +586,9 @@ class TaskOutbox(Outbox):
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         return self._producer.to(topic, partition, self._sender)
+
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        return self._producer.last_sent(topic, at_ms)
 
     def rows(self, topic: str, partition: int) -> SendRows:
         return self._producer.rows(topic, partition, self._sender)

@@ -23,7 +23,7 @@ from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.engine.assemble import Machinery
 from streamsx.engine.given import Given, RowsOf, rocks_rows
-from streamsx.engine.host import WorkerHost
+from streamsx.engine.host import WorkerHost, take_sends_as_tasks
 from streamsx.engine.journal import LOG, Journal
 from streamsx.engine.listening import Listeners
 from streamsx.engine.produce import Producer
@@ -120,6 +120,7 @@ class Worker:
         if self._security.shows_password:
             LOG.warning("password in the clear: SASL_PLAINTEXT: give the credentials ssl_context")
         self._loop = asyncio.get_running_loop()
+        take_sends_as_tasks(self._loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
         self._starting = asyncio.current_task()
@@ -246,6 +247,8 @@ class Worker:
         self._made = made
         await made.limits.learn([spec.name for spec in self._topology.topics])
         await made.producer.start()
+        await made.host.producer.start()
+        self._hosted(made.host)  # before listeners are called, and bodies that ask it
         await made.tasks.dormant.begin(leftovers)
         made.link.publish()
         return presence
@@ -323,8 +326,6 @@ class Worker:
         if not self._services:
             return
         await made.link.restored.wait()
-        await made.host.producer.start()
-        self._hosted(made.host)
         async with asyncio.TaskGroup() as services:
             for name, start in self._services:
                 _ = services.create_task(start(), name=name)

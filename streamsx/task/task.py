@@ -185,7 +185,7 @@ class Task:
         """An agent has not used up its input: it is given no more."""
         if self._closed or self.ended is not None:
             return False  # nobody is at work any more
-        return not all(body.actor.idle for body in self.bodies)
+        return not all(body.actor.idle and not body.holds for body in self.bodies)
 
     @property
     def positions(self) -> dict[str, int]:

@@ -10,7 +10,6 @@ import pytest
 
 from streamsx import App
 from streamsx.errors import UsageError
-from streamsx.task.stream import DONE
 from streamsx.testing import TestDriver
 from streamsx.topology.internal_topics import BROKER_DEFAULT, TopicKind
 
@@ -59,7 +58,7 @@ def test_a_partition_can_be_given(app: App, drive: Drive) -> None:
 
     driver = drive(app)
     driver.pipe("words", ["a"])
-    assert out.send(value="b", partition=2) is DONE
+    assert out.send(value="b", partition=2).done()
     assert [(each.partition, each.value) for each in driver.read("out")] == [(2, "b"), (3, "a")]
 
 
@@ -67,8 +66,8 @@ def test_serializers_can_be_given_for_one_record(app: App, drive: Drive) -> None
     out = app.topic("out", partitions=1)
     driver = drive(app)
     kinds: Any = {"key_serializer": "json", "value_serializer": "raw"}
-    assert out.send(key={"k": 1}, value="plain", **kinds) is DONE
-    assert out.send(key=None, value=None, key_serializer="json") is DONE
+    assert out.send(key={"k": 1}, value="plain", **kinds).done()
+    assert out.send(key=None, value=None, key_serializer="json").done()
     log = [
         (row.key, row.value)
         for row in driver.read(app.topic("out", value_type=bytes, value_serializer="raw"))
@@ -80,9 +79,9 @@ def test_outside_of_a_task_it_has_the_current_time(app: App, drive: Drive) -> No
     out = app.topic("out")
     driver = drive(app, now=50.0)
     driver.advance("2s")
-    assert out.send_soon(value=1) is DONE
-    assert app.send("out", "k", 2) is DONE
-    assert app.send(out, value=3, timestamp=1) is DONE
+    assert out.send_soon(value=1).done()
+    assert app.send("out", "k", 2).done()
+    assert app.send(out, value=3, timestamp=1).done()
     assert sorted((each.value, each.timestamp) for each in driver.read(out)) == [
         (1, 52.0), (2, 52.0), (3, 1.0),
     ]  # fmt: skip
@@ -93,19 +92,19 @@ def test_a_time_is_kept_to_the_millisecond(app: App, drive: Drive, at: float) ->
     app.topic("out")
     driver = drive(app)
     driver.pipe("out", [(None, 1, at)])
-    assert app.send("out", timestamp=at) is DONE
+    assert app.send("out", timestamp=at).done()
     assert [each.timestamp for each in driver.read("out")] == [at, at]
 
 
 def test_nothing_can_be_sent_while_nothing_runs(app: App) -> None:
     with pytest.raises(UsageError, match="not running: app shop: start a worker"):
-        assert app.topic("out").send(value=1) is DONE
+        assert app.topic("out").send(value=1).done()
 
 
 def test_several_topics_cannot_be_sent_to(app: App, drive: Drive) -> None:
     drive(app)
     with pytest.raises(ValueError, match="not one topic: a,b"):
-        assert app.topic("a", "b").send(value=1) is DONE
+        assert app.topic("a", "b").send(value=1).done()
 
 
 def test_what_cannot_be_written_is_the_record_s_failure(app: App, drive: Drive) -> None:
