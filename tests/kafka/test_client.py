@@ -24,7 +24,7 @@ from tests.support.markers import end_of_settled
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.xdist_group("kafka"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 NOW_MS = round(SystemClock().wall() * 1000)
 """Kafka's retention deletes older records at its next run, and Kafka refuses newer ones."""

@@ -15,7 +15,7 @@ from tests.support.apache_kafka import ApacheKafka, converse
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.xdist_group("kafka"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 
 

@@ -15,7 +15,7 @@ from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
-ON_KAFKA = (pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(120))
+ON_KAFKA = (pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(240))
 
 SLOW_ON_KAFKA = pytest.mark.parametrize(
     "broker",

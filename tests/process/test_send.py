@@ -71,6 +71,7 @@ def test_what_is_sent_is_counted_and_can_be_looked_at(
         (("LINES", "x", "--partition", "9"), 2, "error: no such partition: LINES-9: it has 4"),
     ],
 )
+@SLOW_ON_KAFKA
 def test_what_cannot_be_sent_is_said(
     broker: EmbeddedBroker | ApacheKafka,
     wordcount: WordCount,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
@@ -62,6 +63,7 @@ def test_who_comes_back_has_what_it_had_and_the_others_hear_nothing_until_then(
     assert wordcount.surplus() <= allowed
 
 
+@SLOW_ON_KAFKA
 def test_a_tool_makes_one_leave_for_good(
     workers: Workers, wordcount: WordCount, broker: EmbeddedBroker | ApacheKafka
 ) -> None:

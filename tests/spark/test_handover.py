@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(300),
 ]
 SLOW_ON_KAFKA = pytest.mark.parametrize(
     "either",
