@@ -249,7 +249,7 @@ def test_every_request_of_ours_is_one_that_kafka_speaks(kafka: ApacheKafka) -> N
     run(kafka, story)
 
 
-@pytest.mark.parametrize("how", ["restart", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("restart", marks=pytest.mark.slow), "kill"])
 def test_after_a_restart_or_a_crash_everything_goes_on(kafka: ApacheKafka, how: str) -> None:
     async def story(cluster: Cluster) -> None:
         tp = TopicPartition(await new_topic(cluster), 0)

@@ -25,6 +25,26 @@ SLOW_ON_KAFKA = pytest.mark.parametrize(
 """Tests whose broker does nothing special: the gate runs them on the embedded one alone."""
 
 
+def gate_on_kafka(name: str, on_both: str, **others: object) -> pytest.MarkDecorator:
+    """Return the cases of a test of which the gate runs one on Apache Kafka: that with `on_both`.
+
+    Args:
+        name: of the parameter beside `broker`.
+        on_both: the id of the case.
+        others: values by the ids of all cases.
+    """
+    cases = [
+        pytest.param(
+            broker, value, id=f"{broker}-{case}",
+            marks=[*(ON_KAFKA if broker == "kafka" else ()),
+                   *([pytest.mark.slow] if broker == "kafka" and case != on_both else [])],
+        )
+        for broker in ("embedded", "kafka")
+        for case, value in others.items()
+    ]  # fmt: skip
+    return pytest.mark.parametrize(("broker", name), cases, indirect=["broker"])
+
+
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])
 def broker(
     request: pytest.FixtureRequest, tmp_path: Path

@@ -31,6 +31,7 @@ def streamsx(
     )
 
 
+@SLOW_ON_KAFKA
 def test_what_is_sent_is_counted_and_can_be_looked_at(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount, workers: Workers
 ) -> None:
