@@ -50,6 +50,7 @@ def test_a_second_signal_ends_it_now(workers: Workers, wordcount: WordCount) -> 
     assert wordcount.counts() == wordcount.words
 
 
+@SLOW_ON_KAFKA
 def test_one_whose_broker_is_away_ends_in_time_and_loses_nothing(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:
