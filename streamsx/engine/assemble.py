@@ -61,7 +61,7 @@ class Machinery:
         policy = Policy(on_error, on_decode_error, told, most, passed)
         owner = given.owner
         self.listening = listening = Listening(
-            given.listeners, lambda job, name: owner.spawn(job, name=name), owner.fail,
+            given.listeners, lambda job, name: owner.spawn_users(job, name=name), owner.fail,
             given.journal, clock.now,
         )  # fmt: skip
         door = MemberDoor(self.session, assignor, listening)
