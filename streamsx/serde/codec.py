@@ -26,8 +26,8 @@ import dataclasses
 from collections.abc import Callable
 from decimal import Decimal
 from functools import cache
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import orjson
@@ -475,20 +475,21 @@ def _check(kind: Any, made: Codec) -> RoundTrip:
         return TypeRoundTrip(kind)
     encode, decode = made.encode, made.decode
     if is_model(kind) and is_plain(kind):
-        return FieldsRoundTrip(kind, encode, decode, lambda record: vars(record).values(), None)
+        names = list(kind._options.fieldpos.values())  # noqa: SLF001  # as in `record`
+        values = _getter(names, itemgetter)
+        return FieldsRoundTrip(kind, encode, decode, lambda record: values(vars(record)), None)
     read = _reader(kind) if kind not in CONVERSIONS and not is_pydantic(kind) else None
     fields = read and not is_model(kind) and read.fields
     if fields:
         allowed = list(fields.values())
-        return FieldsRoundTrip(kind, encode, decode, _getter(list(fields)), allowed)
+        return FieldsRoundTrip(kind, encode, decode, _getter(list(fields), attrgetter), allowed)
     kept = frozenset({kind} if kind is int else ())
     floats = frozenset({kind} if kind is float else ())
     return RereadRoundTrip(_name(kind), encode, decode, kept, floats)
 
 
-def _getter(names: list[str]) -> Callable[[Any], Any]:
-    """The function from an object to the values of its fields."""
-    if len(names) == 1:
-        one = attrgetter(names[0])
-        return lambda value: (one(value),)
-    return attrgetter(*names)
+def _getter(names: list[str], getter: Callable[..., Any]) -> Callable[[Any], Any]:
+    """The function from an object to the values of its fields, always as a tuple."""
+    if len(names) > 1:
+        return cast("Callable[[Any], Any]", getter(*names))
+    return lambda value: tuple(getter(name)(value) for name in names)

@@ -10,6 +10,7 @@ from typing import Any
 
 import faust
 import msgspec
+import pydantic
 import pytest
 
 from streamsx import App
@@ -44,6 +45,11 @@ class Own:
 
 class Leg(msgspec.Struct):
     x: int
+
+
+class Parcel(pydantic.BaseModel):
+    x: int
+    sent: datetime.datetime | None = None
 
 
 AT = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
@@ -151,6 +157,8 @@ def test_refused_value_costs_its_record_only(drive: Drive) -> None:
         (uuid.UUID, uuid.UUID(int=1)),
         (Line, Line(Point(1), AT)),
         (Leg, Leg(1)),
+        (Parcel, Parcel(x=1, sent=AT)),
+        (dict[int, Parcel], {1: Parcel(x=1)}),
         (dict[int, Leg], {1: Leg(2)}),
     ],
 )
@@ -225,7 +233,7 @@ def test_type_that_cannot_be_read_ends_the_start_with_file_and_line(make: str) -
 # -- records without a value
 
 
-@pytest.mark.parametrize("kind", [User, Point, Own, Leg, int, dict[int, int]])
+@pytest.mark.parametrize("kind", [User, Point, Own, Leg, Parcel, int, dict[int, int]])
 def test_tombstones_of_a_typed_topic_are_passed_over(drive: Drive, kind: Any) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=kind))
@@ -289,7 +297,7 @@ def test_missing_key_of_a_record_fails_the_record(drive: Drive) -> None:
 # -- numbers and fields
 
 
-@pytest.mark.parametrize("kind", [Point, Own, Leg, User])
+@pytest.mark.parametrize("kind", [Point, Own, Leg, Parcel, User])
 def test_fields_that_a_type_does_not_know_are_passed_over(drive: Drive, kind: Any) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=kind))
