@@ -8,8 +8,8 @@ enough.
 A check looks at a slice of values and their bytes at once. What it adds to the sealing of a row,
 by `python -m tests.support.sealing` on a machine with a load of 12 on two cores: a count 0-10 %,
 a flat dict of 100 bytes 0.6 us to 1.3, one of 100 KB 0.13 ms to 0.12, one of 100 KB with 2,500
-lists in it 0.7 ms to 0.2 (reading it again would be 0.9), a Record, dataclass or Struct of leaves 0.5
-us to 1-2.2.
+lists in it 0.7 ms to 0.2 (to read it again costs 0.9), a Record, dataclass or Struct of leaves
+0.5 us to 1-2.2.
 
 Not here: codecs, tables, what becomes of a value that is refused.
 """
