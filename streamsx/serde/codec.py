@@ -133,7 +133,10 @@ def table_codec(kind: Any) -> Codec:
     if kind is None or kind is Any or kind is str:
         strict = TableEncoders(made.encoders)
         return made._replace(encoders=strict, check=PlainRoundTrip(made.decode))
-    return made._replace(check=_check(kind, made))
+    read = None if kind in CONVERSIONS or is_model(kind) or is_pydantic(kind) else _reader(kind)
+    if read is not None and read.hides:
+        made = made._replace(encoders=Encoders(JSON, BY_MSGSPEC))
+    return made._replace(check=_check(kind, made, read))
 
 
 def _hashable_codec(kind: Any, serializer: Any, *, empty: bool) -> Codec:
@@ -469,7 +472,7 @@ def _or_missing(kind: Any, decode: Loads) -> Decode:
 # -- what a table with a type may hold
 
 
-def _check(kind: Any, made: Codec) -> RoundTrip:
+def _check(kind: Any, made: Codec, read: TypedReader | None) -> RoundTrip:
     """The cheapest check that is enough for a type."""
     if made.name == RAW:
         return TypeRoundTrip(kind)
@@ -478,8 +481,7 @@ def _check(kind: Any, made: Codec) -> RoundTrip:
         names = list(kind._options.fieldpos.values())  # noqa: SLF001  # as in `record`
         values = _getter(names, itemgetter)
         return FieldsRoundTrip(kind, encode, decode, lambda record: values(vars(record)), None)
-    read = _reader(kind) if kind not in CONVERSIONS and not is_pydantic(kind) else None
-    fields = read and not is_model(kind) and read.fields
+    fields = read.fields if read is not None and isinstance(kind, type) else None
     if fields:
         allowed = list(fields.values())
         return FieldsRoundTrip(kind, encode, decode, _getter(list(fields), attrgetter), allowed)
