@@ -150,7 +150,7 @@ class CachedStore:
         # A codec may write None as no bytes; here is no such key or value.
         self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]
         self.encode: Callable[[Any], bytes] = node.values.encode  # type: ignore[assignment]
-        self._comes_back = node.values.check
+        self._comes_back, self._encoders = node.values.check, node.values.encoders
         self.key_type = node.key_type if node.key_type in PINNED else None
         self._declared = self.key_type is not None
         self.hot: dict[Any, Any] = {}
@@ -315,10 +315,10 @@ class CachedStore:
         if not (part := list(islice(self._left, self._slice(limit)))):
             self._left, self.sealing = None, {}
             return Changes([], [])
-        encode = self.encode
+        encode = self._encoders
         try:
             keys = [self._key_bytes(key) for key, _ in part]
-            values = [None if value is GONE else encode(value) for _, value in part]
+            values = [None if v is GONE else encode[type(v)](v) for _, v in part]
         except Exception:  # any codec's
             self._check_each(part)
             raise
@@ -334,7 +334,9 @@ class CachedStore:
         """Return whether a value of a slice would not come back as it is."""
         if self._comes_back is None:
             return False
-        return self._comes_back.first([value for _, value in part], encoded) is not None
+        values = [value for _, value in part if value is not GONE]
+        rows = [row for row in encoded if row is not None]
+        return self._comes_back.first(values, rows) is not None
 
     def _slice(self, limit: int) -> int:
         unmeasured = self.entry_bytes == FIRST_ENTRY_BYTES

@@ -31,7 +31,13 @@ from streamsx.engine.refusing import OnProduceError, Refusing
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.sources import Sources
 from streamsx.engine.stores import Stores
-from streamsx.errors import STORE_FAULTS, StreamsxError, TaskStopped, ValueRefused
+from streamsx.errors import (
+    STORE_FAULTS,
+    IncompatibleStore,
+    StreamsxError,
+    TaskStopped,
+    ValueRefused,
+)
 from streamsx.lifecycle import reconcile
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.commit import place_of
@@ -43,6 +49,7 @@ from streamsx.membership.member import LAST_COMMIT_S
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
+from streamsx.state.layout import refuse_other_types
 from streamsx.task.policy import Policy
 from streamsx.task.task import Task
 from streamsx.topology.nodes import SubTopology
@@ -307,6 +314,12 @@ class Tasks:
         found = self._positions.pop(task)
         plan = part_of(self._plans[task.subtopology], found.keys())
         rows = self._rows[task]
+        try:
+            for node in plan.stores:
+                refuse_other_types(node, rows[node.name])
+        except IncompatibleStore as error:  # restored from a changelog: no start has seen them
+            self.failed(task, error)
+            return
         stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
         metadata = place_of(found)
         tell_newer(plan, task.partition, found)
