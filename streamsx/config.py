@@ -232,6 +232,9 @@ class Config:
     A worker with `static_membership` is known to the group by its `instance_id`; `on_stop` says
     whether SIGTERM lets it `stay` a member, for as long as its session.
 
+    `on_lost_offsets`: what a task does whose state is there and whose committed offsets are gone:
+    `stop`, or begin at the start or the end of its topics.
+
     Of what concerns all of a group its leader's are in force, so give all workers the same:
     `acceptable_recovery_lag`, `imbalance_percentage`, `max_learners`, `max_learners_per_member`,
     `num_standby_replicas`, and which keys of `tags` count.
@@ -305,6 +308,7 @@ class Config:
         "auto_offset_reset",
         faust="consumer_auto_offset_reset",
     )
+    on_lost_offsets: str = setting("stop", one_of("stop", "earliest", "latest"))
     broker_check_crcs: bool = setting(True, flag, "check_crcs", env="BROKER_CHECK_CRCS")
 
     producer_linger_s: float = setting(0.005, seconds, "linger", env="PRODUCER_LINGER")

@@ -243,6 +243,7 @@ class Worker:
         leftovers = made.stores.leftovers()
         await topics.make(layout, leftovers.values())
         presence = await topics.noted()
+        made.tasks.bounds.without_offsets = await topics.without_offsets(layout)
         self._made = made
         await made.producer.start()
         await made.tasks.dormant.begin(leftovers)
