@@ -46,6 +46,8 @@ SORTED_ROWS: Final = 16_000
 SCAN_ROWS: Final = 256
 KEY_SHOWN: Final = 100
 """Letters of a key in a message."""
+KEY_TOLD: Final = 3 * KEY_SHOWN
+UNHASHABLE: Final = frozenset({list, dict, set})
 PINNED: Final = frozenset({str, bytes, int})
 PINNED_BY_USE: Final = frozenset({str, int})
 """Not bytes: a codec that writes them as they are writes b"1" and 1 alike, and reads 1 back."""
@@ -148,7 +150,9 @@ class CachedStore:
         # A codec may write None as no bytes; here is no such key or value.
         self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]
         self.encode: Callable[[Any], bytes] = node.values.encode  # type: ignore[assignment]
+        self._comes_back = node.values.check
         self.key_type = node.key_type if node.key_type in PINNED else None
+        self._declared = self.key_type is not None
         self.hot: dict[Any, Any] = {}
         self.sealing: dict[Any, Any] = {}
         self.young: dict[Any, Any] = {}
@@ -185,13 +189,31 @@ class CachedStore:
         pinned = self.decode_key(row)
         return pinned if type(pinned) is self.key_type else (row,)
 
+    def own_key(self, key: Any) -> Any:
+        """Return the key of `hot` for a row that is put.
+
+        Raises ValueRefused for a key that its codec gives back as another one: two would share a
+        row. Bytes are taken as the bytes of a key.
+        """
+        cached = self.cache_key(key)
+        if type(key) is self.key_type or isinstance(key, bytes) or self._declared:
+            return cached
+        read = self.decode_key(cached[0]) if type(cached) is tuple else cached
+        if type(key) in UNHASHABLE or key != read:
+            where = f"table {self.name}, key {key!r} of type {type(key).__name__}"
+            raise ValueRefused(
+                f"key does not come back: {where[:KEY_SHOWN]}: it is read as {read!r}"[:KEY_TOLD]
+                + ": put text or a number, or declare its type, app.Table(..., key_type=...)"
+            )
+        return cached
+
     def get(self, key: Any) -> Any:
         cached = self.cache_key(key)
         value = self.hot.get(cached)
         return self.load(cached) if value is None else None if value is GONE else value
 
     def put(self, key: Any, value: Any) -> None:
-        self.hot[self.cache_key(key)] = value
+        self.hot[self.own_key(key)] = value
 
     def delete(self, key: Any) -> None:
         self.hot[self.cache_key(key)] = GONE
@@ -299,12 +321,18 @@ class CachedStore:
             self._check_each(part)
             raise
         size = sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        if size > RECORD_BYTES_MAX:
+        if size > RECORD_BYTES_MAX or self._loses_one(part, values):
             self._check_each(part)
         self.sealed.update(zip(map(ROW.__add__, keys), values, strict=True))
         self.entry_bytes = ENTRY_BYTES + size // len(part)
         self._cool(part)
         return Changes(keys, values)
+
+    def _loses_one(self, part: list[tuple[Any, Any]], encoded: list[bytes | None]) -> bool:
+        """Return whether a value of a slice would not come back as it is."""
+        if self._comes_back is None:
+            return False
+        return self._comes_back.first([value for _, value in part], encoded) is not None
 
     def _slice(self, limit: int) -> int:
         unmeasured = self.entry_bytes == FIRST_ENTRY_BYTES
@@ -328,12 +356,22 @@ class CachedStore:
             encoded = self.encode(value)
             size = len(self._key_bytes(key)) + len(encoded)
         except Exception as error:  # any codec's
+            if lost := self._lost(value):
+                raise self._refusal("does not come back", key, value, lost) from error
             why = f"{type(error).__name__}: {error}: put what its codec knows"
             raise self._refusal("cannot be encoded", key, value, why) from error
+        if self._comes_back is not None and not self._comes_back.comes_back(value, encoded):
+            why = self._lost(value) or "it is read as another value: declare its type"
+            raise self._refusal("does not come back", key, value, why)
         if size > RECORD_BYTES_MAX:
             why = f"{size} bytes with its key, the limit is {RECORD_BYTES_MAX}: split it"
             raise self._refusal("too large", key, value, why)
         return encoded
+
+    def _lost(self, value: Any) -> str:
+        """Say which part of a value its codec does not give back, and what to do; empty: none."""
+        lost = self._comes_back and self._comes_back.lost(value)
+        return str(lost or "")
 
     def _refusal(self, what: str, key: Any, value: Any, why: str) -> ValueRefused:
         """Of what no seal can take."""

@@ -20,14 +20,16 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from streamsx.errors import StoreLocked
+from streamsx.errors import SettingError, StoreLocked
 from streamsx.state.disk import told
 
 SLOTS_MAX = 256
 FORMAT_VERSION = 1
+PROCESS_FILE = "process.json"
 CHANGELOG_FILE = "changelog.json"
 SOURCES_FILE = "sources.json"
 KEPT_DIGITS = 8
@@ -47,26 +49,42 @@ class StateDirectory:
         with told(state_dir):
             self.path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.path / "LOCK")
-        known = _read(self.path / "process.json")
-        self.process_id = uuid.UUID(known["process_id"]) if known else fresh_id()
+        known = _read(self.path / PROCESS_FILE)
+        process_id = known.get("process_id")
+        self.process_id = uuid.UUID(process_id) if process_id else fresh_id()
         self.instance_id: str | None = known.get("instance_id")
-        self.fresh = not known
+        self.fresh = not process_id
+        self.own_slot_taken = ""
+        """Why this is not the slot that bears the instance's id, where another one does."""
 
     @classmethod
-    def first_free(cls, base: Path, app: str) -> "StateDirectory":
-        """Slot 0, 1, ... of a folder that several workers share: the first that nobody holds."""
+    def in_slot(cls, base: Path, app: str, instance_id: str | None = None) -> "StateDirectory":
+        """Return slot 0, 1, ... of a folder that several workers share: the one that bears the
+        instance's id, else the first that nobody holds.
+
+        k, l and m have slots 0 to 2; l leaves; m is killed and comes back: in slot 1 it would have
+        to restore all that lies in slot 2 (44 s in place of 3).
+        """
+        taken = ""
+        for path in _bearing(base, app, instance_id):
+            try:
+                return cls(path, app)
+            except StoreLocked as error:
+                taken = str(error)
         for slot in range(SLOTS_MAX):
             try:
-                return cls(base / str(slot), app)
+                found = cls(base / str(slot), app)
             except StoreLocked:
                 continue
+            found.own_slot_taken = taken
+            return found
         raise StoreLocked(f"no free slot: {base}: {SLOTS_MAX} workers hold it: give --state-dir")
 
     def name_instance(self, instance_id: str) -> None:
         """Keep the name for the next start."""
         self.instance_id = instance_id
         process_id = str(self.process_id)
-        _write(self.path / "process.json", process_id=process_id, instance_id=instance_id)
+        _write(self.path / PROCESS_FILE, process_id=process_id, instance_id=instance_id)
 
     # -- the member of the group
 
@@ -146,6 +164,19 @@ class StateDirectory:
 
     def release(self) -> None:
         self._lock.close()
+
+
+def _bearing(base: Path, app: str, instance_id: str | None) -> list[Path]:
+    """Return the slots that bear an instance's id, the one that began last first: a slot that was
+    copied bears it too, and so does one that a second process of that name had.
+    """
+    found = []
+    for slot in map(str, range(SLOTS_MAX)) if instance_id is not None else ():
+        path = base / slot / app / PROCESS_FILE
+        with suppress(SettingError):  # of another user, which does not have to hold up this one
+            if _read(path).get("instance_id") == instance_id:
+                found.append((path.stat().st_mtime, base / slot))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def _locked(path: Path) -> IO[str]:

@@ -226,8 +226,9 @@ class Config:
     """What a worker runs with. `id` names the group and the internal topics.
 
     None: no limit for `max_learners`, `max_learners_per_member` and `consecutive_failures_max`
-    (records in a row that fail and so stop their task; their worker goes on), the first free slot
-    of `{id}-data/` for `state_dir`, a name that is made at the first start for `instance_id`.
+    (records in a row that fail and so stop their task; their worker goes on), the slot of
+    `{id}-data/` that bears its `instance_id`, or the first free one, for `state_dir`, a name that
+    is made at the first start for `instance_id`.
 
     A worker with `static_membership` is known to the group by its `instance_id`; `on_stop` says
     whether SIGTERM lets it `stay` a member, for as long as its session.

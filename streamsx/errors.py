@@ -9,7 +9,8 @@ StreamsxError
     GroupNotEmpty SnapshotAhead
   NotFound     (exit 3)  app id, instance, store or topic
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
-    BrokerUnreachable StoreLocked DiskFailed TopicGone SnapshotFailed StateConflict
+    BrokerUnreachable StoreLocked DiskFailed DescriptorsUsedUp TopicGone SnapshotFailed
+    StateConflict
   DataError              bytes that are not what they should be
     CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge ValueRefused
   GroupError   (exit 1)  what the coordinator says of us
@@ -115,6 +116,10 @@ class DiskFailed(WorldError):
     """The disk under a store or a state directory is full, or broken."""
 
 
+class DescriptorsUsedUp(WorldError):
+    """A file that cannot be opened, because this process may have no more of them open."""
+
+
 class TopicGone(WorldError):
     """A topic vanished while it was in use."""
 
@@ -143,7 +148,7 @@ class StoreCorrupt(DataError):
     """A database that cannot be opened or read."""
 
 
-STORE_FAULTS = (DiskFailed, StoreCorrupt, StoreLocked)
+STORE_FAULTS = (DescriptorsUsedUp, DiskFailed, StoreCorrupt, StoreLocked)
 """What a store says that cannot be read or written."""
 
 

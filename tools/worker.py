@@ -33,7 +33,7 @@ def main() -> None:
     add("--bootstrap", metavar="HOST:PORT[,HOST:PORT]", help="the brokers (the app's setting)")
     add(
         "--state-dir", metavar="DIR",
-        help="stores and names of this worker (the first free slot of ./ID-data/)",
+        help="stores and names of this worker (its slot of ./ID-data/, or a free one)",
     )  # fmt: skip
     add("--instance-id", metavar="ID", help="its name for leave, status and events (kept there)")
     add("--events", dest="events_file", metavar="FILE", help="write what happens as JSON Lines")
@@ -97,12 +97,21 @@ def calm_gc() -> None:
 
 
 def directory_of(config: "Config") -> "StateDirectory":
-    """The one that was asked for, or the first free slot beside the others of this folder."""
+    """Return the one that was asked for, or a slot beside the others of this folder: that of the
+    instance, else the first free one.
+    """
+    from streamsx.engine.journal import LOG
     from streamsx.state.directory import StateDirectory
 
     if config.state_dir is not None:
         return StateDirectory(Path(config.state_dir), config.id)
-    return StateDirectory.first_free(Path(f"{config.id}-data"), config.id)
+    found = StateDirectory.in_slot(Path(f"{config.id}-data"), config.id, config.instance_id)
+    if found.own_slot_taken:
+        LOG.warning(
+            "instance %s begins in slot %s, with what is there: its own slot is taken: %s",
+            config.instance_id, found.root.name, found.own_slot_taken,
+        )  # fmt: skip
+    return found
 
 
 def named(directory: "StateDirectory", config: "Config") -> str:

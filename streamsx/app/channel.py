@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from streamsx.app.compat import FaustNames
+from streamsx.app.compat import FaustNames, users_line
 from streamsx.config import seconds
 from streamsx.errors import TopologyError
 from streamsx.model import Headers
@@ -64,7 +64,7 @@ class Topic(FaustNames):
     ) -> None:
         if not names or not all(isinstance(name, str) for name in names):
             raise TypeError(f"not names of topics: {names!r}: write app.topic('a'), or ('a', 'b')")
-        self._app, self.topics = app, tuple(dict.fromkeys(names))
+        self._app, self.topics, self.made_at = app, tuple(dict.fromkeys(names)), users_line()
         self.key_type, self.value_type = key_type, value_type
         self.key_serializer, self.value_serializer = key_serializer, value_serializer
         self.partitions, self.replicas = partitions, replicas
@@ -80,18 +80,19 @@ class Topic(FaustNames):
 
     @cached_property
     def key_codec(self) -> Codec:
-        return self._codec(self.key_type, self.key_serializer, self._app.conf.key_serializer)
+        default = self._app.conf.key_serializer
+        return self._codec(self.key_type, self.key_serializer, default, key=True)
 
     @cached_property
     def value_codec(self) -> Codec:
         default, empty = self._app.conf.value_serializer, self._allow_empty
         return self._codec(self.value_type, self.value_serializer, default, empty=empty)
 
-    def _codec(self, kind: Any, serializer: Any, default: Any, *, empty: bool = False) -> Codec:
+    def _codec(self, kind: Any, serializer: Any, default: Any, **how: bool) -> Codec:
         try:
-            return topic_codec(kind, serializer, default, empty=empty)
+            return topic_codec(kind, serializer, default, **how)
         except TopologyError as error:
-            raise TopologyError(f"topic {self}: {error}") from error
+            raise TopologyError(f"topic {self}: {error} ({self.made_at})") from error
 
     # -- sending
 

@@ -8,6 +8,7 @@ Not here: what is ours.
 """
 
 import importlib
+import sys
 import tomllib
 from collections.abc import Mapping
 from inspect import get_annotations, getattr_static
@@ -54,6 +55,7 @@ ARGUMENTS: Final = {call: _arguments(said) for call, said in _FAUST["arguments"]
 SETTINGS: Final = _arguments(_FAUST["settings"])
 
 ABSENT: Final = object()
+OUR_PACKAGE: Final = "streamsx."
 OURS: Final = __name__.removesuffix("compat")
 """Users' own classes may bear any name."""
 
@@ -92,6 +94,14 @@ def sifted(call: str, where: str, given: Mapping[str, Any]) -> tuple[dict[str, A
         else:
             notes.append(f"argument without meaning here: {call}({name}=): {where}: leave it out")
     return ours, notes
+
+
+def users_line() -> str:
+    """Return file and line of the user's code that calls this package."""
+    frame = sys._getframe(1)  # noqa: SLF001  # inspect.stack reads all files on the way
+    while frame.f_globals.get("__name__", "").startswith(OUR_PACKAGE) and frame.f_back:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 class FaustNames:

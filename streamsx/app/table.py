@@ -12,9 +12,9 @@ Not here: caching and codecs of rows (`streamsx.state`), which task has which ta
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from streamsx.app.compat import FaustNames
+from streamsx.app.compat import FaustNames, users_line
 from streamsx.errors import SettingError, TableNotInTask, TopologyError
-from streamsx.serde.codec import table_codec
+from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.cache import GONE, CachedStore
 from streamsx.state.layout import StoreNode
 from streamsx.task.stream import RUNNING
@@ -53,7 +53,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         if default is not None and not callable(default):
             raise TypeError(f"not a function: default={default!r}: table {name}: write default=int")
         self._app, self.name, self.default, self.help = app, name, default, help
-        self.key_type, self.value_type = key_type, value_type
+        self.key_type, self.value_type, self.made_at = key_type, value_type, users_line()
         self.partitions, self._store_url = partitions, store
         self._config = extra_topic_configs or {}
 
@@ -92,7 +92,7 @@ class Table(FaustNames, MutableMapping[K, V]):
     def __setitem__(self, key: K, value: V) -> None:
         if (store := self._store or self._here()) is None:
             self._refuse()
-        cached = key if type(key) is store.key_type else store.cache_key(key)
+        cached = key if type(key) is store.key_type else store.own_key(key)
         store.hot[cached] = GONE if value is None else value
 
     def _here(self) -> CachedStore | None:
@@ -196,9 +196,9 @@ class Table(FaustNames, MutableMapping[K, V]):
     def node(self) -> StoreNode:
         """Its store. Raises SettingError for an unknown store, TopologyError for a type."""
         try:
-            keys, values = table_codec(self.key_type), table_codec(self.value_type)
+            keys, values = table_key_codec(self.key_type), table_codec(self.value_type)
         except TopologyError as error:
-            raise TopologyError(f"table {self.name}: {error}") from error
+            raise TopologyError(f"table {self.name}: {error} ({self.made_at})") from error
         scheme, sign, _ = (self._store_url or self._app.conf.store).partition("://")
         if not sign or scheme not in STORES:
             raise SettingError(

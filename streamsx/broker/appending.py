@@ -5,7 +5,16 @@ from collections.abc import Callable
 from streamsx.broker.expanding import Expansions
 from streamsx.broker.log import Log
 from streamsx.broker.refusal import Refused
-from streamsx.kafka.batch import HEADER_BYTES, LENGTH_END, MAGIC, Header, scan
+from streamsx.broker.timestamps import TimeLimits, refusal
+from streamsx.kafka.batch import (
+    HEADER_BYTES,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    MAGIC,
+    Header,
+    restamp,
+    scan,
+)
 from streamsx.kafka.compression import CODECS
 from streamsx.kafka.errors import ErrorCode
 
@@ -22,26 +31,54 @@ def admit_none(_: Header) -> None:
 
 def append(
     log: Log, records: memoryview | None, bytes_max: int, admit: Admit = admit_none, *,
-    keyed: Expansions | None = None,
+    keyed: Expansions | None = None, timed: tuple[TimeLimits, Expansions] | None = None,
 ) -> int:  # fmt: skip
     """Appends one batch of a client, in place: `records` is changed. `admit` is asked about batches
-    of transactions; in a `keyed` log records without a key would stay for ever. Gives the offset of
-    its first record; if it is here already, where that is. Raises Refused, CorruptRecord, or
-    OSError, and then nothing changed.
+    of transactions; in a `keyed` log records without a key would stay for ever; `timed` says which
+    times its topic takes. Gives the offset of its first record; if it is here already, where that
+    is. Raises Refused, CorruptRecord, or OSError, and then nothing changed.
     """
     if records is None:
         raise Refused(ErrorCode.INVALID_RECORD)
     header = check_batch(records, bytes_max)
-    if keyed is not None:
-        if (found := keyed.columns(header, records, 0)) is None:
-            raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
-        if None in found.keys:
-            raise Refused(ErrorCode.INVALID_RECORD)
+    doubtful = timed is not None and timed[0].doubts(header)
+    if keyed is not None or (timed and doubtful):
+        check_records(header, records, keyed, timed if doubtful else None)
     if header.transactional:
         admit(header)
     if (known := log.producers.duplicate_of(header)) is not None:
         return known
+    if timed is not None:
+        header = stamped(header, records, timed[0])
     return log.append(records, header)
+
+
+def check_records(
+    header: Header,
+    records: memoryview,
+    keyed: Expansions | None,
+    timed: tuple[TimeLimits, Expansions] | None,
+) -> None:
+    """Raise Refused for records without a key, or of a time, that their topic does not take."""
+    expansions = keyed or (timed and timed[1])
+    assert expansions, "there is something to look for"
+    if (found := expansions.columns(header, records, 0)) is None:
+        raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
+    unkeyed: dict[int, str] = {}
+    if keyed is not None and None in found.keys:
+        unkeyed = {i: "no key" for i, key in enumerate(found.keys) if key is None}
+    untimely = timed[0].refused(header, found.timestamps) if timed else {}
+    if unkeyed or untimely:
+        raise refusal(unkeyed, untimely)
+
+
+def stamped(header: Header, records: memoryview, limits: TimeLimits) -> Header:
+    """Set the time of a batch where its topic does so; return the header as it is then."""
+    if limits.appended:
+        return restamp(records, header, limits.now, appended=True)
+    if header.attributes & LOG_APPEND_TIME:
+        return restamp(records, header, header.max_timestamp, appended=False)
+    return header
 
 
 def check_batch(records: memoryview, bytes_max: int) -> Header:

@@ -1,6 +1,7 @@
 """The configurations of a topic: names, defaults, and what values they take. As Kafka's. Pure.
 
-Honoured are max.message.bytes, the sizes and times of segments, of retention and of compaction.
+Honoured are max.message.bytes, message.timestamp.*, the sizes and times of segments, of retention
+and of compaction.
 The rest is taken and told again; batches stay as they were sent, whatever compression.type says.
 """
 
@@ -38,6 +39,7 @@ class ConfigDef(NamedTuple):
     choices: tuple[str, ...] = ()
 
 
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 BOOLS = ("true", "false")
 CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 CONFIGS = {
@@ -59,7 +61,7 @@ CONFIGS = {
     "max.message.bytes": ConfigDef("1048588", ConfigType.INT),
     "message.timestamp.after.max.ms": ConfigDef("3600000", ConfigType.LONG),
     "message.timestamp.before.max.ms": ConfigDef(str(LONG_MAX), ConfigType.LONG),
-    "message.timestamp.type": ConfigDef("CreateTime", ConfigType.STRING, choices=("CreateTime",)),
+    "message.timestamp.type": ConfigDef("CreateTime", ConfigType.STRING, choices=TIMESTAMP_TYPES),
     "min.cleanable.dirty.ratio": ConfigDef("0.5", ConfigType.DOUBLE),
     "min.compaction.lag.ms": ConfigDef("0", ConfigType.LONG),
     "min.insync.replicas": ConfigDef("1", ConfigType.INT, 1),

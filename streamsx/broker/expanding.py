@@ -4,8 +4,10 @@ A batch of 2 kB may hold 64 MiB, or millions of records; a request of 80 kB with
 four seconds in which nobody was served.
 """
 
+from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import Columns, Header, columns
 from streamsx.kafka.compression import EXPANDED_BYTES_MAX
+from streamsx.kafka.odd_records import odd_records, unread
 from streamsx.model import Buffer
 
 RECORD_BYTES = 64
@@ -23,7 +25,20 @@ class Expansions:
         self._left -= header.records * RECORD_BYTES
         if self._left < 0:
             return None
-        found = columns(data, start, check=False)
+        found = read(data, start)
         if header.codec:
             self._left -= sum(len(each) for each in (*found.keys, *found.values) if each)
+        return found
+
+
+def read(data: Buffer, start: int) -> Columns:
+    """Return the records of one batch, as Kafka takes it: a header's name need not be UTF-8.
+    Raises CorruptRecord.
+    """
+    try:
+        return columns(data, start, check=False)
+    except CorruptRecord:
+        found = columns(data, start, check=False, slowly=odd_records)
+        if unread(found):
+            raise
         return found

@@ -98,7 +98,7 @@ class Segment:
     def note(self, size: int, header: Header) -> None:
         """The next batch of the file, of `size` bytes, was written or found."""
         if self.oldest < 0:
-            self.oldest = header.base_timestamp
+            self.oldest = header.first_timestamp
         if header.records:  # or compaction has emptied it, of its youngest record too
             self.newest = max(self.newest, header.max_timestamp)
         if self.size >= self._indexed_to:

@@ -265,6 +265,7 @@ class BrokerServer:
             flusher,
             cleaner,
             self.fresh_id,
+            self.clock,
         )
 
     def _connection(self) -> ClientConnection | TlsHandshake:

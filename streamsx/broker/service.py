@@ -11,6 +11,7 @@ from streamsx.broker.meta import Meta
 from streamsx.broker.options import Options
 from streamsx.broker.shell import Groups
 from streamsx.broker.topics import TopicStore
+from streamsx.clock import Clock
 
 NODE_ID = 0
 CLUSTER_ID = "streamsx"
@@ -36,6 +37,7 @@ class Service:
     flusher: Flusher
     cleaner: Cleaner
     fresh_id: Callable[[], UUID]
+    clock: Clock
 
     def room(self) -> "Room":
         """That there is for one request."""

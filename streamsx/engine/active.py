@@ -1,10 +1,11 @@
 """An active task at work: the Task, and what the loop knows about feeding and committing it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from streamsx.engine.gaps import Gap
 from streamsx.model import TaskId, TopicPartition
+from streamsx.task.policy import QUIET_S
 from streamsx.task.task import Task
 
 FIRST_RECORDS = 16
@@ -24,6 +25,8 @@ class Active:
     """It is fed nothing more."""
     denied: bool = False
     """Its last commit was, and that was told."""
+    begins: bool = False
+    """The group does not have yet where it begins."""
     paused: bool = False
     """It is fed nothing until a commit is taken."""
     why: str = ""
@@ -33,6 +36,8 @@ class Active:
     """Nothing was processed yet."""
     cost_s: float | None = None
     """Per record; None until the first ones are through."""
+    held: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Topics whose last records failed in a row: what was taken of them, and since when."""
     sources: list[TopicPartition] = field(init=False)
     """What it reads."""
 
@@ -47,6 +52,21 @@ class Active:
         """Per store, out of the acknowledged ends of all partitions."""
         changelogs = self.task.plan.changelogs(self.id.partition)
         return {name: ends[tp] for name, tp in changelogs.items() if tp in ends}
+
+    def pass_over(self, now: float, caught_up: Callable[[TopicPartition], bool]) -> None:
+        """Give up the failures at the end of each topic that has been quiet for QUIET_S. Called now
+        and then, while it is fed.
+        """
+        for tp in self.sources:
+            topic, task = tp.topic, self.task
+            if not (caught_up(tp) and task.holds(topic)):
+                self.held.pop(topic, None)
+                continue
+            taken, since = self.held.get(topic, (-1, now))
+            if taken != task.taken[topic]:
+                self.held[topic] = task.taken[topic], now
+            elif now - since >= QUIET_S:
+                task.give_up(topic)
 
     def took(self, records: int, seconds: float) -> None:
         """So much for so many, into the average; not what ran beside somebody's foreign await."""

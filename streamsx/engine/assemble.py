@@ -51,7 +51,8 @@ class Machinery:
         self.failures, self.purging = Failures(clock), Purging(given.cluster, passing)
         on_error, on_decode_error = Word(config.on_error), Word(config.on_decode_error)
         told = self.failures.report
-        policy = Policy(on_error, on_decode_error, told, config.consecutive_failures_max)
+        most, passed = config.consecutive_failures_max, self.failures.passed
+        policy = Policy(on_error, on_decode_error, told, most, passed)
         owner = given.owner
         self.listening = listening = Listening(
             given.listeners, lambda job, name: owner.spawn(job, name=name), owner.fail,

@@ -16,7 +16,7 @@ from streamsx.lifecycle import commit
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.commit import CommitCycles
 from streamsx.lifecycle.denial import Denial
-from streamsx.lifecycle.metadata import OffsetMetadata
+from streamsx.lifecycle.metadata import TEXT_BYTES_MAX
 from streamsx.lifecycle.reconcile import Happened
 from streamsx.membership.events import Offsets
 from streamsx.model import TaskId, TopicPartition
@@ -81,6 +81,8 @@ class Committing:
         """Those whose bodies have something at hand, and since when."""
         self._hurry = False
         """A task waits for its first commit: the next cycle does not wait for the interval."""
+        self._crowded: set[tuple[TaskId, str]] = set()
+        """Tasks and topics whose readers' positions have found no room, and that was told."""
         self.full = False
         """Too much is dirty, because the cycle that runs does not end."""
 
@@ -125,7 +127,7 @@ class Committing:
         commit; the next owner begins where the topic ends by then": what lay between is lost.
         """
         active.task.uncommitted()
-        active.paused = self._hurry = True
+        active.begins = active.paused = self._hurry = True
 
     def suspend(self, active: Active) -> None:
         """Settle it as soon as its bodies have done what they have at hand, or their time is over,
@@ -226,7 +228,7 @@ class Committing:
                     faults.point("after_seal")
                     _ = self._spawn(self._flush(), name="flush")
                 case commit.CommitOffsets(sealed):
-                    self._offsets(self._number, offsets_of(sealed))
+                    self._offsets(self._number, self._texts(sealed))
                 case commit.Adopt(sealed):
                     self._adopt(sealed)
                 case commit.SuspendedSettled(task):
@@ -236,28 +238,41 @@ class Committing:
             if not was_idle:
                 self.due_at = self._clock.now() + self._interval_s
 
+    def _texts(self, sealed: Mapping[TaskId, TaskMetadata]) -> Offsets:
+        """Return next offset and text per source partition, as the coordinator gets them. Readers
+        whose positions find no room are told of once.
+        """
+        offsets: dict[TopicPartition, tuple[int, str]] = {}
+        for task, place in sorted(sealed.items()):
+            for topic, beside in commit.metadata_of(place).items():
+                fitted, dropped = beside.fitted() if beside.readers else (beside, None)
+                offsets[TopicPartition(topic, task.partition)] = (
+                    place.positions[topic], fitted.encode(),
+                )  # fmt: skip
+                if dropped and (task, topic) not in self._crowded:
+                    self._crowded.add((task, topic))
+                    self._tell_crowded(task, topic, dropped)
+        return offsets
+
+    def _tell_crowded(self, task: TaskId, topic: str, dropped: Mapping[str, int]) -> None:
+        (source,) = (s for s in self._in_cycle[task].task.plan.sources if s.topic == topic)
+        names = ", ".join(sorted(source.readers[reader] for reader in dropped))
+        LOG.warning(
+            "metadata_full task=%s: %s-%d: no room in the %d bytes beside its offset for the "
+            "positions of agents %s: if the task ends now they repeat up to %d records: let fewer "
+            "agents read one topic",
+            task, topic, task.partition, TEXT_BYTES_MAX, names, max(dropped.values()),
+        )  # fmt: skip
+
     def _adopt(self, done: Mapping[TaskId, TaskMetadata]) -> None:
         for task, sealed in done.items():
             active = self._in_cycle[task]
             if active.denied:
                 LOG.info("commit_granted task=%s: it goes on", task)
-            active.denied = active.paused = False
+            if active.denied or active.begins:
+                active.denied = active.begins = active.paused = False
             self._taken(task, sealed.positions)
             active.task.committed(sealed, active.ends(self._ends))
         took = round((self._clock.now() - self._began) * 1000, 1)
         records = sum(sealed.records for sealed in done.values())
         self._journal("commit", tasks=len(done), records=records, ms=took)
-
-
-def offsets_of(sealed: Mapping[TaskId, TaskMetadata]) -> Offsets:
-    """What the coordinator is told: next offset and metadata per source partition."""
-    return {
-        TopicPartition(topic, task.partition): (offset, beside(what, topic))
-        for task, what in sorted(sealed.items())
-        for topic, offset in what.positions.items()
-    }
-
-
-def beside(sealed: TaskMetadata, topic: str) -> str:
-    """Return the text beside the offset of one topic."""
-    return OffsetMetadata(sealed.stream_time, topic_id=sealed.topic_ids.get(topic)).encode()

@@ -13,10 +13,10 @@ from streamsx.clock import Clock
 from streamsx.engine.journal import LOG, Journal
 from streamsx.lifecycle.fetch import BACKOFF_MAX_S
 from streamsx.model import TopicPartition
-from streamsx.task.policy import Failure
+from streamsx.task.policy import QUIET_S, Failure
 
 TELL_EVERY_S = 1.0
-LATER = "skipped when a later one is processed"
+LATER = f"skipped when a later one is processed, or none comes for {QUIET_S:g} s"
 """A row of failures that lasts is held, and is read again by mended code."""
 KINDS_MAX = 100
 """So many tracebacks; then those who fail in ever new ways are told of in one line each."""
@@ -30,6 +30,8 @@ class Failures:
         self._told_at: dict[str, float] = {}
         self._silent: Counter[str] = Counter()
         self._kinds: set[object] = set()
+        self._empty: set[str] = set()
+        """Agents whose topic has a type, and had a record without a value."""
 
     def report(self, failure: Failure) -> None:
         """A record has failed, and its policy is not to stop."""
@@ -40,6 +42,17 @@ class Failures:
             return
         self._told_at[operator] = now
         LOG.warning("record_failed %s: %s", failure, LATER, exc_info=error)
+
+    def passed(self, failure: Failure) -> None:
+        """Tell once of each agent that a record without a value was passed over."""
+        if failure.operator in self._empty:
+            return
+        self._empty.add(failure.operator)
+        LOG.info(
+            "tombstone_passed no value: %s, %s: passed over, as all that follow: "
+            "write app.topic(..., allow_empty=True) to get None",
+            failure.place, failure.operator,
+        )  # fmt: skip
 
     def _is_new(self, failure: Failure) -> bool:
         """Nobody has seen where in the code this comes from."""

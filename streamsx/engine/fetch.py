@@ -258,9 +258,11 @@ def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:
         config.fetch_hold_bytes,
         held - held // 4,
         config.broker_check_crcs,
+        unreadable=True,
     )
     log = replace(
         data,
+        unreadable=False,
         partition_bytes=RESTORE_PARTITION_BYTES,
         held_bytes=2 * RESTORE_PARTITION_BYTES,
         held_bytes_all=held // 4,

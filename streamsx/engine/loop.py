@@ -117,8 +117,17 @@ class DataLoop:
         if now >= self._tick_at:
             self._tick_at = now + TICK_EVERY_S
             self._tasks.handed_over()
+            self._pass_over(now)
             if self._tasks.actives:
                 self._tally.regularly(now, self._behind)
+
+    def _pass_over(self, now: float) -> None:
+        """Let tasks that are fed pass over the failures at the end of a quiet topic."""
+        for active in self._tasks.actives.values():
+            if not self._leased or active.suspended or active.paused:
+                active.held.clear()
+            else:
+                active.pass_over(now, self._fetcher.caught_up)
 
     def _behind(self) -> int:
         """Records that are not done: those that failed in a row and are held wait as well, as they

@@ -24,6 +24,7 @@ from streamsx.engine.failures import tell_damaged
 from streamsx.engine.fetch import Fetcher, limits_of
 from streamsx.engine.gaps import Gap
 from streamsx.engine.given import CACHE_SHARE, Given
+from streamsx.engine.journal import LOG
 from streamsx.engine.produce import Producer
 from streamsx.engine.purge import Purging
 from streamsx.engine.restoring import Restorer
@@ -32,6 +33,7 @@ from streamsx.engine.stores import Stores
 from streamsx.errors import STORE_FAULTS, StreamsxError, TaskStopped, ValueRefused
 from streamsx.lifecycle import reconcile
 from streamsx.lifecycle import task as life
+from streamsx.lifecycle.commit import place_of
 from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.lifecycle.reconcile import Happened, Holdings
 from streamsx.lifecycle.task import TaskState
@@ -40,7 +42,7 @@ from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
 from streamsx.task.policy import Policy
-from streamsx.task.task import Task, TaskMetadata
+from streamsx.task.task import Task
 from streamsx.topology.nodes import SubTopology
 
 if TYPE_CHECKING:
@@ -303,10 +305,8 @@ class Tasks:
         plan = part_of(self._plans[task.subtopology], found.keys())
         rows = self._rows[task]
         stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
-        times = [beside.stream_time for _, beside in found.values()]
-        ids = {t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id}
-        positions = {t: offset for t, (offset, _) in found.items()}
-        metadata = TaskMetadata(positions, max(times), topic_ids=ids)
+        metadata = place_of(found)
+        tell_newer(plan, task.partition, found)
         start = partial(GatedActor, self._arrived.set)
         until, why = self._anew.pop(task, ({}, None))
         made = Task(
@@ -395,6 +395,19 @@ async def write_out(task: Task) -> None:
     while not done:
         done = task.write_some(WRITE_ROWS)
         await asyncio.sleep(0)
+
+
+def tell_newer(plan: SubTopology, partition: int, found: Mapping[str, CommittedPlace]) -> None:
+    """Log which agents repeat records because a later release wrote what only it can read."""
+    for source in plan.sources:
+        offset, beside = found[source.topic]
+        if beside.newer and len(source.readers) > 1:
+            LOG.warning(
+                "metadata_newer %s-%d: a later version of streamsx committed offset %d, this one "
+                "cannot read how far each agent was: those of %s that were ahead repeat records "
+                "from there: run the later version, or expect them twice",
+                source.topic, partition, offset, ", ".join(sorted(source.readers.values())),
+            )  # fmt: skip
 
 
 def part_of(plan: SubTopology, topics: Collection[str]) -> SubTopology:

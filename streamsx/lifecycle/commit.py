@@ -26,10 +26,36 @@ from dataclasses import dataclass
 from enum import Enum
 
 from streamsx.errors import InvalidTransition
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.model import TaskId
 from streamsx.task.task import TaskMetadata
 
 STORY_STEPS = 200
+
+
+def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
+    """Return what a commit writes beside the offset of each topic."""
+    return {
+        topic: OffsetMetadata(
+            sealed.stream_time,
+            {reader: at - offset for reader, at in sealed.readers.get(topic, {}).items()},
+            sealed.topic_ids.get(topic),
+        )
+        for topic, offset in sealed.positions.items()
+    }
+
+
+def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
+    """Return the place at which a task begins, of what is committed for each of its topics."""
+    return TaskMetadata(
+        {topic: offset for topic, (offset, _) in found.items()},
+        max(beside.stream_time for _, beside in found.values()),
+        readers={
+            topic: {reader: offset + ahead for reader, ahead in beside.readers.items()}
+            for topic, (offset, beside) in found.items()
+        },
+        topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
+    )
 
 
 class CommitState(Enum):

@@ -12,9 +12,11 @@ back": the task waits for b, and nobody makes room for it.
 Who was given records goes to the end of the line, for a broker fills its answer from the front:
 what no longer fits (Kafka gives a batch over the limit only to the first) is in front next time.
 
-A damaged batch holds up its own partition and nothing else, and what stands before it is handed
-on. It is asked for again as long as it is wanted: a sound copy may come to lead, or somebody gives
-the records up.
+A damaged batch (a wrong checksum, a header that is none) holds up its own partition and nothing
+else. What stands before it is handed on. It is asked for again as long as it is wanted: a sound
+copy may come to lead, or somebody gives the records up. A batch whose checksum is right holds up
+nothing: it is read record by record (`kafka.odd_records`), and one that cannot be read is a failure
+of its own.
 
 Not here: brokers, connections, who leads what; what becomes of an offset that is out of range.
 """
@@ -27,6 +29,7 @@ from typing import NamedTuple
 from streamsx.errors import CorruptRecord
 from streamsx.kafka.batch import Piece, columns, pieces
 from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.odd_records import odd_records, unread
 from streamsx.model import Buffer, TopicPartition
 from streamsx.task.batch import Batch
 
@@ -48,6 +51,9 @@ class FetchLimits:
     held_bytes: int = 1 << 20
     held_bytes_all: int = 64 << 20
     check_crcs: bool = True
+    unreadable: bool = False
+    """Hand on a record that cannot be read as an error in the place of its value. Otherwise it
+    counts as damage: a store cannot pass over a row of its changelog."""
 
 
 @dataclass(slots=True, eq=False)
@@ -253,17 +259,33 @@ class Fetching:
     def _take_what_is_sound(
         self, now: float, tp: TopicPartition, torn: Piece, error: CorruptRecord
     ) -> Batch | Damaged | None:
-        """Batch by batch up to the damaged one; from there on it is fetched again."""
+        """Hand on batch by batch up to the damaged one; fetch again from there on.
+
+        A batch whose checksum is right is as its producer made it, and no other replica has a
+        better one: it is read record by record.
+        """
         partition = self._partitions[tp]
         single = list(pieces(torn.data, torn.start, aborted=torn.aborted, records_max=1))
         if len(single) > 1:
             partition.pieces.extendleft(reversed(single))
             self._hold(partition, len(torn.data))
             return self.take(now, tp)
+        try:
+            return self._one_by_one(tp, torn)
+        except CorruptRecord as damage:
+            error = damage
         self._hold(partition, -partition.held)
         partition.pieces.clear()
         partition.position = torn.start
         return self._damage(now, partition, error)
+
+    def _one_by_one(self, tp: TopicPartition, piece: Piece) -> Batch:
+        """Return the records of a batch that the fast parser refuses. Raises CorruptRecord."""
+        found = columns(piece.data, piece.start, aborted=piece.aborted, slowly=odd_records)
+        errors = unread(found)
+        if errors and not self._limits.unreadable:
+            raise CorruptRecord(f"{tp}: {errors[0]}")
+        return Batch(tp.topic, tp.partition, *found, unreadable=bool(errors))
 
 
 def pause_s(times: int) -> float:

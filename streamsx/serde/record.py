@@ -32,10 +32,11 @@ def record_of(model: Any) -> Callable[[Any], Any]:
     def from_data(payload: Any) -> Any:
         return model.from_data(payload, preferred_type=model)
 
-    return _plain_record(model, from_data) if _is_plain(model) else from_data
+    return _plain_record(model, from_data) if is_plain(model) else from_data
 
 
-def _is_plain(model: Any) -> bool:
+def is_plain(model: Any) -> bool:
+    """Return whether a record takes its fields as they come."""
     options = getattr(model, "_options", None)
     if options is None or getattr(options, "descriptors", None) is None:
         return False

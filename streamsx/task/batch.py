@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
+from streamsx.errors import DecodeFailed
 from streamsx.model import Headers
 
 
@@ -24,6 +25,13 @@ class Batch(NamedTuple):
     offsets: Sequence[int]
     headers: Sequence[Headers] | None
     next_offset: int
+    unreadable: bool = False
+    """A DecodeFailed stands in the place of some values: those records could not be read."""
+
+    def error(self, index: int) -> DecodeFailed | None:
+        """Return why a record could not be read; None for one that was."""
+        value: object = self.values[index] if self.unreadable else None
+        return value if isinstance(value, DecodeFailed) else None
 
     def following(self, index: int) -> int:
         """The position when the first `index` records are done."""

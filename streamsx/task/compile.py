@@ -68,15 +68,19 @@ def _local_names(n: int, operator: Operator) -> dict[str, str]:
     return {role: f"{role}_{n}" for role in [*operator.functions, "send"]}
 
 
-def compiled(source: Source, subtopology: int, send_to: Callable[[str], Any]) -> Loop:
-    """The loop of a source; `send_to` gives the sender of a topic."""
+def compiled(
+    source: Source, subtopology: int, send_to: Callable[[str], Any], part: str = ""
+) -> Loop:
+    """The loop of a source; `send_to` gives the sender of a topic, `part` tells tracebacks of a
+    loop that has some of the source's branches from that of all.
+    """
     names: dict[str, Any] = {"decode_value": source.values.decode}
     for n, operator in enumerate(source.operators):
         local = _local_names(n, operator)
         names.update({local[role]: function for role, function in operator.functions.items()})
         if operator.topic is not None:
             names[local["send"]] = send_to(operator.topic)
-    text, name = source_text(source), f"<sub-topology {subtopology}, {source.topic}>"
+    text, name = source_text(source), f"<sub-topology {subtopology}, {source.topic}{part}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     exec(compile(text, name, "exec"), names)  # noqa: S102  # our text; users' code is never text
     loop: Loop = names["run"]

@@ -2,16 +2,22 @@
 
 One that fails among others that do not is poison: its policy says what becomes of it. Records that
 fail in a row are a broken deploy: the first of them holds the position while the row lasts, and
-when there are too many their task stops, so that mended code finds all of them again.
+when there are too many their task stops, so that mended code finds all of them again. A row at the
+end of a log is poison too once nothing has come behind it for QUIET_S: else it would hold the
+position, and be reported at each start, for as long as the log is quiet.
 
-Not here: telling anybody; a driver limits and counts what it is told.
+Not here: telling anybody; a driver limits and counts what it is told, and has the clock.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from streamsx.model import TaskId
+
+QUIET_S: Final = 5.0
+"""Seconds without a record after which a task passes over the failures at the end of a topic."""
 
 
 class Word(Enum):
@@ -59,6 +65,8 @@ class Policy:
     on_decode_error: Word = Word.LOG
     report: Callable[[Failure], None] = nobody
     consecutive_failures_max: int | None = 10
+    passed: Callable[[Failure], None] = nobody
+    """Told of a record without a value that its agent did not ask for."""
 
     def stops(self, failure: Failure) -> bool:
         word = self.on_decode_error if failure.decode else self.on_error
@@ -73,28 +81,40 @@ class Streak:
     it has been read.
     """
 
-    __slots__ = ("_count", "_limit", "_next", "first", "since")
+    __slots__ = ("_count", "_limit", "_next", "_stopped", "first", "since")
 
     def __init__(self, limit: int | None) -> None:
         self._limit, self._count, self._next = limit, 0, 0
+        self._stopped = False
         self.first = -1
         """Offset."""
         self.since = -1
         """Stream time before it."""
 
     def failed(self, ordinal: int, offset: int, stream_time: int) -> bool:
-        """This record has; whether it is one too many. `stream_time`: before it."""
+        """Count a record that failed; return whether it is one too many, which stops the task: then
+        the streak lasts for good, because a body that catches what stopped its task goes on behind
+        the record. `stream_time`: before it.
+        """
         if ordinal != self._next or not self._count:
             self._count, self.first, self.since = 0, offset, stream_time
         self._count, self._next = self._count + 1, ordinal + 1
-        return self._limit is not None and self._count >= self._limit
+        self._stopped = self._limit is not None and self._count >= self._limit
+        return self._stopped
+
+    def passed(self, ordinal: int) -> None:
+        """Pass over a record that says nothing about the code: a row goes on behind it."""
+        if ordinal == self._next:
+            self._next += 1
 
     def lasts(self, ordinal: int) -> bool:
         """Nothing from its first record on may be committed. `ordinal`: of the record at hand, or
         of the next one.
         """
-        return self._limit is not None and self._count > 0 and ordinal <= self._next
+        if self._limit is None or not self._count:
+            return False
+        return self._stopped or ordinal <= self._next
 
     def reset(self) -> None:
-        """Its records are gone from the log."""
-        self._count = 0
+        """Forget the streak: its records are gone from the log, or are passed over."""
+        self._count, self._stopped = 0, False

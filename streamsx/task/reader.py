@@ -1,21 +1,26 @@
 """Who reads a source of a task: the loop of its branches, or one of its agents' bodies.
 
-A reader knows how far it is, and which records in a row it has failed on, a loop for each of its
-branches. It goes on behind a record that failed, unless its task has ended over it.
+Each body and each branch has a position of its own, which commits keep: one that is ahead of the
+offset when its task begins passes over what it has done. A chunk is cut for that once; nothing is
+done per record. Each also knows which records in a row it has failed on. It goes on behind a record
+that failed, unless its task has ended over it.
 
 Not here: which records come next, whether a failure ends the task (`task`).
 """
 
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.task.batch import Batch, Chunk
-from streamsx.task.compile import compiled
+from streamsx.task.compile import Loop, compiled
 from streamsx.task.policy import Failure, Streak
 from streamsx.task.stream import Inbox, Running, Values
-from streamsx.topology.nodes import AgentNode, Source
+from streamsx.topology.nodes import AgentNode, Source, reader_name
 
 if TYPE_CHECKING:
     from streamsx.task.task import Task
@@ -24,24 +29,40 @@ if TYPE_CHECKING:
 class Place(NamedTuple):
     """How far a reader is: next offset that is safe to commit, and the stream time before it."""
 
+    reader: str
     position: int
     stream_time: int
 
 
 class Scope:
-    """What fails under one agent's name, in its body or ahead of it."""
+    """Position and failures of one agent in one source, in its body or ahead of it.
 
-    def __init__(self, agent: str, task: "Task") -> None:
-        self._agent, self._task = agent, task
+    `begins`: position of each reader that is ahead of the task when it begins.
+    """
+
+    def __init__(self, agent: str, topic: str, task: "Task", begins: Mapping[str, int]) -> None:
+        self._agent, self._topic, self._task = agent, topic, task
         self._streak = Streak(task.policy.consecutive_failures_max)
-        self.reset = self._streak.reset
+        self.reader = reader_name(agent)
+        self.begin = max(task.taken[topic], begins.get(self.reader, 0))
+        """Records below it are done."""
+        self.give_up = self._streak.reset
 
     def place(self, ordinal: int, reached: int) -> Place:
-        """`ordinal`: of the record at hand, or the next one; a streak that lasts holds both."""
+        """Return the reader's place. `ordinal`: of the record at hand, or the next one; a streak
+        that lasts holds position and time. `reached` counts up to what the task has taken: behind a
+        reset the body may still be in the log of before.
+        """
         streak = self._streak
         if streak.lasts(ordinal):
-            return Place(streak.first, streak.since)
-        return Place(reached, self._task.stream_time)
+            return Place(self.reader, streak.first, streak.since)
+        position = min(reached, self._task.taken[self._topic])
+        return Place(self.reader, max(position, self.begin), self._task.stream_time)
+
+    def reset(self, position: int, *, back: bool) -> None:
+        """Go on there, or where the reader is ahead of it; `back`: in another log, from there."""
+        self._streak.reset()
+        self.begin = position if back else max(self.begin, position)
 
     def failed(
         self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
@@ -55,10 +76,14 @@ class Scope:
 class AgentRun:
     """One agent of one task: its inbox and its actor."""
 
-    def __init__(self, agent: AgentNode, source: Source, task: "Task") -> None:
+    def __init__(
+        self, agent: AgentNode, source: Source, task: "Task", begins: Mapping[str, int]
+    ) -> None:
         self.agent, self.topic, self._task = agent.name, source.topic, task
-        self._inbox = Inbox(task.taken[source.topic], partial(self._tell, decode=True))
-        self._scope = Scope(agent.name, task)
+        self._scope = Scope(agent.name, source.topic, task, begins)
+        self._inbox = Inbox(self._scope.begin, partial(self._tell, decode=True))
+        self._passes = self._scope.begin > task.taken[source.topic]
+        """It may have to pass over what it has done."""
         running = Running(task.id, task.stores, task.outbox, self._inbox)
         self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
         self.cut = self._inbox.cut
@@ -69,18 +94,29 @@ class AgentRun:
         return self._inbox.position
 
     @property
-    def place(self) -> Place:
-        """Of its body."""
-        return self._scope.place(self._inbox.ordinal, self._inbox.position)
+    def places(self) -> list[Place]:
+        return [self._scope.place(self._inbox.ordinal, self._inbox.position)]
 
     def run(self, chunk: Chunk) -> None:
+        if self._passes:
+            begin, reached = self._scope.begin, chunk.batch.following(chunk.stop)
+            self._passes = reached < begin
+            if reached <= begin:
+                return
+            start = bisect_left(chunk.batch.offsets, begin, chunk.start, chunk.stop)
+            chunk = chunk._replace(start=start)
         self._inbox.chunks.append(chunk)
         self.actor.wake()
 
-    def reset(self, position: int) -> None:
-        """Go on there; what is queued is dropped."""
-        self._inbox.reset(position)
-        self._scope.reset()
+    def reset(self, position: int, *, back: bool) -> None:
+        """Go on there, as `Scope.reset`; what is queued is dropped."""
+        self._scope.reset(position, back=back)
+        self._passes = self._scope.begin > position
+        self._inbox.reset(self._scope.begin)
+
+    def give_up(self) -> None:
+        """Commit past the records in a row that it has failed on."""
+        self._scope.give_up()
 
     def _failed(self, error: Exception) -> bool:
         """The body is over: its record counts as failed, the rest goes to the next one, if any."""
@@ -107,35 +143,98 @@ class AgentRun:
 
 
 class LoopRun:
-    """The branches of a source, record by record; each has a scope of its own."""
+    """Branches of a source, record by record; each has a position and failures of its own."""
 
-    def __init__(self, source: Source, task: "Task") -> None:
+    def __init__(self, source: Source, task: "Task", begins: Mapping[str, int]) -> None:
+        self._source, self._task = source, task
+        topic = source.topic
+        self._scopes = [Scope(each.agent, topic, task, begins) for each in source.branches]
+        self._all = tuple(range(len(self._scopes)))
         self._loop = compiled(source, task.plan.number, task.outbox.to)
-        self._scopes = [Scope(branch.agent, task) for branch in source.branches]
-        self._passed, self._reached = 0, task.taken[source.topic]
+        self._passed = 0
+        """Records that came before the next one."""
+        self._reached = task.taken[topic]
+        self._passes = any(scope.begin > self._reached for scope in self._scopes)
+        """A branch may have to pass over what it has done."""
+        self._failing: tuple[Batch, int, int, int] | None = None
+        """While a record fails: its batch, index and ordinal, and the number of the branch."""
+
+    def _some(self, numbers: tuple[int, ...]) -> Loop:
+        """Return the loop of some branches alone, while others pass over what they have done."""
+        branches = tuple(self._source.branches[number] for number in numbers)
+        source, task = replace(self._source, branches=branches), self._task
+        part = "".join(f", {branch.agent}" for branch in branches)
+        return compiled(source, task.plan.number, task.outbox.to, part)
 
     @property
-    def place(self) -> Place:
-        """Of the slowest branch, and of the one that holds the time back most."""
-        places = [scope.place(self._passed, self._reached) for scope in self._scopes]
-        return Place(*map(min, zip(*places, strict=True)))
+    def places(self) -> list[Place]:
+        return [scope.place(*self._progress(n)) for n, scope in enumerate(self._scopes)]
+
+    def _progress(self, number: int) -> tuple[int, int]:
+        """Return the ordinal and the offset of the next record of a branch."""
+        if self._failing is None:
+            return self._passed, self._reached
+        batch, index, ordinal, branch = self._failing
+        done = number < branch
+        return ordinal + done, batch.following(index + done)
 
     def run(self, chunk: Chunk) -> None:
-        batch, start, stop = chunk.batch, chunk.start, chunk.stop
+        if self._passes:
+            for part, numbers in self._parts(chunk):
+                self._run(part, self._some(numbers) if numbers else None, numbers)
+            reached = chunk.batch.following(chunk.stop)
+            self._passes = any(scope.begin > reached for scope in self._scopes)
+        else:
+            self._run(chunk, self._loop, self._all)
+
+    def _parts(self, chunk: Chunk) -> Iterator[tuple[Chunk, tuple[int, ...]]]:
+        """Cut a chunk where a branch begins. With each part come the branches that read it."""
+        offsets, start = chunk.batch.offsets, chunk.start
+        begins = [scope.begin for scope in self._scopes]
+        cuts = {bisect_left(offsets, begin, start, chunk.stop) for begin in begins}
+        for stop in sorted(cuts | {chunk.stop}):
+            numbers = tuple(n for n in self._all if start < stop and begins[n] <= offsets[start])
+            yield chunk._replace(start=start, stop=stop), numbers
+            start = stop
+
+    def _run(self, chunk: Chunk, loop: Loop | None, numbers: tuple[int, ...]) -> None:
+        """Hand a chunk to some branches; record by record where some cannot be read."""
+        batch = chunk.batch
+        if not batch.unreadable:
+            self._run_part(batch, chunk.start, chunk.stop, loop, numbers)
+            return
+        for at in range(chunk.start, chunk.stop):
+            self._run_part(batch, at, at + 1, loop, numbers)
+
+    def _run_part(
+        self, batch: Batch, start: int, stop: int, loop: Loop | None, numbers: tuple[int, ...]
+    ) -> None:
+        """Hand on records `start` to `stop`: a single one where some cannot be read."""
 
         def failed(index: int, error: Exception, branch: int | None) -> None:
-            for scope in self._scopes if branch is None else [self._scopes[branch]]:
+            for number in numbers if branch is None else [numbers[branch]]:
                 at, ordinal = start + index, self._passed + index
-                scope.failed(batch, at, ordinal, error, decode=branch is None)
+                self._failing = batch, at, ordinal, number
+                self._scopes[number].failed(batch, at, ordinal, error, decode=branch is None)
+            self._failing = None
 
-        columns = (batch.keys, batch.values, batch.timestamps)
-        headers = batch.headers[start:stop] if batch.headers else repeat(None)
-        cut = (column[start:stop] for column in columns)
-        self._loop(zip(*cut, headers, strict=False), failed)  # headers may be endless
+        if (error := batch.error(start)) is not None:
+            failed(0, error, None)
+        elif loop is not None:
+            columns = (batch.keys, batch.values, batch.timestamps)
+            headers = batch.headers[start:stop] if batch.headers else repeat(None)
+            cut = (column[start:stop] for column in columns)
+            loop(zip(*cut, headers, strict=False), failed)  # headers may be endless
         self._passed, self._reached = self._passed + stop - start, batch.following(stop)
 
-    def reset(self, position: int) -> None:
-        """Go on there."""
+    def reset(self, position: int, *, back: bool) -> None:
+        """Go on there, as `Scope.reset`."""
         self._reached = position
         for scope in self._scopes:
-            scope.reset()
+            scope.reset(position, back=back)
+        self._passes = any(scope.begin > position for scope in self._scopes)
+
+    def give_up(self) -> None:
+        """Commit past the records in a row that a branch has failed on."""
+        for scope in self._scopes:
+            scope.give_up()

@@ -21,9 +21,9 @@ from collections.abc import (
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from streamsx.errors import TaskFailed
+from streamsx.errors import DecodeFailed, TaskFailed
 from streamsx.model import Headers, TaskId
-from streamsx.serde.codec import Decode, Encoders
+from streamsx.serde.codec import Decode, Encoders, NoValue
 from streamsx.serde.record import BLESSED
 from streamsx.state.cache import CachedStore
 from streamsx.task.batch import Batch, Chunk
@@ -157,13 +157,27 @@ class Inbox:
         self._keys = list(self._chunk.batch.keys[self._start : self._stop])
         return self._keys
 
+    def checked(self, decode: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+        """Return `decode` for the chunk that was begun: one that raises for a record that could not
+        be read, where its batch has some.
+        """
+        if not self._chunk.batch.unreadable:
+            return decode
+
+        def readable(raw: Any) -> Any:
+            _raise_unreadable(raw)
+            return raw if decode is None else decode(raw)
+
+        return readable
+
     def slowly(self, decode: Decode, decode_key: Decode | None = None) -> Any:
         """What the decoder proper makes of the value at hand, with its key where that is asked for;
         SKIPPED, and told, if nothing.
         """
         batch = self._chunk.batch
         try:
-            key = decode_key and decode_key(batch.keys[self.index])
+            _raise_unreadable(batch.values[self.index])
+            key = decode_key and _key(decode_key, batch.keys[self.index])
             value = decode(batch.values[self.index])
             return (key, value) if decode_key else value
         except Exception as error:  # any codec's
@@ -222,6 +236,14 @@ class Inbox:
         self._keys.clear()
 
 
+def _key(decode: Decode, data: bytes | None) -> Any:
+    """Decode a key. A missing one of a Record is a fault of the record, as no missing value is."""
+    try:
+        return decode(data)
+    except NoValue as error:
+        raise DecodeFailed(f"key of a record: {error}") from error
+
+
 class Values:
     """The decoded values of an inbox: what a body's stream gives. Each loop over it goes on behind
     the record where the one before was left, or cancelled.
@@ -244,7 +266,8 @@ class Values:
                 await inbox.gate
             raws = inbox.begin()
             left = iter(raws)
-            values: Iterator[Any] = left if loads is None else map(loads, left)
+            decode_each = inbox.checked(loads)
+            values: Iterator[Any] = left if decode_each is None else map(decode_each, left)
             while True:
                 first = inbox.index + 1
                 try:
@@ -269,13 +292,14 @@ class Values:
         quick_key, blessed_key = source.keys.quick
         quick, blessed = source.values.quick
         decode_key = source.keys.decode if blessed_key or quick_key is None else quick_key
-        decode = quick or source.values.decode
+        loads = quick or source.values.decode
         inbox.leave()
         while True:
             while not inbox.chunks:
                 await inbox.gate
             raws = inbox.begin()
             keys, left = iter(inbox.keys()), iter(raws)
+            decode = inbox.checked(loads) or loads
             pairs = zip(map(decode_key, keys), map(decode, left), strict=False)
             while True:
                 first = inbox.index + 1
@@ -294,6 +318,12 @@ class Values:
                 _align(keys, left)
                 if (both := inbox.slowly(*slow)) is not SKIPPED:
                     yield both
+
+
+def _raise_unreadable(raw: object) -> None:
+    """Raise the error that stands in the place of a value that could not be read."""
+    if isinstance(raw, DecodeFailed):
+        raise DecodeFailed(str(raw))
 
 
 def _align(keys: Iterator[Any], values: Iterator[Any]) -> None:

@@ -24,6 +24,7 @@ from streamsx.errors import (
     ValueRefused,
 )
 from streamsx.model import TaskId
+from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.task.batch import Batch, Chunk, Times
 from streamsx.task.merge import Merge
@@ -37,18 +38,20 @@ WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
 
 
 class TaskMetadata(NamedTuple):
-    """Where a commit leaves a task, and another one begins.
+    """Place at which a commit leaves a task, and another one begins.
 
-    `positions`: next offset of each source topic; `stream_time`: not ahead of them, -1 before the
-    first record; `records`: how many were taken since the seal before; `high`: of each topic, the
-    highest timestamp taken, where that was told; no worker does; `topic_ids`: of which topic each
-    position is, where brokers have ids.
+    `positions`: next offset of each source topic, that of its slowest reader; `stream_time`: not
+    ahead of them, -1 before the first record; `records`: how many were taken since the seal before;
+    `high`: of each topic, the highest timestamp taken, which Spark keeps and no worker does;
+    `readers`: per topic, the next offset of each reader that is ahead of the position; `topic_ids`:
+    of which topic each position is, where brokers have ids.
     """
 
     positions: Mapping[str, int]
     stream_time: int = -1
     records: int = 0
     high: Mapping[str, int] = MappingProxyType({})
+    readers: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     topic_ids: Mapping[str, str] = MappingProxyType({})
 
 
@@ -81,15 +84,13 @@ class Task:
         """Topic -> next offset that is not handed to anybody yet."""
         self.ended: StreamsxError | None = None
         """The next `run` raises it."""
-        self._stood: tuple[dict[str, int], int] | None = None
-        """Positions and stream time when it was stopped: a body that catches what ended its task
-        goes on behind the record, and counts for nothing."""
         self._closed = False
         self.committed_at = metadata
         self.topic_ids = dict(metadata.topic_ids)
         self.records = 0
         """Taken since the last seal."""
-        self._noted = dict(metadata.positions)
+        self._noted: TaskMetadata | None = None
+        """Its place at the last seal; None: what was sealed is to be committed again."""
         self._sealing: Iterator[TaskMetadata | None] | None = None
         self._unsealed: StreamsxError | None = None
         """Why nothing can be sealed any more: the store has let go of what it refused."""
@@ -102,14 +103,16 @@ class Task:
         self.bodies: list[AgentRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         for source in plan.sources:
-            loops = [LoopRun(source, self)] if source.branches else []
-            bodies = [AgentRun(agent, source, self) for agent in source.agents]
+            begins = metadata.readers.get(source.topic, {})
+            loops = [LoopRun(source, self, begins)] if source.branches else []
+            bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
             self._readers[source.topic] = [*loops, *bodies]
             self.bodies += bodies
         self._changelogs = {
             node.name: outbox.rows(node.changelog, partition) for node in plan.stores
         }
         self._check_values()
+        self._noted = self._place()
 
     # -- records
 
@@ -128,16 +131,31 @@ class Task:
 
     def reset(self, topic: str, offset: int, topic_id: str | None = None) -> None:
         """Go on at another offset: the log does not have the one that was next. `topic_id`: of the
-        topic that has the name now, where it is another one. The next commit says so, whatever was
-        committed before.
+        topic that has the name now. A reader that is ahead stays so, unless the log goes back or is
+        another topic's. The next commit says so, whatever was committed before.
         """
+        anew = topic_id is not None and topic_id != self.topic_ids.get(topic)
+        back = anew or offset < self.taken[topic]
         self._queues[topic].clear()
         self.taken[topic] = offset
         if topic_id is not None:
             self.topic_ids[topic] = topic_id
         self.uncommitted()
         for reader in self._readers[topic]:
-            reader.reset(offset)
+            reader.reset(offset, back=back)
+
+    def holds(self, topic: str) -> bool:
+        """Tell whether failures in a row hold a reader's position, and no body is at work."""
+        taken, readers = self.taken[topic], self._readers[topic]
+        held = any(place.position < taken for reader in readers for place in reader.places)
+        return held and self.ended is None and not self.busy and not self._queues[topic]
+
+    def give_up(self, topic: str) -> None:
+        """Pass over the failures in a row at the end of a topic. Called for a topic that `holds`
+        and that has been quiet for QUIET_S.
+        """
+        for reader in self._readers[topic]:
+            reader.give_up()
 
     def waiting(self, topic: str) -> int:
         """Batches in the queue of a topic."""
@@ -168,11 +186,27 @@ class Task:
     @property
     def positions(self) -> dict[str, int]:
         """Topic -> next offset that is safe to commit: that of its slowest reader."""
-        if self._stood is not None:
-            return dict(self._stood[0])
+        return dict(self._place().positions)
+
+    def _place(self) -> TaskMetadata:
+        """Return the positions, and those of readers that are ahead of them."""
+        positions: dict[str, int] = {}
+        readers: dict[str, dict[str, int]] = {}
+        for topic, taken in self.taken.items():
+            places = [place for reader in self._readers[topic] for place in reader.places]
+            slowest = positions[topic] = min([taken, *(place.position for place in places)])
+            if ahead := {p.reader: p.position for p in places if p.position > slowest}:
+                readers[topic] = ahead
+        return TaskMetadata(positions, readers=readers, topic_ids=dict(self.topic_ids))
+
+    @property
+    def passing(self) -> dict[str, dict[str, int]]:
+        """Topic -> readers that are ahead of all that was taken, with their positions."""
+        readers = self._place().readers
         return {
-            topic: min([taken, *(reader.place.position for reader in self._readers[topic])])
+            topic: ahead
             for topic, taken in self.taken.items()
+            if (ahead := {r: at for r, at in readers.get(topic, {}).items() if at > taken})
         }
 
     @property
@@ -185,7 +219,7 @@ class Task:
     def dirty(self) -> bool:
         """It has something to commit."""
         stores = self.stores.values()
-        return self.positions != self._noted or any(store.dirty for store in stores)
+        return self._place() != self._noted or any(store.dirty for store in stores)
 
     def cut(self) -> None:
         """No body gets to see more than the record that it has at hand."""
@@ -202,18 +236,19 @@ class Task:
         chunk = chunk._replace(times=times)
         for reader in self._readers[topic]:
             reader.run(chunk)
+            if self.ended is not None:
+                return  # what the others did now would be done again
 
     def _stream_time(self, positions: Mapping[str, int]) -> int:
         """Where a task that goes on from `positions` has to begin: what is read again must not find
         it ahead, in whatever order topics were read.
         """
-        if self._stood is not None:
-            return self._stood[1]
         found = [self.stream_time]
         for topic, position in positions.items():
             if position < self.taken[topic]:
                 found.append(self._newest[topic].below(position))
-                found += (reader.place.stream_time for reader in self._readers[topic])
+                readers = self._readers[topic]
+                found += (place.stream_time for reader in readers for place in reader.places)
         return min(found)
 
     def failed(self, failure: Failure, streak: Streak, ordinal: int) -> None:
@@ -223,6 +258,10 @@ class Task:
         """
         if self.ended is not None:
             raise self.ended
+        if isinstance(failure.error, NoValue):
+            streak.passed(ordinal)
+            self.policy.passed(failure)
+            return
         error = no_records_fault(failure.error) or failure.error
         if isinstance(error, WIRING_FAULTS):
             kind = UsageError if isinstance(error, NotFound) else type(error)
@@ -235,8 +274,6 @@ class Task:
             self.policy.report(failure)
             before = self._newest[failure.topic].below(failure.offset)
             if streak.failed(ordinal, failure.offset, before):
-                positions = self.positions
-                self._stood = positions, self._stream_time(positions)
                 self.ended = self._stopped(failure, streak.first)
         if self.ended is not None:
             raise self.ended from (None if self.ended is error else error)
@@ -280,9 +317,9 @@ class Task:
         return next(self._sealing)
 
     def _seal(self, rows: int) -> Iterator[TaskMetadata | None]:
-        positions, checked, records = self.positions, self._checking, self.records
-        stream_time, topic_ids = self._stream_time(positions), dict(self.topic_ids)
-        self.records, self._noted = 0, positions
+        place, checked, records = self._place(), self._checking, self.records
+        stream_time = self._stream_time(place.positions)
+        self.records, self._noted = 0, place
         self._check_values()
         parts: deque[tuple[SendRows, Changes]] = deque()
         for name, store in sorted(self.stores.items()):
@@ -295,7 +332,7 @@ class Task:
             if parts:
                 yield None
         self._sealing = None
-        yield TaskMetadata(positions, stream_time, records, topic_ids=topic_ids)
+        yield place._replace(stream_time=stream_time, records=records)
 
     def _check_values(self) -> None:
         """From the next seal on; at once where nothing has changed yet."""
@@ -334,7 +371,7 @@ class Task:
 
     def uncommitted(self) -> None:
         """What was sealed is not in Kafka: it has that to commit again."""
-        self._noted = {}
+        self._noted = None
 
     def write_some(self, rows: int) -> bool:
         """Up to `rows` committed rows of each store into what lies below; True when done."""

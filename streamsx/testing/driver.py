@@ -46,10 +46,11 @@ from streamsx.kafka.batch import NO_HEADERS
 from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.lifecycle.produce import OutPartition
 from streamsx.model import Headers, TaskId, TopicPartition
+from streamsx.serde.codec import Decode, NoValue
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
-from streamsx.task.policy import Failure, Policy, Word
+from streamsx.task.policy import QUIET_S, Failure, Policy, Word
 from streamsx.task.stream import Outbox, Send, SendRows
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing.watched import Handed, WatchedStore
@@ -177,6 +178,8 @@ class TestDriver:
         self._plans = {task: plans[task.subtopology] for task in made.ids()}
         self._tasks: dict[TaskId, Task] = {}
         self._offered: dict[TopicPartition, int] = {}
+        self._fed_s: dict[TopicPartition, float] = {}
+        """When each was last read from."""
         self._calls = 0
         self._loop = DriverLoop(wait_s, self._busy)
         self._handed = {name: Handed(table.default) for name, table in app.tables.items()}
@@ -215,7 +218,14 @@ class TestDriver:
         name, known = _known(self._app, topic)
         key_of, value_of = known.key_codec.decode, known.value_codec.decode
         return [
-            Record(key_of(key), value_of(value), at / 1000, dict(headers or ()), partition, offset)
+            Record(
+                _decoded(key_of, key),
+                _decoded(value_of, value),
+                at / 1000,
+                dict(headers or ()),
+                partition,
+                offset,
+            )
             for partition, log in self._logs.of(name)
             for offset, (key, value, at, headers) in enumerate(log)
         ]
@@ -345,7 +355,8 @@ class TestDriver:
     ) -> Task:
         plan = self._plans[id_]
         for topic, position in metadata.positions.items():
-            self._offered[TopicPartition(topic, id_.partition)] = position
+            tp = TopicPartition(topic, id_.partition)
+            self._offered[tp], self._fed_s[tp] = position, self._loop.now_s
         stores: dict[str, CachedStore] = {}
         for node in plan.stores:
             rows = self._rows[node.name, id_.partition]
@@ -370,9 +381,18 @@ class TestDriver:
             raise
         if self._raises:
             self._errors += [each for table in self._handed.values() for each in table.changed()]
+        self._pass_over()
         if self._commits:
             self.commit()
         self._raise_first()
+
+    def _pass_over(self) -> None:
+        """Pass over the failures at the end of each topic that has been quiet for QUIET_S."""
+        for id_, task in self._tasks.items():
+            for topic in task.plan.topics:
+                quiet_s = self._loop.now_s - self._fed_s[TopicPartition(topic, id_.partition)]
+                if quiet_s >= QUIET_S and task.holds(topic):
+                    task.give_up(topic)
 
     def _run(self) -> None:
         for _ in range(ROUNDS_MAX):
@@ -391,7 +411,7 @@ class TestDriver:
             tp = TopicPartition(topic, id_.partition)
             if batch := self._logs.batch(tp, self._offered[tp]):
                 task.offer(batch)
-                self._offered[tp] = batch.next_offset
+                self._offered[tp], self._fed_s[tp] = batch.next_offset, self._loop.now_s
         return task.run(SLICE_ROWS, task.plan.topics) > 0
 
     def _busy(self) -> bool:
@@ -445,6 +465,14 @@ def _known(app: App, topic: Topic | str) -> tuple[str, Topic]:
     if isinstance(topic, Topic):
         return topic.name, topic
     return topic, app.topics.get(topic) or Topic(app, [topic])
+
+
+def _decoded(decode: Decode, data: bytes | None) -> Any:
+    """None where there is no value, whether or not an agent would be given one."""
+    try:
+        return decode(data)
+    except NoValue:
+        return None
 
 
 def _piped(each: Any) -> tuple[Any, Any, float | None]:

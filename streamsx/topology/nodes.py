@@ -10,6 +10,7 @@ Not here: how the graph is cut (`subtopologies`), what an operator does (`stream
 a store is (`streamsx.state.layout`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -80,6 +81,19 @@ class Source:
     values: Codec
     branches: tuple[Branch, ...] = ()
     agents: tuple[AgentNode, ...] = ()
+
+    @property
+    def readers(self) -> dict[str, str]:
+        """Names under which commits keep positions -> agents."""
+        names = (*(each.agent for each in self.branches), *(each.name for each in self.agents))
+        return {reader_name(name): name for name in names}
+
+    @property
+    def clash(self) -> tuple[str, ...]:
+        """Agents of which two have one name in commits."""
+        names = (*(each.agent for each in self.branches), *(each.name for each in self.agents))
+        counts = Counter(map(reader_name, names))
+        return tuple(name for name in names if counts[reader_name(name)] > 1)
 
     @property
     def operators(self) -> tuple[Operator, ...]:

@@ -75,4 +75,10 @@ def _both(one: Source, other: Source) -> Source:
             f"one topic, read in two ways: {one.topic}: agents {' and '.join(names)} have not the "
             "same key or value type or serializer: give both the same topic object"
         )
-    return replace(one, branches=tuple(branches), agents=tuple(agents))
+    made = replace(one, branches=tuple(branches), agents=tuple(agents))
+    if clash := made.clash:
+        raise TopologyError(
+            f"agents cannot be told apart in commits: {' and '.join(clash)}, which read "
+            f"{one.topic}: their names have the same digest: rename one of them"
+        )
+    return made

@@ -6,7 +6,6 @@ import selectors
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +27,7 @@ from streamsx.kafka.wire import Api
 from streamsx.tools.cli.processes import OURS
 from tests.broker.test_connections import VERSIONS, frame, received
 from tests.support.apache_kafka import PEM, converse
+from tests.support.command import streamsx
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.workers import Workers
 
@@ -225,13 +225,11 @@ def test_a_worker_and_every_command_reach_it(broker: EmbeddedBroker, tmp_path: P
 
     with Workers(broker.bootstrap, tmp_path / "workers", app="shop", env=env) as workers:
         done = told("send", "words", '"to"')
-        assert (done.returncode, done.stderr) == (0, "")
+        assert done.returncode == 0, done.stderr
         workers.start("a")
-        counted = ("to\t1\n", "")
 
         def is_counted() -> bool:
-            done = told("table", "--app", "shop", "counts", "to")
-            return (done.stdout, done.stderr) == counted
+            return told("table", "--app", "shop", "counts", "to").stdout == "to\t1\n"
 
         workers.until(is_counted, "one word")
         done = told("status", "--app", "shop")
@@ -294,10 +292,7 @@ def test_certificates_that_cannot_be(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_options_are_one_line_and_2(tmp_path: Path, options: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "streamsx", "broker", "--data", "data", "--port", "0", *options],
-        cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = streamsx("broker", "--data", "data", "--port", "0", *options, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr
     assert not (tmp_path / "data").exists()

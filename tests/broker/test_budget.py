@@ -18,6 +18,7 @@ from tests.broker.test_attackers import dial, rss_mib
 from tests.support.apache_kafka import converse
 from tests.support.embedded_broker import EmbeddedBroker
 
+pytestmark = pytest.mark.perf
 REQUESTS, ROUNDS = 2000, 3
 HEARTBEAT, PRODUCE, FETCH = 3.0, 4.0, 6.0
 """Yards. On a quiet machine 38, 24 and 90 us; Apache Kafka takes 100, 90 and 160."""

@@ -21,7 +21,7 @@ from confluent_kafka import TopicPartition as At
 from streamsx.broker.group import GroupConfig
 from streamsx.testing import Broker
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 admin: Any = confluent_kafka.admin  # its types do not know what it exports
 
 

@@ -17,6 +17,7 @@ from streamsx.broker.server import BrokerServer
 from streamsx.kafka.wire import Api
 from streamsx.tools.broker import LIMITS
 from tests.support.apache_kafka import converse
+from tests.support.command import streamsx
 from tests.support.embedded_broker import EmbeddedBroker
 
 
@@ -24,7 +25,7 @@ def broker(*options: str) -> subprocess.CompletedProcess[str]:
     """One that is expected to give up."""
     return subprocess.run(
         [sys.executable, "-m", "streamsx", "broker", *options],
-        check=False, capture_output=True, text=True, timeout=20,
+        check=False, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
 
@@ -192,7 +193,7 @@ def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path: Path) -> None:
         "runpy.run_module('streamsx', run_name='__main__')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=20
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: disk full or broken: ")
@@ -227,7 +228,7 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_usage_is_one_line_and_exit_code_2(what: str, tmp_path: Path) -> None:
     options, complaint = WRONG[what]
-    done = broker("--data", str(tmp_path / "data"), *options)
+    done = streamsx("broker", "--data", str(tmp_path / "data"), *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert complaint in done.stderr
@@ -253,13 +254,17 @@ def test_what_was_not_expected_has_its_traceback_on_demand(tmp_path: Path) -> No
     assert "Traceback" in told.stderr
 
 
-def test_help_is_there_at_once() -> None:
+@pytest.mark.perf
+def test_help_takes_less_than_a_second() -> None:
     before = os.times()
+    assert broker("--help").returncode == 0
+    assert os.times().children_user - before.children_user < 1  # 0.1 s of CPU
+
+
+def test_help_is_there_at_once() -> None:
     done = broker("--help")
-    after = os.times()
     assert done.returncode == 0
     assert "--allow-remote" in done.stdout
-    assert after.children_user - before.children_user < 1  # 0.1 s of CPU
     code = "import sys; from streamsx.tools import broker; print(*sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True

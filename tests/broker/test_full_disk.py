@@ -28,7 +28,7 @@ NOBODY = {"generation_id_or_member_epoch": -1, "member_id": ""}
 
 def dial(broker: EmbeddedBroker) -> socket.socket:
     host, _, port = broker.bootstrap.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def of_t(**asked: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_a_broker_that_ends_on_a_full_disk_says_so(tmp_path: Path) -> None:
             with dial(broker) as sock:
                 assert codes(converse(sock, api, version, body))
         process.terminate()
-        _, told = process.communicate(timeout=20)
+        _, told = process.communicate(timeout=60)
     assert process.returncode == 1
     assert told.splitlines()[-1].startswith(f"error: disk full or broken: {tmp_path}/data: ")
     assert "Traceback" not in told

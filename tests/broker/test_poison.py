@@ -23,7 +23,10 @@ from tests.support.apache_kafka import converse
 from tests.support.cost import cpu_s
 from tests.support.embedded_broker import EmbeddedBroker
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="another process: /proc")
+pytestmark = [
+    pytest.mark.perf,
+    pytest.mark.skipif(sys.platform != "linux", reason="another process: /proc"),
+]
 
 MIB = 1 << 20
 CPU_S = 1.0

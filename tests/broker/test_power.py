@@ -15,6 +15,7 @@ from streamsx.kafka.batch import columns
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.simulation.power import PowerLoss
+from tests.support.sweeps import seeds
 from tests.unit.broker.conftest import Client, produced
 
 ROUNDS = 4
@@ -157,7 +158,7 @@ def records(log: Log) -> Iterator[tuple[int, bytes | None]]:
 
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("failures", [0.0, 0.3])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(3, 8))
 def test_what_was_acknowledged_is_there_after_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, failures: float, sync: bool
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from streamsx.app.app import App
 from streamsx.clock import SystemClock
@@ -154,6 +155,7 @@ async def commit_of(active: Active, producer: Producer, given: Given) -> list[tu
     return sorted(turns.parts, reverse=True)[:5]
 
 
+@pytest.mark.perf
 def test_a_commit_of_50_000_rows_stands_in_the_way_for_a_few_ms_at_a_time(tmp_path: Path) -> None:
     with Broker(tmp_path / "broker", topics={"log": 1, "src": 1}) as broker:
         found = asyncio.run(longest_of_each_commit(broker.bootstrap, tmp_path))

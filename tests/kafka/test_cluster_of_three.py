@@ -21,6 +21,7 @@ from tests.support.workers import Workers
 
 pytestmark = [
     pytest.mark.kafka,
+    pytest.mark.slow,
     pytest.mark.xdist_group("kafka"),
     pytest.mark.timeout(240),
 ]
@@ -80,7 +81,7 @@ class Commits:
         }
 
 
-@pytest.fixture(params=[5.0, pytest.param(9.0, marks=pytest.mark.slow)])
+@pytest.fixture(params=[5.0, 9.0])
 def cluster(
     request: pytest.FixtureRequest, kafka_jars: Path, tmp_path: Path
 ) -> Iterator[ApacheCluster]:

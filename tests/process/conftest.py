@@ -17,6 +17,13 @@ from tests.support.workers import Workers
 
 ON_KAFKA = (pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(120))
 
+SLOW_ON_KAFKA = pytest.mark.parametrize(
+    "broker",
+    ["embedded", pytest.param("kafka", marks=[*ON_KAFKA, pytest.mark.slow])],
+    indirect=True,
+)
+"""Tests whose broker does nothing special: the gate runs them on the embedded one alone."""
+
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])
 def broker(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
@@ -73,6 +74,7 @@ def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
     assert workers.stop(*NAMES) == [0, 0, 0]
 
 
+@SLOW_ON_KAFKA
 def test_connections_that_are_closed_as_idle_disturb_nobody(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:

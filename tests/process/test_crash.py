@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
-IN_TIME_S = 15.0
+IN_TIME_S = 40.0
 """The other thread is waited for 5 s at most; a busy machine."""
 
 DATA_LOOP = """
@@ -48,6 +49,7 @@ def planted(
 @pytest.mark.parametrize(
     "planted", [DATA_LOOP, CONTROL_THREAD], ids=["data loop", "control thread"], indirect=True
 )
+@SLOW_ON_KAFKA
 def test_a_fault_of_ours_in_a_callback_ends_the_process(planted: Workers) -> None:
     planted.start("a")
 

@@ -20,6 +20,7 @@ import pytest
 from streamsx.errors import BrokerUnreachable
 from streamsx.tools import demo
 from streamsx.tools.demonstration import story
+from tests.support.command import streamsx
 
 HURRIED = {**os.environ, "STREAMSX_HEARTBEAT_INTERVAL": "500ms"}
 FIELDS = [
@@ -27,7 +28,7 @@ FIELDS = [
     "calm_gap_ms_max", "staying_gap_ms_max", "moving_gap_ms_max", "records_per_s",
     "records_per_cpu_s", "seconds",
 ]  # fmt: skip
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def command(*options: str) -> list[str]:
@@ -106,7 +107,12 @@ def test_a_small_demo_shows_it_all_and_leaves_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists children")
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        (signal.SIGTERM, 130),
+        (signal.SIGKILL, -9),
+    ],
 )
 def test_however_it_ends_nothing_is_left_running(
     tmp_path: Path, number: signal.Signals, code: int
@@ -119,7 +125,7 @@ def test_however_it_ends_nothing_is_left_running(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists children")
-@pytest.mark.parametrize("name", ["broker", "w2"])
+@pytest.mark.parametrize("name", [pytest.param("broker", marks=pytest.mark.slow), "w2"])
 def test_who_dies_is_named_with_the_end_of_its_log(tmp_path: Path, name: str) -> None:
     with running(tmp_path) as (process, found):
         os.kill(found[name], signal.SIGKILL)
@@ -156,7 +162,7 @@ def test_what_takes_too_long_fails_and_says_at_what_it_was(tmp_path: Path) -> No
     ],
 )
 def test_bad_input_is_told_in_one_line(options: list[str], said: str) -> None:
-    done = run(*options)
+    done = streamsx("demo", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
     assert said in done.stderr

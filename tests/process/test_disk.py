@@ -11,7 +11,7 @@ from tests.support.workers import Workers
 
 FILE_BYTES_MAX = 64 << 10
 """No file of it may grow beyond: to RocksDB that is as good as a full disk."""
-LITTLE_S = 8.0
+LITTLE_S = 20.0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits another process")

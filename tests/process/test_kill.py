@@ -6,6 +6,7 @@ too high, by what was not committed when it was killed, and never too low.
 
 import pytest
 
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
@@ -13,6 +14,7 @@ LINES_PER_S = 800
 COMMIT = "400ms"
 
 
+@SLOW_ON_KAFKA
 def test_a_worker_that_is_killed_and_comes_back_loses_nothing(
     workers: Workers, wordcount: WordCount
 ) -> None:
@@ -71,6 +73,7 @@ POINTS = {
 
 
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
+@SLOW_ON_KAFKA
 def test_a_worker_killed_at_any_point_of_a_commit_or_restore_loses_nothing(
     workers: Workers, wordcount: WordCount
 ) -> None:

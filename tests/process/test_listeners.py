@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
@@ -39,6 +40,7 @@ def listening(
     return Workers(broker.bootstrap, folder, app="listening:app", env=wordcount.env)
 
 
+@SLOW_ON_KAFKA
 def test_what_is_given_back_waits_for_the_app_and_nothing_else_does(
     listening: Workers, wordcount: WordCount
 ) -> None:
@@ -61,6 +63,7 @@ def test_what_is_given_back_waits_for_the_app_and_nothing_else_does(
         assert workers.stop("a", "b") == [0, 0]
 
 
+@SLOW_ON_KAFKA
 def test_one_that_fails_ends_its_worker_when_all_has_been_given_back(
     listening: Workers, wordcount: WordCount
 ) -> None:

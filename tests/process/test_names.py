@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamsx.model import TopicPartition
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.embedded_broker import EmbeddedBroker
@@ -70,6 +71,7 @@ def workers(broker: EmbeddedBroker | ApacheKafka, shop: Shop, tmp_path: Path) ->
         yield workers
 
 
+@SLOW_ON_KAFKA
 def test_two_apps_of_one_file_count_each_on_its_own(shop: Shop, workers: Workers) -> None:
     prod, staging = f"{shop.name}-prod", f"{shop.name}-staging"
     workers.start("prod", id=prod)
@@ -83,6 +85,7 @@ def test_two_apps_of_one_file_count_each_on_its_own(shop: Shop, workers: Workers
     assert shop.totals(prod) == shop.totals(staging) == shop.expected
 
 
+@SLOW_ON_KAFKA
 def test_what_was_begun_under_other_names_is_not_left_behind(shop: Shop, workers: Workers) -> None:
     app = f"{shop.name}-app"
     workers.start("a", id=app, repartition_names="faust")

@@ -10,6 +10,7 @@ from subprocess import PIPE
 
 import pytest
 
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
@@ -102,6 +103,7 @@ def typed(
             process.kill()
 
 
+@SLOW_ON_KAFKA
 def test_who_types_has_all_the_time_there_is(typed: subprocess.Popen[bytes]) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         typed.wait(2.5)
@@ -110,11 +112,13 @@ def test_who_types_has_all_the_time_there_is(typed: subprocess.Popen[bytes]) -> 
     assert (typed.returncode, error) == (0, b"")
 
 
+@SLOW_ON_KAFKA
 def test_who_breaks_off_waits_for_no_other_line(typed: subprocess.Popen[bytes]) -> None:
     typed.send_signal(signal.SIGINT)
     assert typed.wait(TIMEOUT_S / 4) == 130
 
 
+@SLOW_ON_KAFKA
 def test_what_is_given_may_be_any_bytes(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
 ) -> None:
@@ -126,6 +130,7 @@ def test_what_is_given_may_be_any_bytes(
     ]
 
 
+@SLOW_ON_KAFKA
 def test_what_is_the_null_marker_is_sent_as_a_tombstone(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
 ) -> None:
@@ -138,6 +143,7 @@ def test_what_is_the_null_marker_is_sent_as_a_tombstone(
     ]  # fmt: skip
 
 
+@SLOW_ON_KAFKA
 def test_a_line_without_an_end_is_not_read_to_its_end(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
 ) -> None:
@@ -148,6 +154,7 @@ def test_a_line_without_an_end_is_not_read_to_its_end(
     assert f"error: record too large: {topic}: 1" in done.stderr
 
 
+@SLOW_ON_KAFKA
 def test_a_closed_stdin_is_said(broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount) -> None:
     command = [sys.executable, "-m", "streamsx", "send", wordcount.lines[0].topic, "-"]
     done = subprocess.run(

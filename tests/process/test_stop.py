@@ -3,15 +3,18 @@
 import os
 import signal
 
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
-LITTLE_S = 8.0
-"""Beside its limit: one last commit of 5 s, closing, a busy machine."""
+LITTLE_S = 20.0
+"""Beside its limit: one last commit of 5 s, closing, a busy machine. Less than the 25 s of
+`shutdown_timeout`."""
 
 
+@SLOW_ON_KAFKA
 def test_one_that_waits_for_its_broker_ends_at_once(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers
 ) -> None:
@@ -21,6 +24,7 @@ def test_one_that_waits_for_its_broker_ends_at_once(
     assert workers.stop("a", timeout_s=LITTLE_S) == [0]
 
 
+@SLOW_ON_KAFKA
 def test_one_that_is_not_in_the_group_yet_ends_at_once(workers: Workers) -> None:
     for moment in range(6):
         name = f"w{moment}"
@@ -30,6 +34,7 @@ def test_one_that_is_not_in_the_group_yet_ends_at_once(workers: Workers) -> None
         assert workers.stop(name, timeout_s=LITTLE_S) == [0], workers.log(name)
 
 
+@SLOW_ON_KAFKA
 def test_a_second_signal_ends_it_now(workers: Workers, wordcount: WordCount) -> None:
     """The first one waits for a learner that never gets near."""
     wordcount.feed(500)
@@ -63,6 +68,7 @@ def test_one_whose_broker_is_away_ends_in_time_and_loses_nothing(
     assert wordcount.surplus() <= 2 * workers.largest_commit("a")
 
 
+@SLOW_ON_KAFKA
 def test_one_whose_broker_does_not_answer_ends_in_time(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:

@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.throughput.measuring import WORKER
 
 CHECKOUT = Path(__file__).parents[2]
 
 
+@pytest.mark.perf
 def test_a_program_beside_itself_is_about_as_fast() -> None:
     done = subprocess.run(
         [

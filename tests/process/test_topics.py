@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamsx.model import TopicPartition
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.embedded_broker import EmbeddedBroker
@@ -91,6 +92,7 @@ def test_what_has_no_state_reads_the_partitions_that_its_topics_get(
     assert workers.stop("w") == [0]
 
 
+@SLOW_ON_KAFKA
 def test_state_ends_when_its_topic_grows(workers: Workers, topics: Topics) -> None:
     workers.start("w", "v", log_level="warning")
     workers.until_event("task", of="w", to="running")

@@ -54,7 +54,7 @@ def story(seed: int, upstream: str) -> str:
 
 @pytest.mark.parametrize("upstream", ["v1", "v2"])
 def test_transactions_and_groups_of_other_clients_are_served(upstream: str) -> None:
-    for seed in SEEDS[:3]:
+    for seed in SEEDS[:2]:
         assert story(seed, upstream) == ""
 
 

@@ -292,6 +292,7 @@ def test_a_planted_bug_is_found(planted: Planted, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("story", dict.fromkeys(story for _, _, story, _ in PLANTED))
+@pytest.mark.slow
 def test_without_it_the_same_story_breaks_nothing(story: Story) -> None:
     run(story)
 

@@ -7,8 +7,10 @@ import pytest
 from streamsx.simulation.faults import KINDS
 from streamsx.simulation.world import play
 
-SEEDS, CHUNK = 40, 8
-SLOW, SLOW_CHUNK = 3_040, 60
+SWARM = 6
+"""Seeds whose stories are looked at, too: the first of those that a commit plays."""
+SEEDS, CHUNK = 20, 2
+SLOW, SLOW_CHUNK = 3_020, 60
 FOUND = [7352, 32435, 51852, 62207, 81461, 99097]
 """Each has broken an invariant once, and was mended."""
 
@@ -18,7 +20,7 @@ def failures(seeds: range) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", range(SWARM, SEEDS, CHUNK))
 def test_a_group_survives_what_its_seed_draws(first: int) -> None:
     assert failures(range(first, first + CHUNK)) == []
 
@@ -40,8 +42,9 @@ def test_a_group_survives_thousands_of_seeds(first: int) -> None:
 def test_the_swarm_meets_what_a_group_can_meet() -> None:
     """A simulation that never fences anybody proves nothing about fences."""
     kinds, met = Counter[str](), Counter[str]()
-    for seed in range(6):
+    for seed in range(SWARM):
         result = play(seed, story=10**6)
+        assert result.violation is None, str(result.violation)
         kinds += result.met
         met.update(line.split()[2] for line in result.story)
     wanted = {

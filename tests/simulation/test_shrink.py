@@ -26,6 +26,7 @@ def test_after_so_many_tries_it_is_as_short_as_it_is() -> None:
     assert needed(0, lambda _: True, 100) == []
 
 
+@pytest.mark.slow
 def test_a_planted_bug_is_found_and_its_story_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assemble, "StreamsPartitionAssignor", NothingIsWithheld)
     found = next(r for r in (play(seed, story=0) for seed in range(500)) if r.violation)

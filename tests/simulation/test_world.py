@@ -11,7 +11,7 @@ from streamsx.simulation.faults import Elsewhere
 from streamsx.simulation.nodes import HOSTS
 from streamsx.simulation.scene import Scene
 from streamsx.simulation.scheduler import Violation
-from streamsx.simulation.world import play, world
+from streamsx.simulation.world import world
 
 SEEDS = 3, 11
 
@@ -29,13 +29,14 @@ def test_three_workers_count_words_while_nothing_goes_wrong() -> None:
 @pytest.mark.timeout(300)
 def test_a_seed_is_one_story_twice_and_under_every_hash_seed() -> None:
     """Of 3 commits of several partitions are refused, of 11 a disk is full."""
-    told = {tuple(play(seed).digest for seed in SEEDS)}
+    told = set[tuple[str, ...]]()
     command = [sys.executable, "-m", "streamsx.simulation", *map(str, SEEDS), "--digest"]
     for hash_seed in ("1", "12345"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         ran = subprocess.run(command, env=environment, capture_output=True, check=True, text=True)
         told.add(tuple(ran.stdout.splitlines()[: len(SEEDS)]))
-    assert len(told) == 1
+    (digests,) = told
+    assert len(set(digests)) == len(SEEDS)
 
 
 def test_a_violation_tells_its_seed_its_time_and_which_invariant() -> None:

@@ -1,8 +1,7 @@
 """The one Spark session of a test process: it takes ten seconds to start, more on a busy machine.
 
-Whoever asks for it is marked `spark` and stands in one of two groups, so that pytest's processes
-start two at most: "drivers" has those whose drivers are processes of their own, and which wait for
-their start most of the time; "spark" the many that need nothing but the session.
+Tests that ask for it are marked `spark` and stand in the group "spark", so that one of pytest's
+processes starts it, once.
 """
 
 import gc

@@ -91,7 +91,7 @@ def app_of(name: str) -> Any:
     return app_named(name)
 
 
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("jsonl", marks=pytest.mark.slow)])
 def test_a_shop_out_of_files_in_the_order_of_time(boot: Boot, tmp_path: Path, form: str) -> None:
     rows = sorted(history(600, 40), key=lambda row: row.timestamp)  # stable, as a file is
     write(tmp_path / "orders", history(600, 40), form, 250)
@@ -142,7 +142,7 @@ def test_a_topic_is_read_to_its_end_in_its_own_order(boot: Boot) -> None:
     assert boot.stored() == driven(app, lines, {"wordcount-lines": 2, "wordcount-words": 3})
 
 
-@pytest.mark.parametrize("connector", ["python", "jvm"])
+@pytest.mark.parametrize("connector", ["python", pytest.param("jvm", marks=pytest.mark.slow)])
 def test_what_is_sent_meanwhile_is_behind_the_snapshot(
     boot: Boot, monkeypatch: pytest.MonkeyPatch, connector: str
 ) -> None:
@@ -192,7 +192,7 @@ def test_orders_of_a_topic_come_late_and_are_cancelled_as_they_were(boot: Boot) 
     assert boot.stored() == driven(app, records, COUNTS)
 
 
-@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("form", ["jsonl", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_lines_out_of_files_are_counted_as_a_worker_counts_them(
     boot: Boot, tmp_path: Path, form: str
 ) -> None:

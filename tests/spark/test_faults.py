@@ -28,7 +28,7 @@ from tests.support.apache_kafka import ApacheKafka
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("drivers"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
 LOOK_S: Final = 0.05
 
 
@@ -40,6 +40,7 @@ def feed(spark: "SparkSession", tmp_path: Path) -> Iterator[Feed]:
         made.client.close()
 
 
+@pytest.mark.slow
 def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(feed: Feed) -> None:
     """What they held is made again, and is the same; the state is that of those before."""
     feed.feed(*some(0), "kill", *some(40))
@@ -168,6 +169,7 @@ def test_who_was_killed_behind_its_commit_goes_on_and_ends_on_sigterm(feed: Feed
     ends_on(live, feed, 1)
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_jvm_too_ends_with_0_and_without_the_batch(feed: Feed, cli: Cli) -> None:
     """As systemd sends it."""
     feed.feed(*some(0))

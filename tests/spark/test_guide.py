@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.kafka,
-    pytest.mark.xdist_group("drivers"),
+    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(240),
 ]
 GUIDE: Final = Path(__file__).parents[2] / "examples" / "shop.md"
@@ -153,6 +153,7 @@ def spark_command(words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys:
     return json.loads(said.out.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_guide_does_what_it_says(
     spark: "SparkSession",
     kafka: ApacheKafka,

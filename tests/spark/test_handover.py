@@ -42,6 +42,12 @@ pytestmark = [
     pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(240),
 ]
+SLOW_ON_KAFKA = pytest.mark.parametrize(
+    "either",
+    ["embedded", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.slow])],
+    indirect=True,
+)
+"""Tests whose broker does nothing special: the gate runs them on the embedded one alone."""
 APP = "tests.unit.spark.apps:carried"
 """Reads sales, regroups them into three partitions, keeps totals."""
 LOG = "carried-totals-changelog"
@@ -166,6 +172,7 @@ def test_what_workers_have_left_goes_on_on_spark_and_back(
         assert workers.stop("c") == [0]
 
 
+@SLOW_ON_KAFKA
 def test_what_workers_had_committed_in_another_life_is_not_ahead(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +195,7 @@ def test_what_workers_had_committed_in_another_life_is_not_ahead(
     assert shop.logged() == shop.truth
 
 
+@SLOW_ON_KAFKA
 def test_who_begins_amid_the_first_batch_ends_it(shop: Shop, either: Broker | ApacheKafka) -> None:
     """The group says nothing of Spark yet, and asks nobody to wait."""
     shop.sell(0, 30)
@@ -244,6 +252,7 @@ def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -
     assert found[quiet] == old[quiet]  # with its stream time
 
 
+@SLOW_ON_KAFKA
 def test_who_has_lost_the_place_goes_on_from_changelogs_and_offsets(shop: Shop) -> None:
     """Both are where the last batch was: also lag is what it is, for whoever looks at the group."""
     shop.sell(0, 30)
@@ -263,6 +272,7 @@ def test_who_has_lost_the_place_goes_on_from_changelogs_and_offsets(shop: Shop) 
     assert {n: at._replace(high=-1) for n, at in held.positions["sales"].items()} == first
 
 
+@SLOW_ON_KAFKA
 def test_a_run_that_stood_still_writes_no_changelog_any_more(shop: Shop) -> None:
     shop.sell(0, 30)
     shop.run(sink="noop")
@@ -281,6 +291,7 @@ def test_a_run_that_stood_still_writes_no_changelog_any_more(shop: Shop) -> None
     assert shop.logged() == before
 
 
+@SLOW_ON_KAFKA
 def test_what_workers_have_sent_is_not_sent_again(shop: Shop) -> None:
     shop.sell(0, 30)
     shop.run(sink="noop")
@@ -295,6 +306,7 @@ def test_what_workers_have_sent_is_not_sent_again(shop: Shop) -> None:
     assert len(shop.heard) == 2
 
 
+@SLOW_ON_KAFKA
 def test_what_a_changelog_held_of_another_life_is_not_state(shop: Shop) -> None:
     shop.sell(0, 30)
     shop.client.create(LOG, 3)
@@ -310,6 +322,7 @@ def test_what_a_changelog_held_of_another_life_is_not_state(shop: Shop) -> None:
     assert shop.logged() == shop.truth
 
 
+@SLOW_ON_KAFKA
 def test_a_shadow_beside_workers_has_what_they_have(
     shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
 ) -> None:

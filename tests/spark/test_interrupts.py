@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("drivers"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 JAVA = """#!/bin/sh
 case "$*" in *launcher.Main*) ;; *pyspark-shell) exec 9> "$HELD"; echo JVM >&9;; esac
@@ -19,7 +19,13 @@ PROGRESS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("until", "number"), [("JVM", signal.SIGTERM), ("worker", signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("until", "number"),
+    [
+        pytest.param("JVM", signal.SIGTERM, marks=pytest.mark.slow),
+        ("worker", signal.SIGINT),
+    ],
+)
 def test_an_interrupt_ends_all_processes_without_a_trace(
     until: str, number: signal.Signals, tmp_path: Path
 ) -> None:

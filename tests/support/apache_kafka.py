@@ -121,6 +121,7 @@ back when they are told to."""
 OVERRIDE = "--override"
 JAVA = (
     "java", "-Xmx384m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+    "-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote",
     "-XX:CICompilerCount=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from streamsx.clock import Clock, SystemClock
 from streamsx.tools.cli.processes import OURS, Child
 from streamsx.tools.demonstration.group import EventsFile, SeenEvent
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 LOOK_EVERY_S = 0.02
 LINES_TOLD = 25
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class Workers:
     """A context manager; whoever still runs at its end is killed.
 
     `app`: as on the command line; `env`: environment variables of all, `STREAMSX_<SETTING>` among
-    them.
+    them; `in_slots`: they share a folder, and each takes a slot of it.
     """
 
     def __init__(
@@ -67,10 +67,11 @@ class Workers:
         app: str = "streamsx.examples.wordcount",
         env: Mapping[str, str] | None = None,
         clock: Clock | None = None,
+        in_slots: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._bootstrap, self._folder, self._app = bootstrap, folder, app
-        self._env = dict(env or {})
+        self._env, self._in_slots = dict(env or {}), in_slots
         self._clock = clock or SystemClock()
         self._moment = Moment()
         self.all: dict[str, WorkerProcess] = {}
@@ -92,9 +93,11 @@ class Workers:
             assert not worker.alive, f"{name} is running"
             command = [
                 *OURS, "worker", self._app,
-                "--bootstrap", self._bootstrap, "--state-dir", str(worker.state),
+                "--bootstrap", self._bootstrap,
                 "--instance-id", name, "--events", str(worker.told),
             ]  # fmt: skip
+            if not self._in_slots:
+                command += ["--state-dir", str(worker.state)]
             own = {f"STREAMSX_{key.upper()}": str(value) for key, value in settings.items()}
             worker.expected = "fault" in settings
             env = {**os.environ, **self._env, **own}

@@ -11,6 +11,7 @@ from streamsx.broker.expanding import Expansions
 from streamsx.broker.log import Log
 from streamsx.broker.refusal import NamedOnce, Refused, each
 from streamsx.broker.service import Service
+from streamsx.broker.timestamps import TimeLimits
 from streamsx.kafka.batch import Header
 from streamsx.kafka.errors import ErrorCode
 
@@ -56,13 +57,17 @@ def append(
         bytes_max = int(topic.config("max.message.bytes"))
         keyed = expansions if "compact" in listed(topic.config("cleanup.policy")) else None
         admits = partial(admit, service, call, (topic.name, asked.index))
-        offset = appending.append(log, asked.records, bytes_max, admits, keyed=keyed)
+        limits = TimeLimits.of(topic.configs, int(service.clock.wall() * 1000))
+        offset = appending.append(
+            log, asked.records, bytes_max, admits, keyed=keyed, timed=(limits, expansions)
+        )
     finally:
         if log.failed:
             service.flusher.heal()
     logs.append(log)
     service.flusher.appended(log)
-    return {"base_offset": offset, "log_start_offset": log.start}
+    append_time = limits.log_append_time
+    return {"base_offset": offset, "log_append_time": append_time, "log_start_offset": log.start}
 
 
 def admit(service: Service, call: Call, place: tuple[str, int], header: Header) -> None:

@@ -2,10 +2,11 @@
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import crc32c
 
-from streamsx.kafka.batch import Builder
+from streamsx.kafka.batch import Builder, columns
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
 from tests.support.talk import NOW, Talk, batch
@@ -66,9 +67,8 @@ def test_whatever_a_batch_is_it_is_taken_or_refused(talk: Talk) -> None:
     name = talk.topic()
     for label, (made, code) in BATCHES.items():
         talk.check(label, talk.produce(name, made())[0], code)
-    garbled = [changed(">b", RECORDS, 0x7F), batch(b"a", time=NOW + 2 * 3_600_000)]
-    codes = [talk.produce(name, each)[0] for each in garbled]
-    talk.check("what stands in records", codes, [E.INVALID_RECORD, E.INVALID_TIMESTAMP])
+    garbled = talk.produce(name, changed(">b", RECORDS, 0x7F))[0]
+    talk.check("what stands in records", garbled, E.INVALID_RECORD)
     codec = talk.produce(name, changed(">h", ATTRIBUTES, 7))[0]
     talk.check("an unknown codec", codec != E.NONE, True)
     talk.check("nowhere", talk.produce(name, batch(b"a"), partition=-1)[0], 3)
@@ -159,3 +159,83 @@ def test_a_producer_s_sequences_and_epochs(talk: Talk) -> None:
     again = [send(seq, of=other + 3) for seq in range(7)]
     known = [(E.NONE, offset) for offset in row[2:]]
     check("five of them are remembered", again, [gone, gone, *known])
+
+
+HOUR_MS = 3_600_000
+
+
+def produced(talk: Talk, name: str, records: bytes | bytearray) -> Any:
+    """The whole answer for partition 0."""
+    data = [{"index": 0, "records": records}]
+    return talk.ask(
+        Api.PRODUCE, 9, acks=-1, timeout=5000, topic_data=[{"name": name, "partition_data": data}]
+    ).responses[0].partition_responses[0]  # fmt: skip
+
+
+def refused(talk: Talk, name: str, records: bytes | bytearray) -> tuple[int, list[int]]:
+    """The code, and the places of the records that are named."""
+    told = produced(talk, name, records)
+    return told.error_code, [each.batch_index for each in told.record_errors]
+
+
+def of_times(*times: int, compression: str = "none", key: bytes | None = b"k") -> bytearray:
+    builder = Builder(1 << 20, compression=compression)
+    for time in times:
+        builder.append(time, key, b"v")
+    return builder.close()
+
+
+def test_records_of_a_time_that_their_topic_does_not_take_are_named(talk: Talk) -> None:
+    check, name = talk.check, talk.topic()
+    ahead = NOW + 2 * HOUR_MS
+    check("far ahead", refused(talk, name, of_times(ahead)), (E.INVALID_TIMESTAMP, [0]))
+    some = of_times(NOW, ahead, NOW, -1, ahead)
+    check("some far ahead", refused(talk, name, some), (E.INVALID_TIMESTAMP, [1, 4]))
+    zipped = of_times(NOW, ahead, compression="gzip")
+    check("compressed", refused(talk, name, zipped), (E.INVALID_TIMESTAMP, [1]))
+    lies = of_times(NOW, NOW)
+    struct.pack_into(">q", lies, MAX_TIMESTAMP, ahead)
+    struct.pack_into(">I", lies, CRC, crc32c.crc32c(bytes(lies[ATTRIBUTES:])))
+    check("a newest time that no record has", refused(talk, name, lies), (E.NONE, []))
+    check("of long ago", refused(talk, name, of_times(1, 0)), (E.NONE, []))
+
+    recent = talk.topic(configs={"message.timestamp.before.max.ms": str(HOUR_MS)})
+    old = of_times(NOW, NOW - 2 * HOUR_MS, NOW, NOW - HOUR_MS // 2, 0)
+    check("too old", refused(talk, recent, old), (E.INVALID_TIMESTAMP, [1, 4]))
+    check("without a time", refused(talk, recent, of_times(-1, NOW)), (E.NONE, []))
+    check("old enough to be read", talk.produce(recent, of_times(NOW - HOUR_MS // 2)), (E.NONE, 2))
+
+    far = talk.topic(configs={"message.timestamp.after.max.ms": str(9 * HOUR_MS)})
+    check("a later limit", refused(talk, far, of_times(ahead)), (E.NONE, []))
+    compacted = talk.topic(configs={"cleanup.policy": "compact"})
+    keyless = of_times(NOW, NOW, key=None)
+    check("without keys", refused(talk, compacted, keyless), (E.INVALID_RECORD, [0, 1]))
+    keyless = of_times(ahead, NOW, key=None)
+    check("without keys, far ahead", refused(talk, compacted, keyless), (E.INVALID_RECORD, [0, 1]))
+    both = Builder(1 << 20)
+    both.append(NOW, None, b"v")
+    both.append(ahead, b"k", b"v")
+    told = refused(talk, compacted, both.close())
+    check("one without a key, one far ahead", told, (E.INVALID_TIMESTAMP, [0, 1]))
+
+
+def test_topic_of_append_times_gives_each_batch_the_time_of_the_broker(talk: Talk) -> None:
+    check = talk.check
+    name = talk.topic(configs={"message.timestamp.type": "LogAppendTime"})
+    told = produced(talk, name, of_times(0, NOW + 2 * HOUR_MS, -1))
+    stamped = told.log_append_time
+    check("any time is taken", (told.error_code, told.base_offset), (E.NONE, 0))
+    check("it is told", NOW - HOUR_MS < stamped < NOW + HOUR_MS, True)
+    found = columns(bytes(talk.fetch(name, 0).records), 0)
+    check("each record has it", found.timestamps, [stamped] * 3)
+    told = talk.offset(name, 0, 5)
+    check("found by it", told, (E.NONE, 0, stamped))
+    check("not later", talk.offset(name, 0, stamped + 1), (E.NONE, -1, -1))
+    claims = changed(">h", ATTRIBUTES, 0x08)
+    check("who says so is refused", refused(talk, name, claims), (E.INVALID_TIMESTAMP, [0, 1]))
+
+    usual = talk.topic()
+    told = produced(talk, usual, changed(">h", ATTRIBUTES, 0x08))
+    check("no time of the broker is told", (told.error_code, told.log_append_time), (E.NONE, -1))
+    found = columns(bytes(talk.fetch(usual, 0).records), 0)
+    check("times of the records", found.timestamps, [NOW, NOW + 1])

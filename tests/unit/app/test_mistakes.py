@@ -77,9 +77,9 @@ def test_a_decorated_task_may_look_plain(app: App) -> None:
         (lambda app: app.topic("a", partitions=-1), "not a number of partitions: -1: topic a"),
         (lambda app: app.topic("a", partitions="4"), "not a number of partitions: '4': topic a"),
         (lambda app: app.topic("a", replicas="3"), "not a number of replicas: '3': topic a"),
-        (lambda app: app.topic("a", value_type=dict), "topic a: unknown type: <class 'dict'>"),
+        (lambda app: app.topic("a", value_type=type), "topic a: unknown type: <class 'type'>"),
         (lambda app: app.topic("a", key_serializer="jsno"), "topic a: unknown serializer: 'jsno'"),
-        (lambda app: app.Table("t", value_type=set), "table t: unknown type: <class 'set'>"),
+        (lambda app: app.Table("t", value_type=type), "table t: unknown type: <class 'type'>"),
     ],
 )
 def test_what_no_topic_can_be_is_said_with_its_name(app: App, mistake: Mistake, says: str) -> None:

@@ -241,6 +241,7 @@ def test_at_a_thousand_tasks_everybody_has_as_many(group: Build) -> None:
     assert all(zone[runs[t]] != zone[m] for m, tasks in plan.standby.items() for t in tasks)
 
 
+@pytest.mark.perf
 def test_as_many_places_as_members_take_hardly_longer(group: Build) -> None:
     """15 times as long, while each place was asked for each task."""
     tasks = " ".join(f"0_{p}" for p in range(3000))

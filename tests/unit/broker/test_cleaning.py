@@ -26,6 +26,7 @@ from streamsx.kafka.batch import (
     Builder,
     columns,
 )
+from tests.support.sweeps import seeds
 
 NOW_MS = 1_000_000
 DAY_MS = 86_400_000
@@ -104,7 +105,7 @@ def noted(segment: Segment) -> tuple[Any, ...]:
     return segment.base, segment.next, segment.size, segment.oldest, segment.newest, *found
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10, 30))
 def test_of_each_key_the_newest_stays_where_it_was(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     log = opened(tmp_path / "t-0", rng.choice((200, 1000, 5000)))
@@ -273,7 +274,7 @@ def test_a_bit_that_no_checksum_covers_costs_no_other_file(
     assert caplog.text.count("log_damaged") == 1
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(4, 10))
 def test_only_so_many_keys_are_learned_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -489,7 +490,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
 
 @pytest.mark.parametrize("steps", range(14))
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(2, 8))
 def test_a_process_that_ends_amid_it_leaves_the_same_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int,
     steps: int,

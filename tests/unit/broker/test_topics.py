@@ -86,6 +86,7 @@ def test_what_is_done_in_one_step_is_told_in_one(places: Places) -> None:
     assert changes == [{"a": (b"a" * 16, 1), "b": (b"b" * 16, 1)}, {"a": None, "b": None}]
 
 
+@pytest.mark.perf
 def test_the_last_of_many_topics_is_made_as_fast_as_the_first(places: Places) -> None:
     """What is told of one topic does not grow with the others. The fastest of a hundred."""
     store, took = places.open(), list[float]()

@@ -19,6 +19,7 @@ from streamsx.broker.transactions import EXPIRY_MS, LAST_EPOCH, MARKERS_S, Trans
 from streamsx.kafka.errors import ErrorCode as E
 from streamsx.kafka.wire import Api
 from tests.support.desk import Desk
+from tests.support.sweeps import seeds
 from tests.support.transacting import TOPIC, Transactor
 
 PLACE = (TOPIC, 0)
@@ -412,7 +413,7 @@ class Life:
             assert self.desk.committed(f"g{name}").get(PLACE, -1) == last
 
 
-@pytest.mark.parametrize("ten", range(20))
+@pytest.mark.parametrize("ten", seeds(5, 20))
 def test_whatever_happens_a_transaction_is_all_or_nothing(ten: int) -> None:
     for seed in range(ten * 10, ten * 10 + 10):
         life = Life(seed)

@@ -492,6 +492,45 @@ def test_ten_records_in_a_row_that_fail_stop_their_task_at_the_first_of_them(
     assert (station.hand.released(), committed(bench)) == ([3], 11)
 
 
+def test_failures_at_the_end_of_a_quiet_log_are_committed_past_and_told_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    station = begun(bench, app_of(failing), T0)
+    feed(bench, "a", "bad", "bad")
+    bench.until(lambda: committed(bench) == 1)
+    bench.run(4)
+    assert committed(bench) == 1
+    feed(bench, "bad")
+    bench.run(4.5)
+    assert committed(bench) == 1, "5 s count from the last record"
+    bench.until(lambda: committed(bench) == 4, 3)
+    feed(bench, *["bad"] * 9, "b")
+    bench.until(lambda: committed(bench) == 14, 3)
+    assert station.states(T0)[-1] == "running", "they begin a row of their own"
+
+    caplog.clear()
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 5)
+    station.hand.plan(T0)
+    bench.run(8)
+    assert station.states(T0)[-1] == "running"
+    assert not [told for told in caplog.messages if "record_failed" in told]
+
+
+def test_failures_are_held_while_their_task_is_not_fed(bench: Bench) -> None:
+    """Its commits are denied: what comes behind the failures is not seen."""
+    station = begun(bench, app_of(failing), T0)
+    feed(bench, "a", "bad")
+    bench.until(lambda: committed(bench) == 1)
+    station.made.tasks.actives[T0].paused = True
+    bench.run(8)
+    assert committed(bench) == 1
+    station.made.tasks.actives[T0].paused = False
+    bench.run(4)
+    assert committed(bench) == 1
+    bench.until(lambda: committed(bench) == 2, 3)
+
+
 def test_a_stopped_task_commits_what_it_did_before(bench: Bench) -> None:
     station = begun(bench, app_of(failing, consecutive_failures_max=1), T0)
     feed(bench, "a", "bad", "b")

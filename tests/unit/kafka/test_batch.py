@@ -361,3 +361,18 @@ def test_a_piece_tells_of_each_aborted_transaction_that_begins_in_it() -> None:
     assert whole.aborted == ((7, 0), (7, 4), (8, 5))
     cut = batch.pieces(data, 0, aborted=aborted, records_max=5)
     assert [piece.aborted for piece in cut] == [((7, 0), (7, 4)), ((7, 4), (8, 5))]
+
+
+def test_batch_of_append_times_keeps_them_when_it_is_rebuilt() -> None:
+    made = Builder(1 << 20)
+    made.append(1000, b"a", b"1")
+    made.append(2000, b"b", b"2")
+    whole = memoryview(made.close())
+    (*_, header), *_ = scan(whole, check=True)
+    stamped = batch.restamp(whole, header, 9000, appended=True)
+    kept = list(batch.records(stamped, whole))[1:]
+    rebuilt = batch.rebuild(stamped, kept)
+    (*_, found), *_ = scan(rebuilt, check=True)
+    assert (found.attributes, found.max_timestamp) == (stamped.attributes, 9000)
+    assert found.first_timestamp == 9000
+    assert columns(rebuilt, 0).timestamps == [9000]

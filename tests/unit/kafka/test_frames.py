@@ -91,6 +91,7 @@ def test_who_has_sent_nothing_takes_no_memory() -> None:
     assert {len(frames.buffer()) for frames in made} == {SCRATCH_BYTES}
 
 
+@pytest.mark.perf
 def test_a_length_alone_takes_no_memory() -> None:
     cutters = [Frames(LEAST, 1 << 30) for _ in range(20)]
     before = resident_mib()

@@ -22,6 +22,7 @@ from streamsx.lifecycle.fetch import (
 )
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
+from tests.support.odd_batches import LATIN_1, odd_batch, odd_record
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 SIZE = 1000
@@ -411,3 +412,42 @@ def test_without_checksums_what_can_be_read_counts() -> None:
     data[17] ^= 1
     lane.answer(A, bytes(data))
     assert lane.take(A) == [0]
+
+
+def test_a_sound_batch_with_an_odd_header_name_is_no_damage() -> None:
+    odd = odd_batch([odd_record(0), odd_record(1, headers=[(LATIN_1, None)])], 1)
+    lane = Lane(A)
+    assert lane.answer(A, one(0), odd, one(3)) is None
+    assert [lane.take(A) for _ in range(4)] == [[0], [1, 2], [3], None]
+    assert lane.asked() == {A: 4}
+
+
+@pytest.mark.parametrize("unreadable", [True, False])
+def test_a_record_that_cannot_be_read_is_handed_on_where_that_is_wanted(unreadable: bool) -> None:
+    """A store's lane stands still there: it cannot pass over a row."""
+    odd = odd_batch([odd_record(0), odd_record(1, headers=[(None, b"1")])])
+    lane = Lane()
+    lane.machine = Fetching(FetchLimits(unreadable=unreadable))
+    lane.machine.add(A, 0)
+    lane.answer(A, odd, one(2))
+    found = lane.machine.take(lane.now, A)
+    if unreadable:
+        assert isinstance(found, Batch)
+        assert found.unreadable
+        assert (found.values[0], list(found.offsets)) == (b"v", [0, 1])
+        assert lane.take(A) == [2]
+    else:
+        assert isinstance(found, Damaged)
+        assert "a header without a name" in found.why
+        lane.now += 1
+        assert lane.asked() == {A: 0}
+
+
+def test_without_checksums_a_batch_that_cannot_be_read_is_looked_at_with_its_own() -> None:
+    lane = Lane()
+    lane.machine = Fetching(FetchLimits(check_crcs=False, unreadable=True))
+    lane.machine.add(A, 0)
+    data = bytearray(odd_batch([odd_record(0, headers=[(None, b"1")])]))
+    data[17] ^= 1
+    lane.answer(A, bytes(data))
+    assert isinstance(lane.take(A), Damaged)

@@ -1,8 +1,6 @@
 """simulation/scale.py and `streamsx simulate scale`: what a change of size costs."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from random import Random
 
@@ -10,6 +8,7 @@ import pytest
 
 from streamsx.assignor.model import Rules
 from streamsx.simulation.scale import REBALANCE_S, Cost, Resize, Scaling
+from tests.support.command import streamsx
 
 
 def cost(resize: Resize, rules: Rules | None = None) -> Cost:
@@ -90,13 +89,8 @@ def test_any_group_comes_to_rest_and_no_task_waits_longer_than_its_hand_over() -
         assert found.unavailable_task_s == pytest.approx(REBALANCE_S * found.moves), resize
 
 
-def simulate(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "streamsx", "simulate", "scale", *words]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
-
-
 def test_it_is_told_to_people_and_to_programs() -> None:
-    done = simulate("--tasks", "96", "--workers", "10", "--add", "1", "--json")
+    done = streamsx("simulate", "scale", "--tasks", "96", "--workers", "10", "--add", "1", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == {
         "rebalances": 9, "moves": 8, "seconds_to_balance": 120.45, "unavailable_task_seconds": 0.4,
@@ -115,7 +109,7 @@ def test_it_is_told_to_people_and_to_programs() -> None:
     ],
 )
 def test_a_group_that_cannot_be_is_refused(words: list[str], said: str) -> None:
-    done = simulate(*words)
+    done = streamsx("simulate", "scale", *words)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stdout == ""

@@ -3,43 +3,39 @@
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from streamsx.errors import Bug, NotFound, SparkGone, StreamsxError, UsageError
-from streamsx.spark.session import PACKAGES, is_local, told
+from streamsx.spark.session import PACKAGES, is_local, require, told
 
 ROOT = Path(__file__).parents[3]
-ASK = (
-    "from streamsx.errors import UsageError\n"
-    "from streamsx.spark.session import require\n"
-    "try: require()\n"
-    "except UsageError as error: print('error:', error)\n"
-)
 INSTALL = "pip install -e '.[spark]'"
 JDK = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"
 
 
-def said(*, code: str = ASK, path: str = "", **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True,
-        env={"PATH": path, "PYTHONPATH": str(ROOT), **environment},
-    )  # fmt: skip
-    return done.stdout.strip()
+Said = Callable[..., str]
 
 
-def hidden(name: str, version: str | None = None) -> str:
-    """As where it is not installed, or is there in another version: nothing else of it is asked."""
-    if version is None:
-        made = f"import sys; sys.modules[{name!r}] = None"
-    else:
-        made = (
-            f"import sys, types; sys.modules[{name!r}] = made = types.ModuleType({name!r}); "
-            f"made.__version__ = {version!r}"
-        )
-    return f"{made}\n{ASK}"
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Said:
+    """Return the error of `require` with this PATH and environment; "" if nothing is missing."""
+
+    def ask(path: str = "", **environment: str) -> str:
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        for name, word in {"PATH": path, **environment}.items():
+            monkeypatch.setenv(name, word)
+        try:
+            require()
+        except UsageError as error:
+            return f"error: {error}"
+        return ""
+
+    return ask
 
 
 @pytest.fixture
@@ -53,17 +49,25 @@ def java(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_package_that_is_missing_is_named(name: str) -> None:
-    assert said(code=hidden(name)) == f"error: spark: {name} is not installed: {INSTALL}"
+def test_a_package_that_is_missing_is_named(
+    name: str, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    assert said() == f"error: spark: {name} is not installed: {INSTALL}"
 
 
 @pytest.mark.parametrize(
     ("name", "found", "wanted"),
     [("pyspark", "4.0.1", "4.2"), ("pandas", "1.5.3", "2.2"), ("pyarrow", "9.0.0", "18.0")],
 )
-def test_a_package_that_is_too_old_is_named(name: str, found: str, wanted: str) -> None:
+def test_a_package_that_is_too_old_is_named(
+    name: str, found: str, wanted: str, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = ModuleType(name)
+    monkeypatch.setattr(old, "__version__", found, raising=False)
+    monkeypatch.setitem(sys.modules, name, old)
     line = f"error: spark: {name} {found} is too old, {wanted} is needed: {INSTALL}"
-    assert said(code=hidden(name, found)) == line
+    assert said() == line
 
 
 def test_what_is_needed_is_what_the_extra_installs() -> None:
@@ -74,7 +78,7 @@ def test_what_is_needed_is_what_the_extra_installs() -> None:
         assert f">={major}.{minor}".removesuffix(".0") in extra
 
 
-def test_without_java_it_is_said_where_to_get_one(tmp_path: Path) -> None:
+def test_without_java_it_is_said_where_to_get_one(tmp_path: Path, said: Said) -> None:
     assert said() == f"error: spark: no Java found: {JDK} or set JAVA_HOME"
     assert said(JAVA_HOME=str(tmp_path)).startswith(
         f"error: spark: no Java found in JAVA_HOME={tmp_path}: install"
@@ -84,18 +88,18 @@ def test_without_java_it_is_said_where_to_get_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("says", "version"), [('openjdk version "11.0.2" 2019', 11), ('java version "1.8.0_292"', 8)]
 )
-def test_a_java_that_is_too_old_is_named(java: Path, says: str, version: int) -> None:
+def test_a_java_that_is_too_old_is_named(java: Path, says: str, version: int, said: Said) -> None:
     line = f"error: spark: Java {version} at {java} is too old: 17 or newer is needed: {JDK}"
     assert said(path=str(java.parent), SAYS=says) == line
     assert said(JAVA_HOME=str(java.parents[1]), SAYS=says) == line
 
 
 @pytest.mark.parametrize("says", ['openjdk version "17.0.15" 2025-04-15', 'java version "25" 2025'])
-def test_a_java_that_is_new_enough_will_do(java: Path, says: str) -> None:
+def test_a_java_that_is_new_enough_will_do(java: Path, says: str, said: Said) -> None:
     assert said(path=str(java.parent), SAYS=says) == ""
 
 
-def test_a_java_that_says_nothing_is_not_taken(java: Path) -> None:
+def test_a_java_that_says_nothing_is_not_taken(java: Path, said: Said) -> None:
     assert "does not say its version: 'what?" in said(path=str(java.parent), SAYS="what?")
 
 
@@ -110,7 +114,11 @@ def test_nothing_of_spark_is_imported_by_who_does_not_ask_for_it(what: str) -> N
         )
     heavy = "{'pyspark', 'pandas', 'numpy', 'pyarrow', 'py4j'}"
     code = f"{what}\nimport sys; print(sorted({heavy} & sys.modules.keys()))"
-    assert said(code=code).splitlines()[-1] == "[]"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True,
+        env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(

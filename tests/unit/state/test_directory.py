@@ -27,14 +27,87 @@ def test_a_second_process_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
 
 
 def test_workers_in_one_folder_take_the_first_free_slot_and_find_it_again(tmp_path: Path) -> None:
-    first = StateDirectory.first_free(tmp_path, "shop")
-    second = StateDirectory.first_free(tmp_path, "shop")
+    first = StateDirectory.in_slot(tmp_path, "shop")
+    second = StateDirectory.in_slot(tmp_path, "shop")
     assert (first.root.name, second.root.name) == ("0", "1")
     first.release()
-    third = StateDirectory.first_free(tmp_path, "shop")
+    third = StateDirectory.in_slot(tmp_path, "shop")
     assert third.root.name == "0"
     second.release()
     third.release()
+
+
+def named(base: Path, instance: str) -> StateDirectory:
+    """Return the directory of an instance that starts."""
+    directory = StateDirectory.in_slot(base, "shop", instance)
+    directory.name_instance(instance)
+    return directory
+
+
+def slots(*held: StateDirectory) -> list[str]:
+    return [each.root.name for each in held]
+
+
+def test_an_instance_that_comes_back_takes_its_own_slot_and_not_the_first_free_one(
+    tmp_path: Path,
+) -> None:
+    k, left, m = (named(tmp_path, name) for name in "klm")
+    left.release()
+    m.release()
+    again = named(tmp_path, "m")
+    new = named(tmp_path, "n")
+    assert slots(k, left, m, again, new) == ["0", "1", "2", "2", "1"]
+    new.release()
+    late = named(tmp_path, "l")
+    assert slots(late) == ["1"], "its own was given away: the first free one"
+    for each in k, again, late:
+        each.release()
+
+
+def test_a_second_process_of_one_instance_takes_another_slot_and_is_told_why(
+    tmp_path: Path,
+) -> None:
+    first, second = named(tmp_path, "k"), named(tmp_path, "k")
+    assert slots(first, second) == ["0", "1"]
+    assert first.own_slot_taken == ""
+    assert f"process {os.getpid()} holds it" in second.own_slot_taken
+    first.release()
+    second.release()
+    os.utime(tmp_path / "0" / "shop" / "process.json", (1, 1))
+    again = named(tmp_path, "k")
+    assert slots(again) == ["1"], "the one that began last"
+    again.release()
+
+
+@pytest.mark.parametrize("spoilt", ["", "[]", '{"format": 1}'])
+def test_a_slot_whose_names_were_torn_bears_no_instance(tmp_path: Path, spoilt: str) -> None:
+    k, m = named(tmp_path, "k"), named(tmp_path, "m")
+    (m.path / "process.json").write_text(spoilt)
+    m.release()
+    again = named(tmp_path, "m")
+    assert slots(again) == ["1"], "the first free one"
+    k.release()
+    again.release()
+
+
+def test_a_slot_of_another_app_or_user_is_nobodys_own(tmp_path: Path) -> None:
+    other = StateDirectory(tmp_path / "3", "other")
+    other.name_instance("k")
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "shop").write_text("no folder")
+    k = named(tmp_path, "k")
+    assert slots(k) == ["0"]
+    k.release()
+    other.release()
+
+
+def test_an_instance_without_an_id_takes_the_first_free_slot_and_its_name(tmp_path: Path) -> None:
+    k, m = named(tmp_path, "k"), named(tmp_path, "m")
+    k.release()
+    m.release()
+    found = StateDirectory.in_slot(tmp_path, "shop")
+    assert (found.root.name, found.instance_id) == ("0", "k")
+    found.release()
 
 
 def test_ids_are_drawn_by_whoever_was_given_for_that(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.errors import DiskFailed, SettingError, StreamsxError
+from streamsx.errors import DescriptorsUsedUp, DiskFailed, SettingError, StreamsxError
 from streamsx.state import disk
 from streamsx.state.directory import StateDirectory
 from streamsx.state.rocks import refused
@@ -103,3 +103,51 @@ def test_a_store_whose_disk_is_full_says_so_and_can_be_opened_again(tmp_path: Pa
     refused_at, kept = int(told["write"].split()[0]), int(told["again"].split()[0])
     assert 1 < kept < refused_at, done
     assert told["again"].endswith("b'1'")
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_file_that_cannot_be_opened_for_want_of_descriptors_names_the_limit(code: int) -> None:
+    why = os.strerror(code)
+    says = rf"too few file descriptors: .*: {why}: the limit of this process is \d+"
+    with pytest.raises(DescriptorsUsedUp, match=says), disk.told("/data"):
+        raise OSError(code, why)
+    text = f"IO error: While open a file for random read: s/000012.sst: {why}"
+    error = refused(Path("s"), Exception(text), 199)
+    assert isinstance(error, DescriptorsUsedUp)
+    assert "199 stores are open: raise the hard limit (ulimit -Hn" in str(error)
+
+
+OPEN_TOO_MANY = """
+import resource, sys
+from pathlib import Path
+from streamsx.errors import DescriptorsUsedUp
+from streamsx.state.disk import raise_descriptor_limit
+from streamsx.state.rocks import RocksMemory, RocksRows
+
+folder = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 64))
+assert raise_descriptor_limit() == 64
+memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=8 << 20)
+stores, spare = [], [open("/dev/null") for _ in range(8)]
+try:
+    while len(stores) < 64:
+        stores.append(RocksRows(folder / str(len(stores)), memory, "layout"))
+except DescriptorsUsedUp as error:
+    print(len(stores), str(error))
+for file in spare:
+    file.close()  # to flush a store takes some
+for store in stores:
+    store.close()
+assert not memory.opened
+"""
+
+
+def test_store_that_cannot_be_opened_for_want_of_descriptors_is_no_full_disk(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", OPEN_TOO_MANY, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    opened, _, told = ended.stdout.strip().partition(" ")
+    assert int(opened) > 2
+    assert told.startswith(f"too few file descriptors: {tmp_path / opened}")
+    assert f"the limit of this process is 64, {opened} stores are open: raise" in told

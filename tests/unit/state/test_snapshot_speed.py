@@ -30,7 +30,7 @@ def taken(job: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-@pytest.mark.slow
+@pytest.mark.perf
 @pytest.mark.timeout(600)
 def test_a_store_is_ready_many_times_sooner(tmp_path: Path) -> None:
     batches = list[bytearray]()

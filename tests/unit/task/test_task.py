@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from streamsx.errors import (
+    DecodeFailed,
     DiskFailed,
     NotFound,
     TableNotInTask,
@@ -19,6 +20,7 @@ from streamsx.errors import (
     ValueRefused,
 )
 from streamsx.model import RECORD_BYTES_MAX
+from streamsx.serde.codec import codec
 from streamsx.state.api import ROW
 from streamsx.task.batch import Batch
 from streamsx.task.policy import Failure, Word
@@ -543,3 +545,71 @@ def test_a_task_tells_the_highest_timestamp_of_each_topic_and_goes_on_from_it(
     made.task.run(2, made.task.plan.topics)
     assert made.task.taken == {"lines": 2, "words": 1}
     assert bench(COUNT).task.high == {"words": -1}
+
+
+# Records that could not be read.
+
+
+def unread(topic: str, values: Sequence[str], *odd: int, first: int = 0) -> Batch:
+    """Return a batch in which the records of these indices could not be read."""
+    made = batch(topic, values, first)
+    raw = [DecodeFailed("odd") if at in odd else value for at, value in enumerate(made.values)]
+    return made._replace(values=raw, unreadable=True)  # type: ignore[arg-type]  # as it comes
+
+
+def test_a_record_that_could_not_be_read_fails_alone_at_each_reader(bench: Benches) -> None:
+    failures: list[Failure] = []
+    made = bench(COUNT, report=failures.append)
+    process(made.task, unread("words", ["a", "b", "a"], 1))
+    assert made.counts() == {"a": 2}
+    assert [(f.offset, f.decode, str(f.error)) for f in failures] == [(1, True, "odd")]
+    assert made.task.positions == {"words": 3}
+
+
+def test_a_branch_passes_over_a_record_that_could_not_be_read(bench: Benches) -> None:
+    failures: list[Failure] = []
+    made = bench(REKEY, stores=(), report=failures.append)
+    order = '{"user": "ann"}'
+    process(made.task, unread("orders", [order] * 4, 1, 2))
+    assert made.sent.by_topic["by-user"] == [(b'"ann"', order.encode())] * 2
+    assert [(f.offset, f.decode) for f in failures] == [(1, True), (2, True)]
+    assert made.task.positions == {"orders": 4}
+
+
+def test_raw_values_and_items_pass_over_a_record_that_could_not_be_read(bench: Benches) -> None:
+    """A raw value is handed on without any codec, and an item's key is decoded before its value."""
+    seen: list[Any] = []
+
+    async def values(stream: Any) -> None:
+        async for value in stream:
+            seen.append(value)
+
+    async def items(stream: Any) -> None:
+        async for item in stream.items():
+            seen.append(item)
+
+    raw = codec(None, "raw")
+    source = Source("words", raw, raw, agents=(AgentNode("v", values), AgentNode("i", items)))
+    failures: list[Failure] = []
+    made = bench(source, stores=(), report=failures.append)
+    process(made.task, unread("words", ["a", "b", "c"], 0, 2))
+    assert seen == [b"b", (b"b", b"b")]
+    assert [(f.operator, f.offset) for f in failures] == [("v", 0), ("v", 2), ("i", 0), ("i", 2)]
+
+
+@pytest.mark.parametrize("source", [COUNT, REKEY])
+def test_ten_records_in_a_row_that_could_not_be_read_stop_their_task(
+    bench: Benches, source: Source
+) -> None:
+    made = bench(source)
+    with pytest.raises(TaskStopped, match="offset 2: 10 records in a row failed"):
+        process(made.task, unread(source.topic, ['{"user": "a"}'] * 20, *range(2, 20)))
+    assert made.task.positions == {source.topic: 2}
+
+
+def test_a_record_that_could_not_be_read_ends_the_worker_where_the_policy_is_stop(
+    bench: Benches,
+) -> None:
+    made = bench(COUNT, on_decode_error=Word.STOP)
+    with pytest.raises(TaskFailed, match="record cannot be decoded: words-0 offset 1, task 1_0"):
+        process(made.task, unread("words", ["a", "b", "a"], 1))

@@ -495,6 +495,80 @@ def test_what_an_agent_waits_for_is_not_committed(drive: Drive) -> None:
     assert driver.table("done") == {"a": 1}
 
 
+def two_agents(fails: Callable[[str], Any]) -> App:
+    """One counts, and the other one does what `fails` does."""
+    app = App("two", topic_partitions=1)
+    topic = app.topic("in")
+    counts = app.Table("counts", default=int)
+
+    @app.agent(topic, name="other")
+    async def other(stream: Any) -> None:
+        async for word in stream:
+            if (waits := fails(word)) is not None:
+                await waits
+
+    @app.agent(topic, name="healthy")
+    async def healthy(stream: Any) -> None:
+        async for word in stream:
+            counts[word] += 1
+
+    return app
+
+
+def poison(word: str) -> None:
+    if word == "bad":
+        raise ValueError(word)
+
+
+def test_agent_beside_one_that_fails_last_counts_each_record_once_over_restarts(
+    drive: Drive,
+) -> None:
+    driver = drive(two_agents(poison), raises=False)
+    driver.pipe("in", ["a", "b", "bad"])
+    for restarts in range(1, 4):
+        driver.restart()
+        assert driver.table("counts") == {"a": 1, "b": 1, "bad": 1}
+        assert len(driver.failures) == 1 + restarts, "the row is held, and its agent sees it again"
+    driver.advance("5s")
+    driver.restart()
+    assert len(driver.failures) == 4, "committed past, and told no more"
+    driver.pipe("in", ["bad"] * 9)
+    driver.restart()
+    assert driver.table("counts")["bad"] == 10
+
+
+def test_agent_beside_one_that_waits_counts_each_record_once_over_restarts(drive: Drive) -> None:
+    driver = drive(two_agents(lambda _: asyncio.sleep(10)))
+    driver.pipe("in", ["a"] * 100)
+    for _ in range(3):
+        driver.restart()
+    driver.advance("1h")
+    assert driver.table("counts") == {"a": 100}
+
+
+def test_group_by_beside_one_whose_key_fails_sends_each_record_once_over_restarts(
+    drive: Drive,
+) -> None:
+    app = App("g", topic_partitions=1)
+    topic, counts = app.topic("in"), app.Table("counts", default=int)
+
+    @app.agent(topic, name="a")
+    async def by_a(stream: Any) -> None:
+        async for _ in stream.group_by(lambda v: v["a"], name="a"):
+            pass
+
+    @app.agent(topic, name="b")
+    async def by_b(stream: Any) -> None:
+        async for value in stream.group_by(lambda v: v["b"], name="b"):
+            counts[value["b"]] += 1
+
+    driver = drive(app, raises=False)
+    driver.pipe("in", [{"a": 1, "b": "x"}, {"b": "x"}])
+    for _ in range(3):
+        driver.restart()
+        assert driver.table("counts") == {"x": 2}
+
+
 def test_a_thread_is_really_waited_for(drive: Drive) -> None:
     driver = drive(waiting(lambda order: asyncio.to_thread(str.upper, order)))
     driver.pipe("orders", ["a"])

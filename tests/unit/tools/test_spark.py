@@ -9,6 +9,7 @@ import pytest
 
 from streamsx.tools import spark as commands
 from streamsx.tools.cli.plots import gap_lengths, settle_times
+from tests.support.command import streamsx
 
 LOADED = (
     "import sys; sys.argv = ['streamsx', *{}]\n"
@@ -41,7 +42,7 @@ def python(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedPro
 
 
 def spark(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    return python("-m", "streamsx", "spark", *arguments, cwd=cwd)
+    return streamsx("spark", *arguments, cwd=cwd)
 
 
 def test_help_is_a_line_for_each_command_and_imports_nothing_heavy() -> None:

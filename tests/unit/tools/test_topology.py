@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command import streamsx
+
 SHOP = """
 import streamsx
 
@@ -29,10 +31,6 @@ def run(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, *arguments], check=False, capture_output=True, text=True, cwd=cwd
     )
-
-
-def streamsx(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    return run("-m", "streamsx", *arguments, cwd=cwd)
 
 
 @pytest.fixture
@@ -95,5 +93,5 @@ def test_what_is_wrong_is_one_line_and_2(shop: Path, arguments: list[str], says:
 
 
 def test_a_traceback_is_for_debugging() -> None:
-    done = streamsx("topology", "nope", "--debug")
+    done = run("-m", "streamsx", "topology", "nope", "--debug")
     assert "Traceback" in done.stderr

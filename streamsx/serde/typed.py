@@ -1,0 +1,242 @@
+"""Codecs of types that msgspec reads: `dict[int, int]`, `set[str]`, dataclasses, datetime, Enum.
+
+`reader` probes an annotation: it gives a decoder, or raises with the part that nobody can read.
+Faust's Records and pydantic's models may stand anywhere inside; they are read and written by their
+own methods. A dataclass that msgspec cannot build, or with an `__init__` of its own, is called with
+the fields that its `__init__` takes; what it does not know is passed over.
+
+Not here: which types a topic or a table has, Records by themselves (`record`), what of a value a
+codec gives back (`roundtrip`).
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from inspect import Parameter, signature
+from types import FunctionType, NoneType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from streamsx.serde.record import is_model, record_of
+
+GENERATED: Final = "<string>"
+"""File of an `__init__` that `dataclass` has written."""
+BY_ORJSON: Final = (
+    inspect.AnyType, inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.FloatType,
+    inspect.StrType, inspect.DateTimeType, inspect.DateType, inspect.UUIDType, inspect.DecimalType,
+    inspect.EnumType, inspect.LiteralType, inspect.ListType, inspect.SetType,
+    inspect.FrozenSetType, inspect.VarTupleType, inspect.TupleType, inspect.UnionType,
+    inspect.DataclassType,
+)  # fmt: skip
+"""Parts of a dataclass that orjson writes as msgspec reads them, but for an exponent's sign: such a
+dataclass is written by orjson as it always was."""
+TEXT_KEYS: Final = (inspect.AnyType, inspect.StrType, inspect.IntType, inspect.UUIDType)
+SCALARS: Final = (
+    inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType, inspect.DateTimeType,
+    inspect.DateType, inspect.TimeType, inspect.TimeDeltaType, inspect.UUIDType,
+    inspect.DecimalType, inspect.EnumType,
+)  # fmt: skip
+"""Types of which one value is one text, as a raw key needs it."""
+
+LEAF_TYPES: Final[dict[type, type]] = {
+    inspect.BoolType: bool, inspect.IntType: int, inspect.FloatType: float, inspect.StrType: str,
+    inspect.NoneType: NoneType,
+}  # fmt: skip
+
+Convert = Callable[[Any], Any]
+
+
+class TypedReader(NamedTuple):
+    """A probed type. `by_orjson`: its values are written by orjson, as before msgspec read it."""
+
+    info: inspect.Type
+    decode: Callable[[Any], Any]
+    by_orjson: bool = False
+
+    @property
+    def scalar(self) -> bool:
+        """Whether one value is one text."""
+        return all(isinstance(each, SCALARS) for each in _alternatives(self.info))
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether bytes are a value of the type."""
+        return any(isinstance(each, inspect.BytesType) for each in _alternatives(self.info))
+
+    @property
+    def optional(self) -> bool:
+        """Whether None is a value of the type."""
+        return any(isinstance(each, inspect.NoneType) for each in _alternatives(self.info))
+
+    @property
+    def fields(self) -> dict[str, frozenset[type]] | None:
+        """The types that each field of a class takes; None unless all are leaves of JSON."""
+        info = self.info
+        if not isinstance(info, inspect.DataclassType | inspect.StructType) or _is_tagged(info):
+            return None
+        found = {field.name: _leaf_types(field.type) for field in info.fields}
+        plain = {name: kinds for name, kinds in found.items() if kinds is not None}
+        return plain if len(plain) == len(found) else None
+
+
+def reader(kind: Any) -> TypedReader:
+    """Probe a type. Raises TypeError, which names the part that cannot be read."""
+    try:
+        decoder = msgspec.json.Decoder(kind, dec_hook=_own_type)
+        info = inspect.type_info(kind)
+    except NameError as error:
+        raise TypeError(f"{error}: define it at the module's level, before it is used") from error
+    parts = list(_parts(info))
+    for part in parts:
+        if isinstance(part, inspect.CustomType) and not _has_own_methods(part.cls):
+            raise TypeError(f"{part.cls.__module__}.{part.cls.__qualname__} cannot be read as JSON")
+    if not isinstance(info, inspect.DataclassType):
+        return TypedReader(info, decoder.decode)
+    decode = _with_none_as_default(info, decoder.decode)
+    return TypedReader(info, decode, by_orjson=all(map(_by_orjson, parts)))
+
+
+def _alternatives(info: inspect.Type) -> tuple[inspect.Type, ...]:
+    return info.types if isinstance(info, inspect.UnionType) else (info,)
+
+
+def _leaf_types(info: inspect.Type) -> frozenset[type] | None:
+    """The types of JSON that a field takes as they are; None where a value decides."""
+    kinds = set()
+    for each in _alternatives(info):
+        if type(each) not in LEAF_TYPES or any(part is not None for part in _attributes(each)):
+            return None
+        kinds.add(LEAF_TYPES[type(each)])
+    return frozenset(kinds)
+
+
+def _is_tagged(info: Any) -> bool:
+    """Whether more than the fields is read or called: an order, a tag, a `__post_init__`."""
+    return hasattr(info.cls, "__post_init__") or getattr(info, "array_like", False)
+
+
+def _parts(info: inspect.Type) -> Iterator[inspect.Type]:
+    """Yield a type and all within it, once each: types may contain themselves."""
+    seen: dict[int, Any] = {}
+    left: list[Any] = [info]
+    while left:
+        part = left.pop()
+        if id(part) in seen or not isinstance(part, inspect.Type | inspect.Field | tuple):
+            continue
+        seen[id(part)] = part
+        if isinstance(part, inspect.Type):
+            yield part
+        left += part if isinstance(part, tuple) else _attributes(part)
+
+
+def _attributes(part: Any) -> list[Any]:
+    return [getattr(part, name) for name in part.__struct_fields__]
+
+
+def _by_orjson(part: inspect.Type) -> bool:
+    if isinstance(part, inspect.DictType):
+        return isinstance(part.key_type, TEXT_KEYS)
+    return isinstance(part, BY_ORJSON)
+
+
+# -- types with methods of their own
+
+
+def is_pydantic(kind: Any) -> bool:
+    """Whether a class is a model of pydantic 2, without importing it."""
+    return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
+
+
+def _has_own_methods(kind: Any) -> bool:
+    return is_model(kind) or is_pydantic(kind)
+
+
+def _own_type(kind: Any, payload: Any) -> Any:
+    """Read a part that msgspec does not know."""
+    return kind.model_validate(payload) if is_pydantic(kind) else record_of(kind)(payload)
+
+
+def pydantic_reader(kind: Any) -> Callable[[Any], Any]:
+    """The function from JSON to a model of pydantic."""
+    read: Callable[[Any], Any] = kind.model_validate_json
+    return read
+
+
+def encoder(default: Convert) -> Callable[[Any], bytes]:
+    """The function from a value to JSON. `default`: of what msgspec does not know."""
+
+    def own_part(value: Any) -> Any:
+        if is_pydantic(type(value)):
+            return value.model_dump(mode="json")
+        return value.to_representation() if is_model(type(value)) else default(value)
+
+    return msgspec.json.Encoder(enc_hook=own_part).encode
+
+
+def write_pydantic(value: Any) -> bytes:
+    """Write a model of pydantic by its own method."""
+    text: str = value.model_dump_json()
+    return text.encode()
+
+
+# -- raw: one text for one value
+
+
+def raw_reader(kind: Any) -> Callable[[bytes], Any]:
+    """The function from text to a scalar."""
+
+    def read(data: bytes) -> Any:
+        return msgspec.convert(data.decode(), kind, strict=False)
+
+    return read
+
+
+def write_raw(value: Any) -> bytes:
+    """Write a scalar as its text. Raises TypeError for anything else."""
+    plain = msgspec.to_builtins(value)
+    if type(plain) is bool:
+        return b"true" if plain else b"false"
+    if not isinstance(plain, str | int | float):
+        raise TypeError(f"not raw: {type(value).__name__}: give the topic a serializer")
+    return str(plain).encode()
+
+
+# -- dataclasses
+
+
+def has_own_init(kind: Any) -> bool:
+    """Whether a dataclass is not built by the `__init__` that `dataclass` writes."""
+    init = kind.__init__
+    return not (isinstance(init, FunctionType) and init.__code__.co_filename == GENERATED)
+
+
+def called_with_fields(kind: Any) -> Convert:
+    """The function from a dict to a dataclass that is made by its `__init__`."""
+    parameters = signature(kind).parameters
+    if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
+        return lambda fields: kind(**fields)
+    known = frozenset(parameters)
+    return lambda fields: kind(**{name: fields[name] for name in fields if name in known})
+
+
+def _with_none_as_default(
+    info: inspect.DataclassType, decode: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """Read null as None where that is a field's default: `when: datetime = None` is written so."""
+    fields = dataclasses.fields(info.cls)
+    lenient = frozenset(field.name for field in fields if field.default is None)
+    if not lenient:
+        return decode
+
+    def read(data: Any) -> Any:
+        try:
+            return decode(data)
+        except msgspec.ValidationError:
+            payload = msgspec.json.decode(data)
+            if type(payload) is not dict or not any(payload.get(n, n) is None for n in lenient):
+                raise
+            kept = {n: v for n, v in payload.items() if v is not None or n not in lenient}
+            return decode(msgspec.json.encode(kept))
+
+    return read

@@ -1,0 +1,60 @@
+"""Commands that are called in this process: one of their own takes 0.3 s to import."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+from streamsx.__main__ import main
+
+
+def streamsx(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Return the exit code and the output of `streamsx` with these arguments."""
+    out = StringIO()
+    err = StringIO()
+    code: object = 0
+    with undone(cwd), chdir(cwd or "."), redirect_stdout(out), redirect_stderr(err):
+        sys.argv = ["streamsx", *arguments]
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+    assert isinstance(code, int), code
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def undone(folder: Path | None) -> Iterator[None]:
+    """Put back what a command may change: arguments, `sys.path`, variables, the handlers of signals
+    and of the root logger, and the modules that it imports from the folder.
+    """
+    argv = sys.argv
+    path = sys.path
+    modules = set(sys.modules)
+    variables = {**os.environ}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    logs = [*logging.root.handlers]
+    level = logging.root.level
+    sys.path = [*path]
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        sys.path = path
+        for name in set(sys.modules) - modules:
+            if folder and (getattr(sys.modules[name], "__file__", "") or "").startswith(
+                f"{folder}/"
+            ):
+                del sys.modules[name]
+        for name in os.environ.keys() - variables.keys():
+            del os.environ[name]
+        os.environ.update(variables)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        logging.root.handlers[:] = logs
+        logging.root.setLevel(level)

@@ -1,0 +1,363 @@
+"""What a table and a topic give back, through a driver: values, keys, tombstones, numbers."""
+
+import collections
+import dataclasses
+import datetime
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import faust
+import msgspec
+import pytest
+
+from streamsx import App
+from streamsx.errors import TopologyError, ValueRefused
+from streamsx.testing import TestDriver
+
+Drive = Callable[..., TestDriver]
+
+
+class User(faust.Record):
+    name: str
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+@dataclasses.dataclass
+class Line:
+    start: Point
+    at: datetime.datetime
+
+
+@dataclasses.dataclass
+class Own:
+    x: int
+
+    def __init__(self, x: int) -> None:
+        self.x = x * 10
+
+
+class Leg(msgspec.Struct):
+    x: int
+
+
+AT = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def drive() -> Any:
+    drivers: list[TestDriver] = []
+
+    def made(app: App, **options: Any) -> TestDriver:
+        drivers.append(TestDriver(app, **options))
+        return drivers[-1]
+
+    yield made
+    for driver in drivers:
+        driver.close()
+
+
+def counting(**options: Any) -> App:
+    """A histogram with ints as keys."""
+    app = App("shop", topic_partitions=1)
+    table = app.Table("hist", default=dict, **options)
+
+    @app.agent("in")
+    async def count(stream: Any) -> None:
+        async for n in stream:
+            found = table["u"]
+            found[n] = found.get(n, 0) + 1
+            table["u"] = found
+
+    return app
+
+
+def putting(value: Any, **options: Any) -> App:
+    app = App("shop", topic_partitions=1)
+    table = app.Table("t", **options)
+
+    @app.agent("in")
+    async def put(stream: Any) -> None:
+        async for key in stream:
+            table[key] = value
+
+    return app
+
+
+def hearing(heard: list[Any], **options: Any) -> App:
+    """An agent that keeps what its typed topic gives it."""
+    app = App("shop", topic_partitions=1)
+    topic = app.topic("in", **options)
+
+    @app.agent(topic)
+    async def hear(stream: Any) -> None:
+        async for value in stream:
+            heard.append(value)
+
+    return app
+
+
+def send(driver: TestDriver, *values: bytes | None) -> None:
+    """Write bytes as they are, and run."""
+    write = driver.to("in", 0)
+    for value in values:
+        write(None, value, driver.now_ms(), None)
+    driver.pipe("in", [])
+
+
+def test_counts_by_int_survive_a_restart_with_a_type(drive: Drive) -> None:
+    driver = drive(counting(value_type=dict[int, int]))
+    for _ in range(3):
+        driver.pipe("in", [7, 7])
+        driver.restart()
+    assert driver.table("hist") == {"u": {7: 6}}
+
+
+def test_counts_by_int_without_a_type_fail_at_the_line_that_puts_them(drive: Drive) -> None:
+    says = r"store hist, key 'u', type dict: at \[7\], a key of type int .*dict\[int, int\]"
+    with pytest.raises(ValueRefused, match=says) as caught:
+        drive(counting()).pipe("in", [7])
+    assert "count" in [frame.name for frame in caught.traceback]
+
+
+def test_refused_value_costs_its_record_only(drive: Drive) -> None:
+    app = App("shop", topic_partitions=1)
+    table = app.Table("t")
+
+    @app.agent("in")
+    async def put(stream: Any) -> None:
+        async for n in stream:
+            table[f"k{n}"] = n if n % 2 else (n,)
+
+    driver = drive(app, raises=False)
+    driver.pipe("in", range(6))
+    assert driver.table("t") == {"k1": 1, "k3": 3, "k5": 5}
+    assert [failure.offset for failure in driver.failures] == [0, 2, 4]
+    driver.restart()
+    assert driver.table("t") == {"k1": 1, "k3": 3, "k5": 5}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (set[str], {"a"}),
+        (tuple[int, ...], (1, 2)),
+        (datetime.datetime, AT),
+        (uuid.UUID, uuid.UUID(int=1)),
+        (Line, Line(Point(1), AT)),
+        (Leg, Leg(1)),
+        (dict[int, Leg], {1: Leg(2)}),
+    ],
+)
+def test_typed_value_is_the_same_behind_a_restart(drive: Drive, kind: Any, value: Any) -> None:
+    driver = drive(putting(value, value_type=kind))
+    driver.pipe("in", ["a"])
+    driver.restart()
+    assert driver.table("t") == {"a": value}
+
+
+def test_dataclass_with_an_init_of_its_own_is_refused_where_that_changes_it(drive: Drive) -> None:
+    with pytest.raises(ValueRefused, match=r"key 'a', type Own: at .x, 10 .* comes back as 100"):
+        drive(putting(Own(1), value_type=Own)).pipe("in", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (uuid.UUID, [uuid.UUID(int=1), uuid.UUID(int=2)]),
+        (tuple[int, str], [(1, "a"), (2, "b")]),
+        (datetime.date, [AT.date()]),
+        (bool, [True, False]),
+    ],
+)
+def test_typed_keys_are_the_same_behind_a_restart(drive: Drive, kind: Any, keys: list[Any]) -> None:
+    app = App("shop", topic_partitions=1)
+    table = app.Table("t", default=int, key_type=kind)
+
+    @app.agent("in")
+    async def put(stream: Any) -> None:
+        async for _ in stream:
+            for key in keys:
+                table[key] += 1
+
+    driver = drive(app)
+    for _ in range(2):
+        driver.pipe("in", [0])
+        driver.restart()
+    assert driver.table("t") == dict.fromkeys(keys, 2)
+
+
+@pytest.mark.parametrize("key", [float("nan"), AT, uuid.UUID(int=1), [1], {"a": 1}, {1}])
+@pytest.mark.parametrize("first", ["text", 1, ("a", 1)])
+def test_key_that_is_read_as_another_one_is_refused(drive: Drive, first: Any, key: Any) -> None:
+    app = App("shop", topic_partitions=1)
+    table = app.Table("t", default=int)
+
+    @app.agent("in")
+    async def put(stream: Any) -> None:
+        async for _ in stream:
+            table[first] = 1
+            table[key] += 1
+
+    driver = drive(app, raises=False)
+    driver.pipe("in", [0])
+    assert driver.table("t") == {first: 1}
+    assert "key does not come back: table t, key " in str(driver.failures[0].error)
+
+
+@pytest.mark.parametrize("make", ["topic", "Table"])
+def test_type_that_cannot_be_read_ends_the_start_with_file_and_line(make: str) -> None:
+    app = counting()
+    if make == "topic":
+        app.topic("typed", value_type=collections.deque)
+    else:
+        app.Table("typed", value_type=dict[str, collections.Counter])
+    says = r"typed: unknown type: .* \(.*test_values.py:\d+\)"
+    with pytest.raises(TopologyError, match=says):
+        app.topology()
+
+
+# -- records without a value
+
+
+@pytest.mark.parametrize("kind", [User, Point, Own, Leg, int, dict[int, int]])
+def test_tombstones_of_a_typed_topic_are_passed_over(drive: Drive, kind: Any) -> None:
+    heard: list[Any] = []
+    driver = drive(hearing(heard, value_type=kind))
+    good = b"5" if kind is int else b'{"5":5}' if kind == dict[int, int] else b'{"x":5,"name":"n"}'
+    send(driver, good, *[None] * 12, *[b"null"] * 12, b" null ", good)
+    assert (len(heard), driver.failures) == (2, [])
+    assert None not in heard
+
+
+@pytest.mark.parametrize("kind", [User, Point, Own, Leg, int, dict[int, int]])
+def test_tombstones_are_none_for_an_agent_that_asks_for_them(drive: Drive, kind: Any) -> None:
+    heard: list[Any] = []
+    driver = drive(hearing(heard, value_type=kind, allow_empty=True))
+    send(driver, None, b"null")
+    assert (heard, driver.failures) == ([None, None], [])
+
+
+@pytest.mark.parametrize("kind", [Point | None, dict[int, int] | None])
+def test_tombstones_are_none_where_that_is_a_value_of_the_type(drive: Drive, kind: Any) -> None:
+    heard: list[Any] = []
+    driver = drive(hearing(heard, value_type=kind))
+    send(driver, None, b"null")
+    assert heard == [None, None]
+
+
+def test_tombstones_do_not_interrupt_a_row_of_failures(drive: Drive) -> None:
+    heard: list[Any] = []
+    driver = drive(hearing(heard, value_type=Point), raises=False)
+    with pytest.raises(Exception, match="10 records in a row failed"):
+        send(driver, *[b"{}", None] * 10)
+
+
+def test_tombstones_pass_a_group_by(drive: Drive) -> None:
+    heard: list[Any] = []
+    app = App("shop", topic_partitions=1)
+
+    @app.agent(app.topic("in", value_type=Point))
+    async def group(stream: Any) -> None:
+        async for point in stream.group_by(lambda point: str(point.x), name="x"):
+            heard.append(point)
+
+    driver = drive(app)
+    send(driver, *[None] * 12, b'{"x":1}')
+    assert (heard, driver.failures) == ([Point(1)], [])
+
+
+def test_missing_key_of_a_record_fails_the_record(drive: Drive) -> None:
+    app = App("shop", topic_partitions=1)
+    topic = app.topic("in", key_type=User, key_serializer="json")
+
+    @app.agent(topic)
+    async def hear(stream: Any) -> None:
+        async for _ in stream.items():
+            raise AssertionError("there is no such key")
+
+    driver = drive(app, raises=False)
+    send(driver, b"1")
+    assert "key of a record: no value: a User was expected" in str(driver.failures[0].error)
+
+
+# -- numbers and fields
+
+
+@pytest.mark.parametrize("kind", [Point, Own, Leg, User])
+def test_fields_that_a_type_does_not_know_are_passed_over(drive: Drive, kind: Any) -> None:
+    heard: list[Any] = []
+    driver = drive(hearing(heard, value_type=kind))
+    send(driver, b'{"x":1,"name":"n","added":[1]}')
+    assert (len(heard), driver.failures) == (1, [])
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 2**70, 10**300])
+def test_large_int_stays_an_int_and_can_be_sent_on(drive: Drive, number: int) -> None:
+    app = App("shop", topic_partitions=1)
+    out = app.topic("out")
+
+    @app.agent("in")
+    async def forward(stream: Any) -> None:
+        async for value in stream:
+            assert type(value["n"]) is int
+            await out.send(value=value)
+
+    driver = drive(app)
+    send(driver, b'{"n":%d}' % number)
+    (record,) = driver.read("out")
+    assert record.value == {"n": number}
+
+
+@pytest.mark.parametrize("bad", [b"NaN", b"[Infinity]", b'{"a":-Infinity}', b"1e999"])
+def test_number_that_json_has_not_costs_one_record(drive: Drive, bad: bytes) -> None:
+    heard: list[Any] = []
+    driver = drive(hearing(heard), raises=False)
+    send(driver, b"1", bad, b"2")
+    assert (heard, [failure.offset for failure in driver.failures]) == ([1, 2], [1])
+
+
+def test_message_of_a_topic_with_a_type_is_that_type(drive: Drive) -> None:
+    heard: list[Any] = []
+    driver = drive(hearing(heard, value_type=dict[int, set[str]]))
+    driver.pipe("in", [{1: {"a"}}])
+    assert heard == [{1: {"a"}}]
+    (record,) = driver.read("in")
+    assert record.value == {1: {"a"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "raw"),
+    [
+        (uuid.UUID, uuid.UUID(int=1), b"00000000-0000-0000-0000-000000000001"),
+        (datetime.date, AT.date(), b"2024-01-01"),
+        (tuple[int, str], (1, "a"), b'[1,"a"]'),
+        (Point, Point(1), b'{"x":1}'),
+    ],
+)
+def test_key_of_a_topic_is_text_or_json_by_its_type(
+    drive: Drive, kind: Any, key: Any, raw: bytes
+) -> None:
+    heard: list[Any] = []
+    app = App("shop", topic_partitions=1)
+    topic = app.topic("in", key_type=kind)
+
+    @app.agent(topic)
+    async def hear(stream: Any) -> None:
+        async for event in stream.events():
+            heard.append((event.key, event.message.key))
+
+    drive(app).pipe("in", [(key, 1)])
+    assert heard == [(key, raw)]
+
+
+def test_dataclass_is_written_as_before(drive: Drive) -> None:
+    driver = drive(putting(Line(Point(1), AT), value_type=Line))
+    driver.pipe("in", ["a"])
+    value = driver.store("t", 0).rows.get(b'\x01"a"')
+    assert json.loads(value or b"") == {"start": {"x": 1}, "at": "2024-01-01T00:00:00Z"}
