@@ -3,6 +3,7 @@
     {state_dir}/{app}/LOCK             held with flock for as long as the process lives; its pid
                       process.json     ids that survive a restart
                       member.json      the member id that this process uses in the group
+                      sources.json     ids of the topics that the app reads, when seen last
                       stores/{store}/{partition}/
                       stores/{store}/changelog.json   which topic they are made from
                       kept/            stores that their changelog does not fit any more
@@ -18,7 +19,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +31,7 @@ SLOTS_MAX = 256
 FORMAT_VERSION = 1
 PROCESS_FILE = "process.json"
 CHANGELOG_FILE = "changelog.json"
+SOURCES_FILE = "sources.json"
 KEPT_DIGITS = 8
 
 
@@ -127,6 +129,15 @@ class StateDirectory:
     def remember_changelog(self, name: str, topic: str, topic_id: bytes) -> None:
         path = self.path / "stores" / name / CHANGELOG_FILE
         _write(path, topic=topic, id=topic_id.hex())
+
+    def source_ids(self) -> dict[str, str]:
+        """Return the id of each source topic when a worker here saw it last, as hex digits."""
+        known = _read(self.path / SOURCES_FILE)
+        return {topic: str(known[topic]) for topic in known if topic != "format"}
+
+    def remember_sources(self, ids: Mapping[str, str]) -> None:
+        """Keep the ids of source topics for the next start."""
+        _write(self.path / SOURCES_FILE, **ids)
 
     def kept(self, name: str, partition: int) -> str:
         """A new folder for a store that may be the last copy: nothing of ours deletes it."""

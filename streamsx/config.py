@@ -276,6 +276,9 @@ class Config:
     `on_produce_error`: what follows when a broker refuses a record for good. `stop_task` stops the
     task that sent it at its last commit, `stop` the worker, `log` passes over the record.
 
+    `on_lost_offsets`: what a task does whose state is there and whose committed offsets are gone:
+    `stop`, or begin at the start or the end of its topics.
+
     Of what concerns all of a group its leader's are in force, so give all workers the same:
     `acceptable_recovery_lag`, `imbalance_percentage`, `max_learners`, `max_learners_per_member`,
     `num_standby_replicas`, and which keys of `tags` count.
@@ -352,6 +355,7 @@ class Config:
         "auto_offset_reset",
         faust="consumer_auto_offset_reset",
     )
+    on_lost_offsets: str = setting("stop", one_of("stop", "earliest", "latest"))
     broker_check_crcs: bool = setting(True, flag, "check_crcs", env="BROKER_CHECK_CRCS")
 
     producer_linger_s: float = setting(0.005, linger_seconds, "linger", env="PRODUCER_LINGER")

@@ -25,6 +25,8 @@ class Active:
     """It is fed nothing more."""
     denied: bool = False
     """Its last commit was, and that was told."""
+    begins: bool = False
+    """The group does not have yet where it begins."""
     paused: bool = False
     """It is fed nothing until a commit is taken."""
     why: str = ""

@@ -98,8 +98,15 @@ class Machinery:
 
 
 def bounds_of(given: Given, partitions: Mapping[str, int]) -> LogBounds:
-    latest = given.config.consumer_auto_offset_reset == LATEST
-    return LogBounds(given.cluster, given.config, Reset(latest, given.topology.own, partitions))
+    config = given.config
+    rule = Reset(
+        config.consumer_auto_offset_reset == LATEST,
+        given.topology.own,
+        partitions,
+        given.directory.source_ids(),
+        config.on_lost_offsets,
+    )
+    return LogBounds(given.cluster, config, rule)
 
 
 def producer_of(

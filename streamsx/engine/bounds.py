@@ -4,19 +4,20 @@ without a position begins.
 Not here: what a store or a task does with it.
 """
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
 from streamsx.config import Config
 from streamsx.engine.journal import LOG
-from streamsx.errors import BrokerUnreachable, StateOnSpark, StreamsxError
+from streamsx.errors import BrokerUnreachable, StateOnSpark, StreamsxError, WorldError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import Bounds
 from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.inquiries import Inquiries
+from streamsx.kafka.inquiries import PAUSE_MAX_S, Inquiries
 from streamsx.lifecycle.metadata import OffsetMetadata
-from streamsx.lifecycle.places import Beginnings, Reset, made_anew, other
+from streamsx.lifecycle.places import Beginnings, Reset, holds, made_anew, other
 from streamsx.model import TopicPartition
 
 LATEST = "latest"
@@ -31,6 +32,8 @@ class LogBounds:
     def __init__(self, cluster: Cluster, config: Config, reset: Reset | None = None) -> None:
         self._cluster, self._app = cluster, config.id
         self.reset = reset or Reset(config.consumer_auto_offset_reset == LATEST)
+        self.without_offsets: Collection[str] = ()
+        """Topics of tasks that feed state and keep none, whose offsets are gone."""
         self._stale = False
         """A leader did not answer, or was none."""
         inquiries = Inquiries(self.look, lambda why: LOG.warning("offsets: %s", why))
@@ -42,10 +45,24 @@ class LogBounds:
 
     async def begin(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where partitions begin of which the group has no offset."""
-        return {tp: self.reset.offset(tp, *found) for tp, found in (await self.of(tps)).items()}
+        topic_id = self._cluster.topic_id
+        return {
+            tp: self.reset.offset(tp, start, end, topic_id(tp.topic))
+            for tp, (start, end) in (await self.of(tps)).items()
+        }
 
-    async def beginnings(self, tps: Collection[TopicPartition]) -> Beginnings:
+    async def beginnings(
+        self,
+        tps: Collection[TopicPartition],
+        changelogs: Collection[TopicPartition] = (),
+        task: str = "",
+    ) -> Beginnings:
         """Return where each partition begins: where the group has committed, else by the rule.
+
+        Args:
+            tps: all partitions that a task reads.
+            changelogs: those of its stores.
+            task: its name, for people.
 
         Raises:
             StateOnSpark: Spark has gone on with the app's state.
@@ -57,7 +74,12 @@ class LogBounds:
                 f"state was not handed over: {self._app}: Spark has gone on with it, in {uri}: "
                 f"streamsx spark handover MODULE --state {uri}"
             )
-        begin = await self.begin([tp for tp, (offset, _) in found.items() if offset < 0])
+        begin, stop = await self.begin([tp for tp, (at, _) in found.items() if at < 0]), ""
+        if len(begin) == len(found) and await self._lost(found, changelogs):
+            choice = self.reset.without_offsets(task, await self.of(found))
+            begin, stop = dict(choice.begin), choice.why if choice.stops else ""
+            if not stop:
+                LOG.warning("%s", choice.why)
         anew = await self._anew(found)
         begin |= anew
         places = {
@@ -66,7 +88,27 @@ class LogBounds:
         }
         for tp in anew:
             places[tp] = anew[tp], OffsetMetadata(found[tp][1].stream_time, topic_id=self._id(tp))
-        return Beginnings(places, frozenset(begin))
+        return Beginnings(places, frozenset(begin), stop)
+
+    async def _lost(
+        self, tps: Collection[TopicPartition], changelogs: Collection[TopicPartition]
+    ) -> bool:
+        """Return whether the offsets of a task that has none are gone, and not to be made yet."""
+        lost = {tp.topic for tp in tps} <= set(self.without_offsets)
+        if changelogs:
+            lost = holds(await self.of(changelogs))
+        if not lost or not holds(await self.of(tps)):
+            return False
+        if all(self.reset.anew(tp.topic, self._cluster.topic_id(tp.topic)) for tp in tps):
+            return False
+        while True:
+            try:
+                committed = await admin.committed_topics(self._cluster, self._app)
+            except WorldError as error:
+                LOG.info("positions: %s", error)
+                await asyncio.sleep(PAUSE_MAX_S)
+            else:
+                return committed <= self.reset.counts.keys()
 
     async def _anew(
         self, found: Mapping[TopicPartition, tuple[int, OffsetMetadata]]

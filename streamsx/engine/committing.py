@@ -152,7 +152,7 @@ class Committing:
         commit; the next owner begins where the topic ends by then": what lay between is lost.
         """
         active.task.uncommitted()
-        active.paused = self._hurry = True
+        active.begins = active.paused = self._hurry = True
 
     def suspend(self, active: Active) -> None:
         """Settle it as soon as its bodies have done what they have at hand, or their time is over,
@@ -311,7 +311,8 @@ class Committing:
             active = self._in_cycle[task]
             if active.denied:
                 LOG.info("commit_granted task=%s: it goes on", task)
-            active.denied = active.paused = False
+            if active.denied or active.begins:
+                active.denied = active.begins = active.paused = False
             self._taken(task, sealed.positions)
             active.task.committed(sealed, active.ends(self._ends))
         took = round((self._clock.now() - self._began) * 1000, 1)

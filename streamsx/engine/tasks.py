@@ -330,8 +330,11 @@ class Tasks:
         active = self.actives[task] = Active(made, Gap(last=self._given.clock.now()))
         self.sources.add(active)
         self._share_cache()
-        if self._beginnings.pop(task).chosen:
+        beginnings = self._beginnings.pop(task)
+        if beginnings.chosen and not beginnings.stop:
             self.committing.first(active)
+        if beginnings.stop:
+            why = TaskStopped(beginnings.stop)
         if isinstance(why, TaskStopped):
             self.stopped(task, why)
 
@@ -394,7 +397,9 @@ class Tasks:
         return self._plans[task.subtopology].changelogs(task.partition)
 
     async def _find_positions(self, task: TaskId) -> None:
-        found = self._beginnings[task] = await self.bounds.beginnings(self._door.owned.of(task))
+        tps, changelogs = self._door.owned.of(task), self._changelogs(task).values()
+        found = await self.bounds.beginnings(tps, changelogs, f"task {task}")
+        self._beginnings[task] = found
         self._positions[task] = {tp.topic: place for tp, place in found.places.items()}
         self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
 

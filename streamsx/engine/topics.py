@@ -14,6 +14,8 @@ from streamsx.engine.journal import LOG
 from streamsx.errors import BrokerUnreachable, StreamsxError, TopologyError, WorldError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
+from streamsx.lifecycle.places import holds
+from streamsx.model import TopicPartition
 from streamsx.state.layout import StoreNode
 from streamsx.topology.build import check_names
 from streamsx.topology.internal_topics import TopicKind
@@ -125,6 +127,34 @@ class AppTopics:
                     "--add-config cleanup.policy=compact"
                 )
 
+    async def without_offsets(self, layout: Layout) -> frozenset[str]:
+        """Return topics of tasks that feed state and keep none, where the group has offsets of no
+        partition of them, and the state has rows: to read them again would count twice.
+
+        Once, before the group is joined: at the first start of an app its members commit, and make
+        state, while others begin.
+        """
+        feeding = {
+            plan.topics: self.topology.fed(plan)
+            for plan in self.topology.subtopologies
+            if not plan.stateful and self.topology.fed(plan)
+        }
+        if not feeding:
+            return frozenset()
+        committed = await admin.committed_topics(self.cluster, self.topology.app_id)
+        if committed - layout.counts.keys():
+            return frozenset()
+        lost = set[str]()
+        for topics, changelogs in feeding.items():
+            if committed.isdisjoint(topics) and await self._hold(changelogs, layout):
+                lost |= set(topics)
+        return frozenset(lost)
+
+    async def _hold(self, topics: Iterable[str], layout: Layout) -> bool:
+        """Return whether there are records in any of these."""
+        tps = [TopicPartition(topic, n) for topic in topics for n in range(layout.counts[topic])]
+        return holds(await admin.bounds(self.cluster, tps))
+
     # -- at work
 
     async def noted(self) -> Presence:
@@ -134,7 +164,17 @@ class AppTopics:
             if node.persistent:
                 topic_id = found.get(node.changelog) or NO_ID
                 self.directory.remember_changelog(node.name, node.changelog, topic_id)
+        self._note_sources(found)
         return Presence(found)
+
+    def _note_sources(self, found: TopicIds) -> None:
+        """Keep which topics the app reads: brokers forget the offsets of a topic that is deleted,
+        and then nobody else knows that it was another one.
+        """
+        read = {topic for plan in self.topology.subtopologies for topic in plan.topics}
+        ids = {t: topic_id.hex() for t in read if (topic_id := found.get(t)) and topic_id != NO_ID}
+        if ids != self.directory.source_ids():
+            self.directory.remember_sources(self.directory.source_ids() | ids)
 
     async def watch(self, presence: Presence, fail: Callable[[StreamsxError], None]) -> None:
         """Until cancelled; `fail` is told of a changelog that was made anew."""
@@ -148,6 +188,7 @@ class AppTopics:
             for effect in presence.heard(self.clock.now(), found):
                 self._heard(effect, fail)
                 if effect.anew:  # its readers look at the metadata (`engine/sources`)
+                    self._note_sources(found)
                     with suppress(BrokerUnreachable):  # a fetch that is refused asks again
                         await self.cluster.refresh()
 

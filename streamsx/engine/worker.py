@@ -274,6 +274,7 @@ class Worker:
         leftovers = made.stores.leftovers()
         await topics.make(layout, leftovers.values())
         presence = await topics.noted()
+        made.tasks.bounds.without_offsets = await topics.without_offsets(layout)
         self._made = made
         await made.limits.learn([spec.name for spec in self._topology.topics])
         await made.producer.start()

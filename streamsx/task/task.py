@@ -133,13 +133,12 @@ class Task:
         return queue[-1].batch.next_offset if queue else self.taken[topic]
 
     def reset(self, topic: str, offset: int, topic_id: str | None = None) -> None:
-        """Go on at another offset: the log does not have the one that was next.
-
-        `topic_id`: of the topic that has the name now, where it is another one. A reader that is
-        ahead stays so, unless the log goes back or is another one. The next commit has the new
-        place, whatever was committed before.
+        """Go on at another offset: the log does not have the one that was next. `topic_id`: of the
+        topic that has the name now. A reader that is ahead stays so, unless the log goes back or is
+        another topic's. The next commit says so, whatever was committed before.
         """
-        back = topic_id is not None or offset < self.taken[topic]
+        anew = topic_id is not None and topic_id != self.topic_ids.get(topic)
+        back = anew or offset < self.taken[topic]
         self._queues[topic].clear()
         self.taken[topic] = offset
         if topic_id is not None:

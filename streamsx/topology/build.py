@@ -4,6 +4,7 @@ Not here: where stages come from (`streamsx.app`), partition counts (`partitions
 """
 
 import json
+from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from zlib import crc32
@@ -39,6 +40,22 @@ class Topology:
         }
         sent = {topic for plan in self.subtopologies for topic in plan.outputs}
         return frozenset(spec.name for spec in self.topics if spec.name in agents | sent)
+
+    def fed(self, plan: SubTopology) -> frozenset[str]:
+        """Return the changelogs of all stores to which records of this sub-topology come, through
+        whatever topics.
+        """
+        seen = {plan.number}
+        ways = deque([plan])
+        changelogs = set[str]()
+        while ways:
+            each = ways.popleft()
+            changelogs |= {node.changelog for node in each.stores}
+            for other in self.subtopologies:
+                if other.number not in seen and each.outputs.intersection(other.topics):
+                    seen.add(other.number)
+                    ways.append(other)
+        return frozenset(changelogs)
 
     @property
     def signatures(self) -> tuple[int, ...]:

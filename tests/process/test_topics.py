@@ -57,6 +57,20 @@ class Topics:
             self.sent.append(value)
 
     @property
+    def counts(self) -> dict[bytes | None, bytes | None]:
+        """Of each value, by the changelog."""
+        log = f"{self.name}-counts-changelog"
+        return {
+            record.key: record.value
+            for partition in range(2)
+            for record in self.client.read(TopicPartition(log, partition))
+        }
+
+    @property
+    def all_counted(self) -> bool:
+        return self.counts.keys() == set(self.sent)
+
+    @property
     def all_copied(self) -> bool:
         out = self.client.read(TopicPartition(f"{self.name}-out", 0))
         return sorted(self.sent) == sorted(record.value or b"" for record in out)
@@ -133,3 +147,29 @@ def test_a_changelog_that_is_deleted_takes_no_state_with_it(
     assert workers.code("v") == 2
     assert workers.error("v").startswith(says)
     assert not list(workers.all["w"].state.glob("*/kept/*"))
+
+
+def test_topic_made_anew_is_read_from_its_start_under_a_worker_and_while_none_runs(
+    workers: Workers, topics: Topics
+) -> None:
+    """Its first records were passed over: they stood before the offset of the old topic."""
+    client, name = topics.client, f"{topics.name}-c"
+    workers.start("w", commit_interval="200ms")
+    topics.send("c", 0, 0, 0, 1, 1)
+    workers.until(lambda: topics.all_counted, "counted")
+    workers.until_event("commit", of="w")
+
+    def make_anew() -> None:
+        client.delete(name)
+        client.create(name, 2)
+
+    make_anew()
+    topics.send("c", 0, 0, 0, 0, 0, 1)  # longer than the old one, and shorter
+    workers.until(lambda: topics.all_counted, "counted of the new topic")
+    assert workers.stop("w") == [0]
+    make_anew()
+    topics.send("c", 0, 0, 0, 0, 0, 0, 0, 1)
+    workers.start("w", commit_interval="200ms")
+    workers.until(lambda: topics.all_counted, "counted of the newest topic")
+    assert workers.stop("w") == [0]
+    assert set(topics.counts.values()) == {b"1"}

@@ -173,3 +173,13 @@ def test_the_topic_that_a_tables_stores_are_made_from_is_no_store(tmp_path: Path
     assert directory.changelog_id("totals") == b"i" * 16
     assert list(directory.stores()) == []
     directory.release()
+
+
+def test_ids_of_sources_are_there_at_the_next_start(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path, "shop")
+    assert directory.source_ids() == {}
+    directory.remember_sources({"orders": "0a" * 16})
+    directory.release()
+    again = StateDirectory(tmp_path, "shop")
+    assert again.source_ids() == {"orders": "0a" * 16}
+    again.release()
