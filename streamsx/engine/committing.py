@@ -50,8 +50,8 @@ Taken = Callable[[TaskId, Mapping[str, int]], None]
 
 class Committing:
     """One per worker. The commit interval counts from the end of a cycle; too many dirty bytes cut
-    it, and with twice as many nobody may make more. `patience_s`: how long a task that is suspended
-    waits for what its bodies have at hand; another one has to do that again.
+    it, and with twice as many nobody may make more. `patient_until`: when a task that is suspended
+    since then has waited enough for what its bodies have at hand; another one does that again.
 
     `settled` hears of a suspended task of which Kafka has everything; `undone` of one whose dirty
     values cannot be encoded, `failed` of one that ends the worker by that, or by its disk.
@@ -67,12 +67,12 @@ class Committing:
         settled: Callable[[Happened], None],
         undone: Callable[[TaskId, ValueRefused | TaskStopped], None],
         failed: Callable[[TaskId, Exception], None],
-        patience_s: Callable[[], float],
+        patient_until: Callable[[float], float],
     ) -> None:
         self._clock, self._journal, self._spawn = given.clock, given.journal, given.owner.spawn
         self._producer, self._offsets, self._taken = producer, offsets, taken
         self._settled, self._undone, self._failed = settled, undone, failed
-        self._patience_s, self._interval_s = patience_s, given.config.commit_interval_s
+        self._patient_until, self._interval_s = patient_until, given.config.commit_interval_s
         self._dirty_bytes_max = int(given.config.memory_budget_bytes * DIRTY_SHARE)
         self._machine = CommitCycles()
         self._in_cycle: dict[TaskId, Active] = {}
@@ -163,7 +163,7 @@ class Committing:
 
     def _settle(self, now: float) -> None:
         for active, since in list(self._suspended.values()):
-            if active.task.busy and now - since < self._patience_s():
+            if active.task.busy and now < self._patient_until(since):
                 continue
             del self._suspended[active.id]
             self._enter({active.id: active})

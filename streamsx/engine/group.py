@@ -218,8 +218,10 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.IsLeaving) -> None:
-        self._door.leaving = True
-        deadline = None
+        first, self._door.leaving = not self._door.leaving, True
+        self._door.leave_by, deadline = message.deadline, None
+        if not first:
+            return
         if message.deadline is not None:
             deadline = message.deadline - self._clock.now() + self._clock.wall()
         self._journal("leaving", deadline=deadline)

@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from streamsx.lifecycle.places import Beginnings
 
 PATIENCE_SHARE = 1 / 2
-"""Of the time in which a task has to be released: the rest is for its last commit."""
+"""Share of the time in which a task has to be released that its bodies may take: the rest is for
+its last commit. So is LAST_COMMIT_S ahead of the deadline of a worker that leaves."""
 
 CommittedPlace = tuple[int, OffsetMetadata]
 """Offset of a partition, and what stands beside it."""
@@ -115,7 +116,7 @@ class Tasks:
         self.restorer = Restorer(given, self.changelogs, self.feed, self.failed)
         self.committing = Committing(
             given, producer, door.commit, purging.committed, settled=self.feed, undone=self.undone,
-            failed=self.failed, patience_s=self._patience_s,
+            failed=self.failed, patient_until=self._patient_until,
         )  # fmt: skip
         self.holdings = Holdings(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
@@ -142,9 +143,14 @@ class Tasks:
         self._events: deque[reconcile.Event] = deque()
         self._feeding = False
 
-    def _patience_s(self) -> float:
-        revoke_s = self._given.config.revoke_timeout_s
-        return PATIENCE_SHARE * (LAST_COMMIT_S if self._door.leaving else revoke_s)
+    def _patient_until(self, since: float) -> float:
+        """Return how long a task that is suspended `since` then waits for its bodies."""
+        until = since + PATIENCE_SHARE * self._given.config.revoke_timeout_s
+        leave_by = self._door.leave_by if self._door.leaving else None
+        if leave_by is None:
+            return until
+        least = since + PATIENCE_SHARE * LAST_COMMIT_S
+        return min(until, max(least, leave_by - LAST_COMMIT_S))
 
     # -- what happens
 

@@ -170,7 +170,8 @@ class Worker:
 
     def stop(self) -> None:
         """Leave as soon as others have taken over, within `shutdown_timeout`; again: now. A static
-        member that comes back commits and goes, but not one that was told to leave.
+        member that comes back commits and goes, within that time too, but not one that was told to
+        leave.
         """
         now = self._clock.now()
         patience_s = STOP_NOW_S if self._stopping else self._config.shutdown_timeout_s
@@ -184,11 +185,17 @@ class Worker:
         elif self._stopping:
             self._made.session.post(e.Stop(now + STOP_NOW_S))
         elif self._config.on_stop == "stay" and not self._made.link.leaving:
-            self._made.session.post(e.Stop(now + STOP_NOW_S, comes_back=True))
+            most_s = min(self._limit_s, self._config.revoke_timeout_s)
+            self._made.session.post(e.Stop(now + max(STOP_NOW_S, most_s), comes_back=True))
         else:
-            limit_s = min(self._config.shutdown_timeout_s, self._config.scale_down_timeout_s)
+            limit_s = self._limit_s
             self._made.session.post(e.Leave(now + limit_s if limit_s < math.inf else None))
         self._stopping = True
+
+    @property
+    def _limit_s(self) -> float:
+        """Seconds that a clean end may take."""
+        return min(self._config.shutdown_timeout_s, self._config.scale_down_timeout_s)
 
     def fail(self, error: Exception) -> None:
         """What no retry mends: the other tasks commit, then this worker goes."""

@@ -344,15 +344,35 @@ def test_a_body_that_waits_for_long_is_not_waited_for(bench: Bench) -> None:
     bench.until(lambda: station.states(T0)[-1] == "closed")
 
 
-def test_a_worker_on_its_way_out_waits_less_for_what_is_at_hand(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("leaves_in_s", "waits_s"),
+    [(25.0, 20.0), (6.0, 2.5), (100.0, 30.0), (None, 30.0)],
+    ids=["less than the last commit needs", "half of that", "as any other", "without an end"],
+)
+def test_worker_on_its_way_out_waits_for_what_is_at_hand_as_long_as_it_may(
+    bench: Bench, leaves_in_s: float | None, waits_s: float
+) -> None:
     station = begun(bench, app_of(waiting(1000.0)), T0)
     feed(bench, "a")
     bench.run(1.0)
-    station.deliver(e.IsLeaving(None))
+    now = bench.scheduler.now
+    station.deliver(e.IsLeaving(None if leaves_in_s is None else now + leaves_in_s))
     station.hand.revoke(T0)
-    bench.run(2.0)
+    bench.run(waits_s - 0.4)
     assert station.hand.released() == []
     bench.until(station.hand.released, 1)
+
+
+def test_second_signal_cuts_the_wait_for_what_is_at_hand(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(1000.0)), T0)
+    feed(bench, "a")
+    bench.run(1.0)
+    station.deliver(e.IsLeaving(bench.scheduler.now + 25))
+    station.hand.revoke(T0)
+    bench.run(5)
+    station.deliver(e.IsLeaving(bench.scheduler.now + 5))
+    bench.until(station.hand.released, 1)
+    assert len(station.told("leaving")) == 1
 
 
 def test_a_task_that_is_lost_while_it_waits_commits_nothing(bench: Bench) -> None:
