@@ -78,8 +78,10 @@ def work(options: argparse.Namespace, users: UsersCode) -> int:
     from streamsx.clock import SystemClock
     from streamsx.engine.journal import LOG, Journal
     from streamsx.engine.worker import Worker
+    from streamsx.state.disk import raise_descriptor_limit
     from streamsx.tools.cli.logs import set_up
 
+    raise_descriptor_limit()
     app = app_named(options.app)
     given = ((name, getattr(options, name)) for name in SETTINGS)
     app.override(**{name: value for name, value in given if value is not None})

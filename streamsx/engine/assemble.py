@@ -12,7 +12,7 @@ from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
 from streamsx.engine.bounds import LATEST, LogBounds
 from streamsx.engine.door import MemberDoor
 from streamsx.engine.failures import Failures
-from streamsx.engine.given import Given
+from streamsx.engine.given import Given, sent_bytes
 from streamsx.engine.group import GroupLink
 from streamsx.engine.host import KeyPlaces, WorkerHost
 from streamsx.engine.journal import LOG
@@ -119,7 +119,7 @@ def producer_of(
         given.owner.spawn,
         refused,
         linger_s=given.config.producer_linger_s,
-        buffer_bytes=given.config.produce_buffer_bytes,
+        buffer_bytes=sent_bytes(given.config),
         compression=given.config.producer_compression_type or "none",
         held=held,
         room=room,

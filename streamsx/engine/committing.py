@@ -93,6 +93,8 @@ class Committing:
         """Too much is dirty, because the cycle that runs does not end."""
         self.crowding: Collection[TaskId] = ()
         """Held tasks, while too much of theirs is dirty: they are fed no more."""
+        self.held_bytes = 0
+        """In memory, of what is dirty or on its way to the stores."""
 
     @property
     def idle(self) -> bool:
@@ -114,7 +116,7 @@ class Committing:
         self._look_at_held()
         free = [active for active in actives if active.id not in self._machine.held]
         stores = [store for active in free for store in active.task.stores.values()]
-        held = sum(store.dirty_bytes for store in stores)
+        held = self.held_bytes = sum(active.task.dirty_bytes for active in free)
         self.full = held > FULL * self._dirty_bytes_max
         self._settle(now)
         if not self.idle:
@@ -153,6 +155,20 @@ class Committing:
         """
         active.task.uncommitted()
         active.begins = active.paused = self._hurry = True
+
+    @property
+    def room_bytes(self) -> int:
+        """Return how much more may become dirty."""
+        return int(FULL * self._dirty_bytes_max) - self.held_bytes
+
+    def ran(self, active: Active, records: int, before: int) -> None:
+        """Take in what a task's records left in its stores, which held so many bytes `before`."""
+        grown = max(0, active.task.dirty_bytes - before)
+        active.left(records, grown)
+        if active.id in self._machine.held:
+            return  # its room is another one
+        self.held_bytes += grown
+        self.full = self.full or self.room_bytes <= 0
 
     def suspend(self, active: Active) -> None:
         """Settle it as soon as its bodies have done what they have at hand, or their time is over,

@@ -39,6 +39,8 @@ LEADERLESS_MAX_S = 1.0
 UNREACHABLE_EVERY_S = 30.0
 """So often it is told that a broker cannot be reached."""
 READ_COMMITTED = 1
+ANSWER_BYTES_MIN = 1 << 20
+"""Of one answer, however small the memory budget is."""
 HELD_SHARE = 0.10
 """Of the memory budget: fetched batches."""
 RESTORE_PARTITION_BYTES: Final = 1 << 20
@@ -253,7 +255,7 @@ def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:
     wait_ms = int(config.fetch_max_wait_s * 1000)
     data = FetchLimits(
         wait_ms,
-        config.fetch_max_bytes,
+        min(config.fetch_max_bytes, max(ANSWER_BYTES_MIN, held - held // 4)),
         config.consumer_max_fetch_size_bytes,
         config.fetch_hold_bytes,
         held - held // 4,

@@ -66,7 +66,9 @@ LANE: Final = "produce"
 TELL_EVERY_S = 5.0
 TIMER_MIN_S = 0.001
 REMEMBERED_KEYS = 1 << 16
-"""Per topic, with their partitions: 30 ns instead of 0.9 us, and up to 10 MB."""
+"""Of all topics, with their partitions: 30 ns instead of 0.9 us, and up to 14 MB."""
+REMEMBERED_KEY_BYTES = 64
+"""A longer key is not remembered: 65,536 keys of 15 KB took 1 GB."""
 
 
 ROW_OVERHEAD = 100
@@ -150,6 +152,8 @@ class Producer(Outbox):
         if limits is not None:
             limits.watch(self._limited)
         cluster.watch(self._grown)
+        self._remembered = 0
+        """Keys whose partitions are known, of all topics."""
         self._connections: dict[int, Connection] = {}
         self._opening: set[int] = set()
         self._leased = self._stalled = False
@@ -196,9 +200,9 @@ class Producer(Outbox):
             if key is None:
                 out.limits.check_key(topic)
                 return produce.sticky(lanes)
-            if len(known) >= REMEMBERED_KEYS:
-                known.clear()
-            known[key] = lane = lanes[partition_of(key, len(lanes))]
+            lane = lanes[partition_of(key, len(lanes))]
+            if len(key) <= REMEMBERED_KEY_BYTES:
+                self._remember(known, key, lane)
             return lane
 
         def send(
@@ -221,6 +225,16 @@ class Producer(Outbox):
                 raise
 
         return send
+
+    def _remember(
+        self, known: dict[bytes | None, OutPartition], key: bytes, lane: OutPartition
+    ) -> None:
+        self._remembered += 1
+        if self._remembered > REMEMBERED_KEYS:
+            self._remembered = 1
+            for each in self._sending.topics.values():
+                each.known.clear()
+        known[key] = lane
 
     def bound(
         self, topic: str, keys: Encoders, values: Encoders, running: Running, rare: SendValue,

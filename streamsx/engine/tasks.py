@@ -349,7 +349,7 @@ class Tasks:
         stores = [s for active in self.actives.values() for s in active.task.stores.values()]
         cache_bytes = int(self._given.config.memory_budget_bytes * CACHE_SHARE)
         for store in stores:
-            store.budget_bytes = cache_bytes // len(stores)
+            store.share(cache_bytes // len(stores))
 
     def _halt(self, active: Active) -> None:
         """Feed it no more; its bodies end."""

@@ -219,6 +219,11 @@ class Task:
         return dict.fromkeys(self._queues, self.stream_time) if only else dict(self._merge.high)
 
     @property
+    def dirty_bytes(self) -> int:
+        """Return the memory of what its stores hold until it is committed and written."""
+        return sum(store.dirty_bytes for store in self.stores.values())
+
+    @property
     def dirty(self) -> bool:
         """It has something to commit."""
         stores = self.stores.values()

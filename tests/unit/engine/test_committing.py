@@ -259,6 +259,25 @@ def test_much_that_is_dirty_does_not_wait_for_the_interval(bench: Bench) -> None
     bench.until(lambda: committed(bench) > 0, 10)
 
 
+def test_chunk_of_records_that_leave_large_rows_ends_where_the_budget_does(bench: Bench) -> None:
+    """4,000 rows of 100 KB in a turn were 400 MB before the first commit looked at them."""
+
+    def put_much(kept: Any, word: str) -> None:
+        kept[word] = word + "x" * 100_000
+
+    station = begun(bench, app_of(put_much), T0)
+    feed(bench, *(f"{n}" for n in range(1000)))
+    most = 0
+
+    def all_are_committed() -> bool:
+        nonlocal most
+        most = max(most, station.made.tasks.actives[T0].task.dirty_bytes)
+        return committed(bench) == 1000
+
+    bench.until(all_are_committed, 60)
+    assert 1 << 20 < most < 0.3 * 32 * MB
+
+
 def test_a_changelog_that_takes_nothing_stops_the_intake_and_not_the_worker(bench: Bench) -> None:
     """A commit that does not end must not let memory grow."""
     station = begun(bench, app_of(put, produce_buffer="64MiB"), T0)

@@ -10,7 +10,7 @@ import pytest
 
 from streamsx import App
 from streamsx.clock import SystemClock
-from streamsx.engine.produce import Producer
+from streamsx.engine.produce import REMEMBERED_KEY_BYTES, Producer
 from streamsx.errors import NotFound, RecordRefused, RecordTooLarge, UsageError
 from streamsx.kafka.batch import columns, scan
 from streamsx.kafka.cluster import Cluster
@@ -135,10 +135,10 @@ async def playing(**settings: Any) -> AsyncIterator[Play]:
         Api.PRODUCE: log.produce,
         Api.INIT_PRODUCER_ID: lambda _: {"producer_id": PRODUCER_ID, "producer_epoch": 0},
     }
-    async with ScriptedBroker(script, {"t": 2}) as broker, asyncio.TaskGroup() as jobs:
+    async with ScriptedBroker(script, {"t": 2, "u": 2}) as broker, asyncio.TaskGroup() as jobs:
         cluster = Cluster(broker.bootstrap)
         await cluster.start()
-        await cluster.follow(["t"])
+        await cluster.follow(["t", "u"])
         defaults = {"linger_s": 0.001, "buffer_bytes": 1 << 20}
         producer = Producer(
             cluster, SystemClock(), jobs.create_task, lambda *of: failures.append(Told(*of)),
@@ -863,6 +863,31 @@ def test_the_keys_that_are_remembered_have_a_limit(monkeypatch: pytest.MonkeyPat
             send(b"%d" % number, None, 1, None)
             topics = play.producer._sending.topics.values()
             assert all(len(topic.known) <= 10 for topic in topics)
+
+    play(story)
+
+
+def test_keys_remembered_of_all_topics_share_one_limit_and_long_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """65,536 keys of 15 KB, each sent once, took 1 GB."""
+    monkeypatch.setattr("streamsx.engine.produce.REMEMBERED_KEYS", 10)
+
+    async def story(play: Play) -> None:
+        topics = play.producer._sending.topics
+
+        def remembered() -> int:
+            return sum(len(each.known) for each in topics.values())
+
+        for number in range(100):
+            for topic in ("t", "u"):
+                play.producer.to(topic)(b"%d" % number, None, 1, None)
+            assert remembered() <= 10
+        before = remembered()
+        play.producer.to("t")(bytes(REMEMBERED_KEY_BYTES + 1), None, 1, None)
+        assert remembered() == before
+        play.producer.to("t")(bytes(REMEMBERED_KEY_BYTES), None, 1, None)
+        assert bytes(REMEMBERED_KEY_BYTES) in topics["t"].known
 
     play(story)
 
