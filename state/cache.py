@@ -162,6 +162,8 @@ class CachedStore:
         self.complete = not holds_rows(rows)
         """The cache holds every row, so a miss needs no look below."""
         self.entry_bytes = FIRST_ENTRY_BYTES
+        self.row_bytes_max = RECORD_BYTES_MAX
+        """Of a key with its value, as the changelog's topic takes them."""
         self._checking = False
         self._left: Iterator[tuple[Any, Any]] | None = None
         self._order: list[bytes] = []
@@ -321,7 +323,7 @@ class CachedStore:
             self._check_each(part)
             raise
         size = sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        if size > RECORD_BYTES_MAX or self._loses_one(part, values):
+        if size > self.row_bytes_max or self._loses_one(part, values):
             self._check_each(part)
         self.sealed.update(zip(map(ROW.__add__, keys), values, strict=True))
         self.entry_bytes = ENTRY_BYTES + size // len(part)
@@ -363,8 +365,8 @@ class CachedStore:
         if self._comes_back is not None and not self._comes_back.comes_back(value, encoded):
             why = self._lost(value) or "it is read as another value: declare its type"
             raise self._refusal("does not come back", key, value, why)
-        if size > RECORD_BYTES_MAX:
-            why = f"{size} bytes with its key, the limit is {RECORD_BYTES_MAX}: split it"
+        if size > (limit := self.row_bytes_max):
+            why = f"{size} bytes with its key, the limit is {limit}: split it"
             raise self._refusal("too large", key, value, why)
         return encoded
 

@@ -236,6 +236,9 @@ class Config:
     `on_lost_offsets`: what a task does whose state is there and whose committed offsets are gone:
     `stop`, or begin at the start or the end of its topics.
 
+    `on_produce_error`: what follows when a broker refuses a record for good. `stop_task` stops the
+    task that sent it at its last commit, `stop` the worker, `log` passes over the record.
+
     Of what concerns all of a group its leader's are in force, so give all workers the same:
     `acceptable_recovery_lag`, `imbalance_percentage`, `max_learners`, `max_learners_per_member`,
     `num_standby_replicas`, and which keys of `tags` count.
@@ -263,6 +266,7 @@ class Config:
     on_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
     on_decode_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
     consecutive_failures_max: int | None = setting(10, or_none(whole(1)))
+    on_produce_error: str = setting("stop_task", one_of("stop_task", "stop", "log"))
 
     protocol_type: str = setting("consumer", one_of("consumer", "stream"))
     session_timeout_s: float = setting(45.0, broker_seconds, faust="broker_session_timeout")

@@ -12,7 +12,7 @@ StreamsxError
     BrokerUnreachable StoreLocked DiskFailed DescriptorsUsedUp TopicGone SnapshotFailed
     StateConflict
   DataError              bytes that are not what they should be
-    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge ValueRefused
+    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused ValueRefused
   GroupError   (exit 1)  what the coordinator says of us
     Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
   TaskFailed   (exit 1)  a task that its policy stops, and its worker with it
@@ -158,6 +158,10 @@ class DecodeFailed(DataError):
 
 class RecordTooLarge(DataError):
     """A record over the limit of its topic."""
+
+
+class RecordRefused(DataError):
+    """A record that its topic does not take: its time, its key or its headers."""
 
 
 class ValueRefused(DataError):

@@ -16,17 +16,21 @@ from streamsx.engine.given import Given
 from streamsx.engine.group import GroupLink
 from streamsx.engine.host import WorkerHost
 from streamsx.engine.journal import LOG
+from streamsx.engine.limits import OutputLimits
 from streamsx.engine.listening import Listening
 from streamsx.engine.loop import DataLoop
-from streamsx.engine.produce import Producer, always
+from streamsx.engine.produce import HearsRefusals, Producer, always
 from streamsx.engine.purge import Purging
+from streamsx.engine.refusing import OnProduceError, RefusingOutside
 from streamsx.engine.stores import Stores
 from streamsx.engine.tasks import Tasks
 from streamsx.lifecycle.places import Reset
+from streamsx.lifecycle.refusal import RefusedRecord
 from streamsx.membership.member import MemberConfig
 from streamsx.membership.outage import Outage
 from streamsx.membership.seat import Seat
 from streamsx.membership.session import Session
+from streamsx.model import TopicPartition
 from streamsx.task.policy import Policy, Word
 from streamsx.topology.internal_topics import TopicKind
 
@@ -44,7 +48,8 @@ class Machinery:
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
         self.stores = Stores(given, partitions, self.executor)
         self.session = session_of(given, assignor)
-        self.producer = producer_of(given, self._leased, arrived.set)
+        self.limits = OutputLimits(given.cluster, clock, given.owner.spawn)
+        self.producer = producer_of(given, self.limits, self._refused, self._leased, arrived.set)
         """Of the tasks; the host has its own."""
         topics = given.topology.topics
         passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
@@ -67,8 +72,14 @@ class Machinery:
             given, partitions, assignor, self.session, door, self.tasks, listening
         )
         self.loop = DataLoop(given, self.tasks, self.producer, arrived, self.link.publish)
-        self.host = WorkerHost(clock, producer_of(given), self.tasks, lambda: self.link.leads)
+        word, fail = OnProduceError(config.on_produce_error), given.owner.fail
+        outside = RefusingOutside(word, given.cluster.principal, clock, fail)
+        producer = producer_of(given, self.limits, outside.refused)
+        self.host = WorkerHost(clock, producer, self.tasks, lambda: self.link.leads)
         self._given = given
+
+    def _refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
+        self.tasks.refusing.refused(tp, code, record)
 
     def _leased(self) -> bool:
         """The group counts this worker in as of now, and all it has ever taken away has been heard
@@ -96,18 +107,20 @@ def bounds_of(given: Given, partitions: Mapping[str, int]) -> LogBounds:
 
 
 def producer_of(
-    given: Given, held: Callable[[], bool] = always, room: Callable[[], object] = always
-) -> Producer:
+    given: Given, limits: OutputLimits, refused: HearsRefusals, held: Callable[[], bool] = always,
+    room: Callable[[], object] = always,
+) -> Producer:  # fmt: skip
     return Producer(
         given.cluster,
         given.clock,
         given.owner.spawn,
-        given.owner.fail,
+        refused,
         linger_s=given.config.producer_linger_s,
         buffer_bytes=given.config.produce_buffer_bytes,
         compression=given.config.producer_compression_type or "none",
         held=held,
         room=room,
+        limits=limits,
     )
 
 

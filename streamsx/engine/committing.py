@@ -10,7 +10,7 @@ from streamsx.engine import faults
 from streamsx.engine.active import Active
 from streamsx.engine.given import CACHE_SHARE, Given
 from streamsx.engine.journal import LOG
-from streamsx.engine.produce import Producer
+from streamsx.engine.produce import Goals, Producer
 from streamsx.errors import STORE_FAULTS, TaskFailed, TaskStopped, ValueRefused
 from streamsx.lifecycle import commit
 from streamsx.lifecycle import task as life
@@ -35,6 +35,9 @@ to wait would save no write of them, and a task stands still while it is sealed,
 """
 DIRTY_SHARE = CACHE_SHARE / 4
 """Of the memory budget. More than this, and a commit does not wait for its interval."""
+FLUSH_PATIENCE_S = 1.0
+"""Then a task whose records are not acknowledged drops out of a cycle. A leader that moves takes
+0.1 to 0.5 s; what takes longer would hold up the commits of all tasks."""
 FULL = 2
 """Times the dirty bytes that begin a cycle: what is sealed, and as much again meanwhile."""
 
@@ -73,6 +76,9 @@ class Committing:
         self._dirty_bytes_max = int(given.config.memory_budget_bytes * DIRTY_SHARE)
         self._machine = CommitCycles()
         self._in_cycle: dict[TaskId, Active] = {}
+        self._goals: dict[TaskId, Goals] = {}
+        """What has to be acknowledged before a sealed task can commit."""
+        self._held: dict[TaskId, Active] = {}
         self._number = 0
         self._began, self.due_at = 0.0, 0.0
         self._ends: Mapping[TopicPartition, int] = {}
@@ -85,6 +91,8 @@ class Committing:
         """Tasks and topics whose readers' positions have found no room, and that was told."""
         self.full = False
         """Too much is dirty, because the cycle that runs does not end."""
+        self.crowding: Collection[TaskId] = ()
+        """Held tasks, while too much of theirs is dirty: they are fed no more."""
 
     @property
     def idle(self) -> bool:
@@ -103,22 +111,39 @@ class Committing:
 
     def consider(self, now: float, actives: Collection[Active]) -> None:
         """Begin one when the interval is over, or too much is dirty."""
-        stores = [store for active in actives for store in active.task.stores.values()]
+        self._look_at_held()
+        free = [active for active in actives if active.id not in self._machine.held]
+        stores = [store for active in free for store in active.task.stores.values()]
         held = sum(store.dirty_bytes for store in stores)
         self.full = held > FULL * self._dirty_bytes_max
         self._settle(now)
         if not self.idle:
             return
         rows = sum(len(store.hot) for store in stores)
-        spread = rows > DIRTY_ROWS_MAX and rows >= sum(a.task.records for a in actives)
+        spread = rows > DIRTY_ROWS_MAX and rows >= sum(a.task.records for a in free)
         waits = now < self.due_at and not self._hurry
         if waits and held <= self._dirty_bytes_max and not spread:
             return
         self._hurry = False
-        dirty = {active.id: active for active in actives if active.task.dirty}
+        dirty = {active.id: active for active in free if active.task.dirty}
         self.due_at = now + self._interval_s
         self._enter(dirty)
         self._step(commit.Due(frozenset(dirty)))
+
+    def _look_at_held(self) -> None:
+        """Let those go on whose records have arrived; feed the others while there is room."""
+        if not self._machine.held:
+            self.crowding = ()
+            return
+        for task in sorted(self._machine.held):
+            if self._producer.arrived(self._goals[task]):
+                active = self._held.pop(task)
+                LOG.info("commit_goes_on task=%s: its output takes records again", task)
+                self._enter({task: active})
+                self._step(commit.Arrived(task))
+        stores = [store for a in self._held.values() for store in a.task.stores.values()]
+        dirty = sum(store.dirty_bytes for store in stores)
+        self.crowding = frozenset(self._held) if dirty > self._dirty_bytes_max else ()
 
     def first(self, active: Active) -> None:
         """Commit where a task begins, at once, and feed it nothing before.
@@ -147,7 +172,8 @@ class Committing:
     def lose(self, task: TaskId) -> None:
         """It commits nothing more."""
         self._suspended.pop(task, None)
-        self._in_cycle.pop(task, None)
+        for by_task in (self._in_cycle, self._held, self._goals):
+            by_task.pop(task, None)
         self._step(commit.TaskLost(task))
 
     def _enter(self, actives: Mapping[TaskId, Active]) -> None:
@@ -168,6 +194,7 @@ class Committing:
                 self._failed(task, error)  # which takes it out of the cycle
             else:
                 if sealed is not None:
+                    self._goals[task] = self._producer.sealed(task)
                     self._step(commit.TaskSealed(task, sealed))
 
     def write_slice(self, until: float) -> None:
@@ -214,9 +241,24 @@ class Committing:
         self.committed(number, frozenset(self._machine.sealed), {})
 
     async def _flush(self) -> None:
-        self._ends = await self._producer.flush()
+        goals = {task: self._goals[task] for task in self._machine.sealed}
+        late = await self._producer.settle(goals, FLUSH_PATIENCE_S)
+        self._ends = self._producer.ends()
         faults.point("after_flush")
-        self._step(commit.Flushed())
+        for task in sorted(late & self._machine.sealed.keys()):
+            self._hold(task)
+        self._step(commit.Flushed(late))
+
+    def _hold(self, task: TaskId) -> None:
+        """It commits with a later cycle."""
+        active = self._held[task] = self._in_cycle[task]
+        active.task.uncommitted()
+        tps = (lane.tp for lane, goal in self._goals[task] if lane.acknowledged < goal)
+        LOG.warning(
+            "commit_waits task=%s: %s does not take what it has sent, so it commits later; the "
+            "other tasks go on: is there a leader, and the topic?",
+            *(task, ", ".join(sorted(map(str, tps)))),
+        )
 
     # -- effects
 

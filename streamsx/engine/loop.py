@@ -13,7 +13,7 @@ nothing is processed, sealed or sent.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from streamsx.engine import faults
 from streamsx.engine.active import Active
@@ -78,6 +78,8 @@ class DataLoop:
         self._duty = Duty(self._slice_s)
         self._report_at, self._tick_at = 0.0, 0.0
         self._leased = False
+        self._crowding: Collection[TaskId] = frozenset()
+        """Tasks that wait for outputs, with too much at hand: they are fed no more."""
         self._held_s = 0.0
         """How long the seals and tasks of this turn took."""
 
@@ -154,8 +156,9 @@ class DataLoop:
     def _run_tasks(self) -> int:
         """Round robin from where the last turn ended, for as long as the turn's time lasts."""
         actives = self._tasks.actives
-        if self._producer.full() or self._committing.full:
+        if self._producer.full_elsewhere() or self._committing.full:
             return 0
+        self._crowding = {*self._producer.crowding(), *self._committing.crowding}
         if len(self._order) != len(actives) or any(task not in actives for task in self._order):
             self._order = deque(sorted(actives))
         until, done = self._clock.now() + TURN_S, 0
@@ -169,6 +172,8 @@ class DataLoop:
 
     def _run(self, active: Active, until: float) -> int:
         task = active.task
+        if task.id in self._crowding:
+            return 0
         if active.suspended or active.paused or task.id == self._committing.sealing or task.busy:
             return 0
         more = self._feed(active)

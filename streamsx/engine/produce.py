@@ -11,6 +11,10 @@ changelog row that arrives after the new owner has read the end would be an abso
 what the new owner added. What user code sends outside of tasks has a producer of its own, which
 knows no lease: nothing of it waits for a task, is dropped with one, or held by one.
 
+Each partition knows who sends to it at the moment (one comparison a record, 5 ns), so a task waits
+for its own records alone, and a record that a broker refuses is its sender's. A comparison with the
+latest time that the topic takes is made in the same place.
+
 Not here: transactions, who waits for a flush and why.
 """
 
@@ -21,7 +25,8 @@ from typing import Any, Final
 
 from streamsx.clock import Clock
 from streamsx.engine.journal import LOG
-from streamsx.errors import BrokerUnreachable
+from streamsx.engine.limits import OutputLimits
+from streamsx.errors import BrokerUnreachable, RecordRefused, RecordTooLarge
 from streamsx.kafka.batch import NO_HEADERS
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.connection import Connection
@@ -30,8 +35,18 @@ from streamsx.kafka.partitioner import check_place, partition_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import produce
 from streamsx.lifecycle.idempotence import Idempotence
-from streamsx.lifecycle.produce import BACKOFF_S, REQUEST_TIMEOUT_S, OutPartition, Sending, Sent
-from streamsx.model import Headers, TopicPartition
+from streamsx.lifecycle.limits import ALWAYS_ASKED, TopicLimits
+from streamsx.lifecycle.produce import (
+    BACKOFF_S,
+    REQUEST_TIMEOUT_S,
+    OutPartition,
+    OutTopic,
+    Sending,
+    Sent,
+)
+from streamsx.lifecycle.refusal import OF_RECORDS, OUTSIDE, RefusedRecord, Sender
+from streamsx.loops import wait
+from streamsx.model import RECORD_BYTES_MAX, Headers, TaskId, TopicPartition
 from streamsx.serde.codec import Encoders
 from streamsx.task.stream import DONE, Done, Outbox, Running, Send, SendRows, SendValue
 
@@ -40,6 +55,15 @@ TELL_EVERY_S = 5.0
 TIMER_MIN_S = 0.001
 REMEMBERED_KEYS = 1 << 16
 """Per topic, with their partitions: 30 ns instead of 0.9 us, and up to 10 MB."""
+
+
+ROW_OVERHEAD = 100
+"""Bytes of a batch with one row, beside its key and value, at most."""
+
+Goals = Sequence[tuple[OutPartition, int]]
+"""Partitions, and how many batches each is to have acknowledged."""
+HearsRefusals = Callable[[TopicPartition, int, RefusedRecord], None]
+"""Hears of records that a broker has refused for good, with its code."""
 
 
 def always() -> bool:
@@ -51,8 +75,8 @@ def never() -> bool:
 
 
 class Producer(Outbox):
-    """An outbox. `failed` is told of what no retry can mend; `held` says whether the lease is, of
-    whoever needs one; `room` is called when it was `full` and is no more.
+    """An outbox. `refused` is told of records that no retry can mend; `held` says whether the lease
+    is, of whoever needs one; `room` is called when it was `full` and is no more.
     """
 
     def __init__(
@@ -60,29 +84,33 @@ class Producer(Outbox):
         cluster: Cluster,
         clock: Clock,
         spawn: Callable[..., object],
-        failed: Callable[[Exception], None],
+        refused: HearsRefusals,
         *,
         linger_s: float,
         buffer_bytes: int,
         compression: str = "none",
         held: Callable[[], bool] = always,
         room: Callable[[], object] = always,
+        limits: OutputLimits | None = None,
     ) -> None:
-        self._cluster, self._clock, self._spawn, self._failed = cluster, clock, spawn, failed
+        self._cluster, self._clock, self._spawn, self._refused = cluster, clock, spawn, refused
         self._held, self._room = held, room
         self._linger_s = linger_s
         self._numbers = Idempotence()
         self._sending = Sending(
             compression, self._opened, self._numbers, linger_s=linger_s, buffer_bytes=buffer_bytes
         )
-        self._known: dict[tuple[str, int], dict[bytes | None, OutPartition]] = {}
-        """Keys that were sent to a topic of so many partitions; one memory for all tasks."""
+        self._limits = limits
+        if limits is not None:
+            limits.watch(self._limited)
+        cluster.watch(self._grown)
         self._connections: dict[int, Connection] = {}
         self._opening: set[int] = set()
         self._leased = self._stalled = False
         self._timer: asyncio.TimerHandle | None = None
         self._refreshed_at, self._told_at = -BACKOFF_S, 0.0
         self._moved = asyncio.Event()
+        self._senders: dict[TaskId, Sender] = {}
 
     async def start(self) -> None:
         """Ask for a producer id; a broker that is just starting may need some time for it."""
@@ -103,15 +131,22 @@ class Producer(Outbox):
 
     # -- sending
 
-    def to(self, topic: str, partition: int | None = None) -> Send:
+    def of(self, task: TaskId, at_hand: Callable[[], object]) -> "TaskOutbox":
+        """Return the outbox of a task that begins. `at_hand` gives the records of a source that it
+        is handling, as `refusal.SourceRecords`, or None.
+        """
+        sender = self._senders[task] = Sender(task, at_hand)
+        return TaskOutbox(self, sender)
+
+    def to(self, topic: str, partition: int | None = None, sender: Sender = OUTSIDE) -> Send:
         """Raises NotFound for a topic that the metadata do not have, UsageError for a partition."""
-        lanes = self._lanes(topic, partition)
-        if partition is not None:
-            lanes = [lanes[partition]]
-        known = self._known.setdefault((topic, len(lanes)), {}) if partition is None else {}
+        out = self._out(topic, partition)
+        lanes = out.lanes if partition is None else [out.lanes[partition]]
+        known = out.known if partition is None else {}
 
         def lane_of(key: bytes | None) -> OutPartition:
             if key is None:
+                out.limits.check_key(topic)
                 return produce.sticky(lanes)
             if len(known) >= REMEMBERED_KEYS:
                 known.clear()
@@ -122,6 +157,8 @@ class Producer(Outbox):
             key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None
         ) -> None:
             lane = known.get(key) or lane_of(key)
+            if lane.writer is not sender or timestamp > lane.latest:
+                self._admit(lane, sender, timestamp)
             builder = lane.builder
             if builder is not None:
                 count = builder.count
@@ -129,19 +166,24 @@ class Producer(Outbox):
                     builder.count = count + 1
                     return
                 self._sending.close(lane)
-            lane.open(timestamp, key, value, headers or NO_HEADERS)
+            try:
+                lane.open(timestamp, key, value, headers or NO_HEADERS)
+            except RecordTooLarge:
+                self._ask(topic)
+                raise
 
         return send
 
     def bound(
-        self, topic: str, keys: Encoders, values: Encoders, running: Running, rare: SendValue
-    ) -> SendValue:
+        self, topic: str, keys: Encoders, values: Encoders, running: Running, rare: SendValue,
+        sender: Sender = OUTSIDE,
+    ) -> SendValue:  # fmt: skip
         """All in one frame: encoders by type, the partition of a known key, the open batch.
 
         Somebody may keep what this gives, and call it when another body is at work, or none.
         """
-        send_bytes, inbox = self.to(topic), running.inbox
-        known = self._known[topic, self._cluster.partitions(topic)]
+        send_bytes, inbox = self.to(topic, None, sender), running.inbox
+        known = self._out(topic, None).known
 
         def send(*, key: Any = None, value: Any = None, **other: Any) -> Done:
             batch = inbox.batch
@@ -149,7 +191,12 @@ class Producer(Outbox):
                 return rare(key=key, value=value, **other)
             raw, data = keys[type(key)](key), values[type(value)](value)
             at_ms, lane = batch.timestamps[inbox.index], known.get(raw)
-            if lane is not None and (builder := lane.builder) is not None:
+            if (
+                lane is not None
+                and lane.writer is sender
+                and at_ms <= lane.latest
+                and (builder := lane.builder) is not None
+            ):
                 count = builder.count
                 if builder.add(count, at_ms, raw, data, NO_HEADERS) is not None:
                     builder.count = count + 1
@@ -159,26 +206,80 @@ class Producer(Outbox):
 
         return send
 
-    def rows(self, topic: str, partition: int) -> SendRows:
-        lane = self._lanes(topic, partition)[partition]
+    def _admit(self, lane: OutPartition, sender: Sender, timestamp: int) -> None:
+        """Look at a record that comes from another sender than the one before, or is late. Raise
+        RecordRefused for a time that its topic does not take.
+        """
+        now_ms, topic = self._now_ms(), lane.topic
+        lane.latest = topic.limits.latest(now_ms)
+        if timestamp > lane.latest or lane.latest == ALWAYS_ASKED:
+            try:
+                topic.limits.check_time(topic.name, timestamp, now_ms)
+            except RecordRefused:
+                self._ask(topic.name)
+                raise
+        if lane.writer is not sender:
+            lane.written_by(sender)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.wall() * 1000)
+
+    def rows(self, topic: str, partition: int, sender: Sender = OUTSIDE) -> SendRows:
+        out = self._out(topic, partition)
+        out.changelog, lane = True, out.lanes[partition]
 
         def send(keys: Sequence[bytes], values: Sequence[bytes | None], timestamp: int) -> None:
-            done = 0
+            at_ms, done = out.limits.within(timestamp, self._now_ms()), 0
+            if lane.writer is not sender:
+                lane.written_by(sender)
             while done < len(keys):
                 if lane.builder is None:
-                    lane.open(timestamp, keys[done], values[done], NO_HEADERS)
+                    lane.open_row(at_ms, keys[done], values[done])
                     done += 1
                 assert lane.builder is not None, "a first record opens a batch"
-                done = lane.builder.extend(timestamp, keys, values, done)
+                done = lane.builder.extend(at_ms, keys, values, done)
                 if done < len(keys):
                     self._sending.close(lane)
 
         return send
 
-    def _lanes(self, topic: str, partition: int | None) -> list[OutPartition]:
+    def row_bytes_max(self, topic: str) -> int:
+        """Return the most that key and value of a changelog's row may have."""
+        out = self._sending.topic(topic)
+        return out.limits.bytes_max - ROW_OVERHEAD if out.lanes else RECORD_BYTES_MAX
+
+    def _out(self, topic: str, partition: int | None) -> OutTopic:
         count = self._cluster.partitions(topic)
         check_place(topic, partition, count)
-        return [self._sending.partition(TopicPartition(topic, n)) for n in range(count)]
+        out = self._sending.topic(topic)
+        if len(out.lanes) != count:
+            self._spread(out, count)
+            if self._limits is not None:
+                out.limit(self._limits.of(topic))
+        return out
+
+    def _spread(self, out: OutTopic, count: int) -> None:
+        """Send to so many partitions from now on; whoever has the list of them has the new one."""
+        tps = [TopicPartition(out.name, n) for n in range(count)]
+        out.lanes[:] = [self._sending.partition(tp) for tp in tps]
+        out.known.clear()
+
+    def _grown(self) -> None:
+        """Keys go by the new count as soon as the metadata have it; what was sent stays."""
+        for out in self._sending.topics.values():
+            count = self._cluster.partitions(out.name)
+            if out.lanes and count and count != len(out.lanes):
+                before = len(out.lanes)
+                LOG.info("topic_grown topic=%s partitions=%d before=%d", out.name, count, before)
+                self._spread(out, count)
+
+    def _limited(self, topic: str, limits: TopicLimits) -> None:
+        if topic in self._sending.topics:
+            self._sending.topics[topic].limit(limits)
+
+    def _ask(self, topic: str) -> None:
+        if self._limits is not None:
+            self._limits.ask(topic)
 
     def _opened(self, lane: OutPartition) -> None:
         self._sending.opened(lane, self._clock.now())
@@ -188,6 +289,17 @@ class Producer(Outbox):
         """More is not acknowledged than may be: whoever can wait, waits until `room` is called."""
         self._stalled = self._sending.full()
         return self._stalled
+
+    def full_elsewhere(self) -> bool:
+        """The same, without the partitions that pause: tasks wait for these one by one."""
+        self._stalled = self._sending.full(but_paused=True)
+        return self._stalled
+
+    def crowding(self) -> frozenset[TaskId]:
+        """Return the tasks that are to be fed no more: too much of theirs is in partitions that
+        take nothing.
+        """
+        return self._sending.crowding()
 
     # -- flushing
 
@@ -199,6 +311,41 @@ class Producer(Outbox):
             self._moved.clear()
             await self._moved.wait()
         return self._sending.ends()
+
+    def current(self, sender: Sender) -> bool:
+        """It is its task as it runs now, and not an earlier life of it."""
+        return sender.task is not None and self._senders.get(sender.task) is sender
+
+    def sealed(self, task: TaskId) -> Goals:
+        """Return what has to arrive before what this task has done so far may be committed."""
+        return self._senders[task].seal()
+
+    def arrived(self, goals: Goals) -> bool:
+        """It is acknowledged."""
+        return all(lane.acknowledged >= goal for lane, goal in goals)
+
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Return the next offset of each partition, where one is known."""
+        return self._sending.ends()
+
+    async def settle(self, goals: Mapping[TaskId, Goals], patience_s: float) -> frozenset[TaskId]:
+        """Wait until all of it has arrived, or the patience is over; return the tasks of which
+        something has not. Time without a lease does not count: then nothing may leave.
+        """
+        self._sending.flush()
+        self.push()
+        left = [each for task in goals for each in goals[task]]
+        until = self._clock.now() + patience_s
+        while True:
+            while left and left[-1][0].acknowledged >= left[-1][1]:
+                left.pop()
+            now = self._clock.now()
+            if not self._leased:
+                until = now + patience_s
+            if not left or now >= until:
+                return frozenset(task for task in goals if not self.arrived(goals[task]))
+            self._moved.clear()
+            await wait(self._moved, until - now)
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """What is not acknowledged of these changelogs never leaves: they are not ours any more.
@@ -266,11 +413,14 @@ class Producer(Outbox):
             self._later(f"{len(request)} partitions", str(reply))
         else:
             answers = answers_of(reply)
-        for tp, code, again in self._sending.answered(self._clock.now(), request, answers):
+        now, now_ms = self._clock.now(), self._now_ms()
+        for tp, code, again, records in self._sending.answered(now, request, answers, now_ms):
             if again:
                 self._later(str(tp), name_of(code))
-            else:
-                self._failed(produce.refusal(tp, code))
+            elif code in OF_RECORDS:
+                self._ask(tp.topic)
+            for record in records:
+                self._refused(tp, code, record)
         self._moved.set()
         if self._stalled and not self.full():
             self._room()
@@ -346,8 +496,32 @@ def answers_of(reply: Any) -> dict[TopicPartition, produce.Acknowledged]:
     """Out of a decoded reply."""
     return {
         TopicPartition(topic.name, part.index): produce.Acknowledged(
-            part.error_code, part.base_offset
+            part.error_code,
+            part.base_offset,
+            {e.batch_index: e.batch_index_error_message or "" for e in part.record_errors},
+            part.error_message or "",
         )
         for topic in reply.responses
         for part in topic.partition_responses
     }
+
+
+class TaskOutbox(Outbox):
+    """The producer as one life of a task has it: what is sent here is that task's."""
+
+    def __init__(self, producer: Producer, sender: Sender) -> None:
+        self._producer, self._sender = producer, sender
+
+    def row_bytes_max(self, topic: str) -> int:
+        return self._producer.row_bytes_max(topic)
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        return self._producer.to(topic, partition, self._sender)
+
+    def rows(self, topic: str, partition: int) -> SendRows:
+        return self._producer.rows(topic, partition, self._sender)
+
+    def bound(
+        self, topic: str, keys: Encoders, values: Encoders, running: Running, rare: SendValue
+    ) -> SendValue:
+        return self._producer.bound(topic, keys, values, running, rare, self._sender)

@@ -15,6 +15,7 @@ from streamsx.engine.produce import Producer
 from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle.fetch import FetchLimits
+from streamsx.lifecycle.refusal import RefusedRecord, told
 from streamsx.model import TopicPartition
 from streamsx.task.batch import Batch
 
@@ -129,13 +130,13 @@ async def writing(
     async def end(error: Exception) -> None:
         raise error
 
-    def failed(error: Exception) -> None:
-        tasks.create_task(end(error))
+    def refused(tp: TopicPartition, code: int, record: RefusedRecord) -> None:
+        tasks.create_task(end(WorldError(told(tp, code, record, cluster.principal))))
 
     try:
         async with asyncio.TaskGroup() as tasks:
             producer = Producer(
-                cluster, clock, tasks.create_task, failed,
+                cluster, clock, tasks.create_task, refused,
                 linger_s=0.0, buffer_bytes=BUFFER_BYTES, room=room,
             )  # fmt: skip
             try:

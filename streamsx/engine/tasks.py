@@ -27,6 +27,7 @@ from streamsx.engine.given import CACHE_SHARE, Given
 from streamsx.engine.journal import LOG
 from streamsx.engine.produce import Producer
 from streamsx.engine.purge import Purging
+from streamsx.engine.refusing import OnProduceError, Refusing
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.sources import Sources
 from streamsx.engine.stores import Stores
@@ -36,6 +37,7 @@ from streamsx.lifecycle import task as life
 from streamsx.lifecycle.commit import place_of
 from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.lifecycle.reconcile import Happened, Holdings
+from streamsx.lifecycle.refusal import SourceRecords
 from streamsx.lifecycle.task import TaskState
 from streamsx.membership.member import LAST_COMMIT_S
 from streamsx.model import Role, TaskId, TopicPartition
@@ -110,6 +112,7 @@ class Tasks:
         )  # fmt: skip
         self.holdings = Holdings(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
+        self.refusing = refusing_of(given, self, producer)
         self.bounds = bounds
         self.sources = Sources(given, bounds, self.fetcher, self.actives)
         self.dormant = Dormant(self.bounds, lambda: setattr(self, "changed", True))
@@ -309,9 +312,8 @@ class Tasks:
         tell_newer(plan, task.partition, found)
         start = partial(GatedActor, self._arrived.set)
         until, why = self._anew.pop(task, ({}, None))
-        made = Task(
-            plan, task.partition, stores, self._producer, start, self._policy, metadata, until
-        )
+        outbox = self._producer.of(task, lambda: source_of(made))
+        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, until)
         active = self.actives[task] = Active(made, Gap(last=self._given.clock.now()))
         self.sources.add(active)
         self._share_cache()
@@ -387,6 +389,32 @@ class Tasks:
         self._beginnings[task] = found
         self._positions[task] = {tp.topic: place for tp, place in found.places.items()}
         self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
+
+
+def refusing_of(given: Given, tasks: Tasks, producer: Producer) -> Refusing:
+    """Return what hears of the records that brokers refuse."""
+    stores = (node for plan in given.plans.values() for node in plan.stores)
+    return Refusing(
+        OnProduceError(given.config.on_produce_error),
+        given.cluster.principal,
+        tasks.actives,
+        producer.current,
+        frozenset(node.changelog for node in stores),
+        given.journal,
+        given.clock,
+        stops=tasks.undone,
+        fails=given.owner.fail,
+    )
+
+
+def source_of(task: Task) -> SourceRecords | None:
+    """Return the records that a task is handling, for whoever asks where something came from."""
+    if (chunk := task.at_hand) is None or chunk.start == chunk.stop:
+        return None
+    batch, offsets = chunk.batch, chunk.batch.offsets
+    return SourceRecords(
+        batch.topic, batch.partition, offsets[chunk.start], offsets[chunk.stop - 1]
+    )
 
 
 async def write_out(task: Task) -> None:

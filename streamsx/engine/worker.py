@@ -245,6 +245,7 @@ class Worker:
         presence = await topics.noted()
         made.tasks.bounds.without_offsets = await topics.without_offsets(layout)
         self._made = made
+        await made.limits.learn([spec.name for spec in self._topology.topics])
         await made.producer.start()
         await made.tasks.dormant.begin(leftovers)
         made.link.publish()
@@ -261,6 +262,7 @@ class Worker:
             "clean up": self._clean_up(made),
             "purge": made.purging.run(),
             "tell of failures": made.failures.run(),
+            "watch outputs": made.limits.run(),
             "services": self._serve(made),
         }
         for name, job in background.items():

@@ -6,7 +6,16 @@ Functions over a Cluster, which says for how long each tries. Nothing is altered
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -159,6 +168,20 @@ async def topic_configs(
     told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
     there = [r for r in told.results if r.error_code != ABSENT]
     _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
+    return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
+
+
+async def configs_now(
+    cluster: Cluster, topics: Collection[str], names: Sequence[str]
+) -> dict[str, dict[str, str | None]]:
+    """Return these configs, in one attempt, of the topics that we may describe. Raise WorldError
+    where no broker answers.
+    """
+    asked = {"resource_type": TOPIC_RESOURCE, "configuration_keys": list(names)}
+    wanted = [{**asked, "resource_name": topic} for topic in sorted(topics)]
+    connection = await cluster.any(LANE)
+    told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
+    there = [r for r in told.results if not r.error_code]
     return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
 
 

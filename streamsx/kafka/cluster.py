@@ -78,6 +78,11 @@ class Cluster:
         self._begun = self._answered = 0
         self._watchers: list[Callable[[], None]] = []
 
+    @property
+    def principal(self) -> str:
+        """The user that the brokers know us as, for people."""
+        return self._security.principal
+
     async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Find the cluster. Raises BrokerUnreachable after `timeout_s`, SettingError if a broker
         refuses who we are.

@@ -31,6 +31,12 @@ class Security:
     sasl_kerberos_domain_name: str | None = None
     sasl_oauth_token_provider: object = None
 
+    @property
+    def principal(self) -> str:
+        """The user that brokers know us as, for people."""
+        name = self.sasl_plain_username
+        return "this client's user" if name is None else f"user {name}"
+
     def __post_init__(self) -> None:
         protocol, mechanism = self.security_protocol, self.sasl_mechanism
         if protocol not in PROTOCOLS:

@@ -7,7 +7,9 @@ IDLE        Between cycles. `Due` begins one, and so does a suspended task that 
             commit.
 SEALING     Task by task, the dirty values are encoded and sent to the changelogs. A task does not
             run between its first and its last slice; the others do.
-FLUSHING    All that was sent before is being acknowledged. Tasks run.
+FLUSHING    What these tasks sent before is being acknowledged. Tasks run. One whose records a
+            partition does not take drops out and is held: the others commit. It is sealed again
+            when all of it has arrived.
 COMMITTING  The group's coordinator has the offsets in its hand. The member repeats what a rebalance
             refuses, and tells what it dropped because it is no longer ours.
 WRITING     Kafka has them; the stores are written in slices.
@@ -54,7 +56,9 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
             topic: {reader: offset + ahead for reader, ahead in beside.readers.items()}
             for topic, (offset, beside) in found.items()
         },
-        topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
+        topic_ids={
+            topic: beside.topic_id for topic, (_, beside) in found.items() if beside.topic_id
+        },
     )
 
 
@@ -89,7 +93,16 @@ class TaskSealed:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """Everything sent before the last `Flush` is acknowledged."""
+    """Everything that these tasks sent before is acknowledged, but for what is `late`."""
+
+    late: frozenset[TaskId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Everything that this held task had sent before its seal is acknowledged."""
+
+    task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +125,7 @@ class TaskLost:
     task: TaskId
 
 
-Event = Due | Suspended | TaskSealed | Flushed | OffsetsCommitted | TaskWritten | TaskLost
+Event = Due | Suspended | TaskSealed | Flushed | Arrived | OffsetsCommitted | TaskWritten | TaskLost
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +166,8 @@ class CommitCycles:
         """What is being committed."""
         self.unwritten: list[TaskId] = []
         """What was adopted is to be written into their stores, one by one: then `TaskWritten`."""
+        self.held: set[TaskId] = set()
+        """Sealed, and not to be sealed again before `Arrived`: an output takes nothing."""
         self._to_seal: list[TaskId] = []
         self._suspended: dict[TaskId, bool] = {}
         self.story: deque[tuple[float, str, CommitState, list[str]]] = deque(maxlen=STORY_STEPS)
@@ -175,9 +190,13 @@ class CommitCycles:
             case TaskSealed(task, sealed) if task == self.sealing:
                 self.sealed[task] = sealed
                 return self._next_seal()
-            case Flushed() if self.state is CommitState.FLUSHING:
+            case Flushed(late) if self.state is CommitState.FLUSHING:
+                self._hold(late)
                 self.state = self._if_sealed(CommitState.COMMITTING)
                 return [CommitOffsets(dict(self.sealed))] if self.sealed else []
+            case Arrived(task):
+                self.held.discard(task)
+                return []
             case OffsetsCommitted(dropped, denied) if self.state is CommitState.COMMITTING:
                 return self._adopt(dropped, denied)
             case TaskWritten(task) if task in self.unwritten:
@@ -188,7 +207,7 @@ class CommitCycles:
         raise InvalidTransition(f"commit: {event} while {self.state.value}: {list(self.story)}")
 
     def _begin(self, tasks: Iterable[TaskId]) -> list[Effect]:
-        self._to_seal = sorted(tasks, reverse=True)
+        self._to_seal = sorted(set(tasks) - self.held, reverse=True)
         return self._next_seal() if self._to_seal else []
 
     def _next_seal(self) -> list[Effect]:
@@ -201,10 +220,20 @@ class CommitCycles:
         self.state = self._if_sealed(CommitState.FLUSHING)
         return [Flush()] if self.sealed else []
 
+    def _hold(self, late: Iterable[TaskId]) -> None:
+        """Take these out of the cycle; one that is wanted back has a cycle of its own later."""
+        for task in self.sealed.keys() & late:
+            del self.sealed[task]
+            self.held.add(task)
+            if task in self._suspended:
+                self._suspended[task] = True
+
     def _if_sealed(self, then: CommitState) -> CommitState:
         return then if self.sealed else CommitState.IDLE
 
     def _suspend(self, task: TaskId, *, dirty: bool) -> list[Effect]:
+        if task in self.held:
+            dirty = True  # Kafka has not got what it sealed
         if not dirty and task not in (*self._to_seal, self.sealing, *self.sealed):
             return [SuspendedSettled(task)]  # its store can be written behind the hand-over
         self._suspended[task] = dirty and task not in self._to_seal
@@ -233,6 +262,7 @@ class CommitCycles:
 
     def _forget(self, task: TaskId) -> list[Effect]:
         self._suspended.pop(task, None)
+        self.held.discard(task)
         self._to_seal = [t for t in self._to_seal if t != task]
         self.sealed.pop(task, None)
         self.unwritten = [t for t in self.unwritten if t != task]

@@ -34,6 +34,13 @@ class Idempotence:
         self._next[tp] = epoch, (sequence + records) % SEQUENCES
         return self.producer_id, epoch, sequence
 
+    def give_back(self, tp: TopicPartition, records: int) -> None:
+        """Take back the numbers of the newest batch: the broker refused it, and has not used
+        them.
+        """
+        epoch, sequence = self._next[tp]
+        self._next[tp] = epoch, (sequence - records) % SEQUENCES
+
     def renew(self, tp: TopicPartition) -> None:
         """A new epoch, from 0 on. A broker that has heard of it refuses what comes of the old."""
         epoch = self._next[tp][0] + 1

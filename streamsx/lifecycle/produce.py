@@ -3,7 +3,8 @@
 One batch of a partition is on its way at a time, and one that failed keeps its place and its
 numbers: nothing overtakes it and nothing arrives twice.
 
-A partition that has no leader, or is refused, pauses alone: the others are sent as before.
+A partition that has no leader, or is refused, pauses alone: the others are sent as before. A batch
+that is refused for good leaves its place to what is left of it (`refusal`).
 
 Not here: who numbers batches (`idempotence`), connections, the lease, timers; the records of the
 record path go straight into `OutPartition.builder`.
@@ -12,13 +13,24 @@ record path go straight into `OutPartition.builder`.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
-from streamsx.errors import RecordTooLarge, WorldError
-from streamsx.kafka.batch import Builder, stamp
-from streamsx.kafka.errors import RETRIABLE, ErrorCode, name_of
+from streamsx.errors import RecordTooLarge
+from streamsx.kafka.batch import HEADER_BYTES, Builder, stamp
+from streamsx.kafka.errors import RETRIABLE, ErrorCode
 from streamsx.lifecycle.idempotence import FORGOTTEN, Idempotence
-from streamsx.model import BATCH_BYTES_MAX, Headers, TopicPartition
+from streamsx.lifecycle.limits import ALWAYS_ASKED, SIZE, UNKNOWN, TopicLimits
+from streamsx.lifecycle.refusal import (
+    OUTSIDE,
+    TOO_LARGE,
+    BatchRefusal,
+    RefusedRecord,
+    Run,
+    Sender,
+    rework,
+)
+from streamsx.model import BATCH_BYTES_MAX, Headers, TaskId, TopicPartition
 
 SEND_BYTES = 64 << 10
 """An open batch of this size does not wait for its linger."""
@@ -27,6 +39,9 @@ REQUEST_BYTES_MAX = 16 << 20
 REQUEST_TIMEOUT_S = 30.0
 ACKS_ALL = -1
 BACKOFF_S = 0.1
+PAUSED_SHARE = 1 / 2
+"""Of the buffer, for partitions that take nothing: then whose records are there is fed no more."""
+NO_TASKS: Final = frozenset[TaskId]()
 
 
 @dataclass(slots=True)
@@ -35,14 +50,52 @@ class NumberedBatch:
 
     data: bytearray
     records: int
+    runs: list[Run]
+    completes: bool
+    """Its acknowledgement is that of a batch as it was closed: its whole, or its last part."""
+
+
+class ClosedBatch(NamedTuple):
+    """A batch that nothing more goes into, and that has no numbers."""
+
+    builder: Builder
+    runs: list[Run]
+    completes: bool = True
+
+
+class OutTopic:
+    """A topic that is sent to: its partitions, those of its keys, and its limits."""
+
+    __slots__ = ("batch_bytes", "changelog", "known", "lanes", "limits", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name, self.changelog = name, False
+        self.lanes: list[OutPartition] = []
+        self.known: dict[bytes | None, OutPartition] = {}
+        """Keys that were sent, and where; one memory for all tasks."""
+        self.limits, self.batch_bytes = UNKNOWN, BATCH_BYTES_MAX
+
+    def limit(self, limits: TopicLimits) -> None:
+        """Keep to these limits from the next batch on."""
+        self.limits = limits
+        self.batch_bytes = min(BATCH_BYTES_MAX, limits.bytes_max)
+        for lane in self.lanes:
+            lane.latest = ALWAYS_ASKED
+
+    def too_large(self, size: int, records: int) -> None:
+        """Learn from a refusal: of one record the limit, of several a smaller batch."""
+        if records == 1:
+            self.limits = self.limits.shrunk(size - 1)
+        half = (size + HEADER_BYTES) // 2 + 1
+        self.batch_bytes = min(self.batch_bytes, half)
 
 
 class OutPartition:
     """The batch that has left, those that are closed behind it, and the open one, in order."""
 
     __slots__ = (
-        "_compression", "_opened", "acknowledged", "builder", "closed", "end", "flying", "left",
-        "queue", "retry_at", "since", "tp",
+        "_compression", "_opened", "acknowledged", "builder", "closed", "end", "flying", "latest",
+        "left", "queue", "retry_at", "runs", "since", "topic", "tp", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -50,10 +103,18 @@ class OutPartition:
         tp: TopicPartition,
         compression: str,
         opened: Callable[["OutPartition"], object],
+        topic: OutTopic | None = None,
     ) -> None:
         self.tp, self._compression, self._opened = tp, compression, opened
+        self.topic = topic or OutTopic(tp.topic)
         self.builder: Builder | None = None
-        self.queue: deque[Builder] = deque()
+        self.runs: list[Run] = []
+        """Of the open batch."""
+        self.writer: Sender | None = None
+        """The sender of the newest record."""
+        self.latest = ALWAYS_ASKED
+        """Records up to this time need no look at the topic's limits."""
+        self.queue: deque[ClosedBatch] = deque()
         self.left: NumberedBatch | None = None
         """Until it is acknowledged, also while it is not on its way."""
         self.closed = self.acknowledged = 0
@@ -67,28 +128,59 @@ class OutPartition:
     def open(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
-        """A batch with one record; one over the limit is refused here, where its sender hears."""
-        builder = Builder(BATCH_BYTES_MAX, compression=self._compression)
+        """Begin a batch with one record. Raise RecordTooLarge for one over the topic's limit."""
+        topic = self.topic
+        builder = Builder(topic.batch_bytes, compression=self._compression)
         builder.append(timestamp, key, value, headers)
-        if builder.size > BATCH_BYTES_MAX:
+        if builder.size > topic.limits.bytes_max:
             raise RecordTooLarge(
                 f"record too large: {self.tp.topic}: {builder.size} bytes, the limit is "
-                f"{BATCH_BYTES_MAX}: split it"
+                f"{topic.limits.bytes_max} ({SIZE} of the topic): split it, or raise that"
             )
+        self._begin(builder)
+
+    def open_row(self, timestamp: int, key: bytes, value: bytes | None) -> None:
+        """Begin a batch with one row of a changelog, whose size its store has looked at."""
+        builder = Builder(self.topic.batch_bytes, compression=self._compression)
+        builder.append(timestamp, key, value)
+        self._begin(builder)
+
+    def _begin(self, builder: Builder) -> None:
         self.builder = builder
+        self.runs = [self._run(self.writer or OUTSIDE, 0)]
         self._opened(self)
+
+    def written_by(self, sender: Sender) -> None:
+        """Note who sends from the next record on; called when that changes, not for each."""
+        self.writer = sender
+        sender.wrote[self] = None
+        if self.builder is not None:
+            self.runs.append(self._run(sender, self.builder.count))
+
+    def _run(self, sender: Sender, start: int) -> Run:
+        at_hand = sender.at_hand
+        return Run(start, sender, None if at_hand is None else at_hand())
 
     @property
     def closed_bytes(self) -> int:
         """Of what is closed and not acknowledged."""
-        size = sum(builder.size for builder in self.queue)
+        size = sum(batch.builder.size for batch in self.queue)
         return size if self.left is None else size + len(self.left.data)
+
+    def all_runs(self) -> Iterator[Run]:
+        """Give the runs of all batches that are not acknowledged."""
+        if self.left is not None:
+            yield from self.left.runs
+        for batch in self.queue:
+            yield from batch.runs
+        if self.builder is not None:
+            yield from self.runs
 
     def close(self) -> int:
         """Nothing more goes into the open batch; its bytes."""
         builder = self.builder
         assert builder is not None, "nothing open to close"
-        self.queue.append(builder)
+        self.queue.append(ClosedBatch(builder, self.runs))
         self.closed += 1
         self.builder = None
         return builder.size
@@ -112,16 +204,20 @@ class Acknowledged(NamedTuple):
 
     code: int
     base_offset: int
+    named: Mapping[int, str] = MappingProxyType({})
+    """Records that it is refused for, by index, and what is said of each."""
+    said: str = ""
 
 
 class SendRefused(NamedTuple):
-    """`again`: the same batch goes after a pause, and a leader may have moved; else it is for good,
-    and nothing behind that batch may overtake it.
+    """`again`: the same batch goes after a pause, and a leader may have moved; else `records` are
+    not sent, and the others of the batch are.
     """
 
     tp: TopicPartition
     code: int
     again: bool
+    records: tuple[RefusedRecord, ...] = ()
 
 
 class Sending:
@@ -139,24 +235,37 @@ class Sending:
         """`opened` hears of each batch that gets its first record, and says here when that was."""
         self._compression, self._tell_opened, self._numbers = compression, opened, numbers
         self._linger_s, self._buffer_bytes = linger_s, buffer_bytes
+        self.topics: dict[str, OutTopic] = {}
         self._partitions: dict[TopicPartition, OutPartition] = {}
         self._waiting: dict[TopicPartition, OutPartition] = {}
         """With something to send and nothing on its way."""
         self._open: dict[TopicPartition, OutPartition] = {}
         """With an open batch."""
+        self._paused: dict[TopicPartition, OutPartition] = {}
+        """Whose newest try has failed."""
         self._closed_bytes = 0
+        self._largest = BATCH_BYTES_MAX
+        """The most that an open batch may have; one record may be larger than other batches."""
 
     # -- what is sent
+
+    def topic(self, name: str) -> OutTopic:
+        """Return the same one each time."""
+        if name not in self.topics:
+            self.topics[name] = OutTopic(name)
+        return self.topics[name]
 
     def partition(self, tp: TopicPartition) -> OutPartition:
         """The same one each time."""
         if tp not in self._partitions:
-            self._partitions[tp] = OutPartition(tp, self._compression, self._tell_opened)
+            topic = self.topic(tp.topic)
+            self._partitions[tp] = OutPartition(tp, self._compression, self._tell_opened, topic)
         return self._partitions[tp]
 
     def opened(self, lane: OutPartition, now: float) -> None:
         """It has a batch with a first record."""
-        lane.since = now
+        assert lane.builder is not None, "opened without a batch"
+        lane.since, self._largest = now, max(self._largest, lane.builder.size)
         self._open[lane.tp] = lane
         if not lane.flying:
             self._waiting[lane.tp] = lane
@@ -166,20 +275,36 @@ class Sending:
         del self._open[lane.tp]
         self._closed_bytes += lane.close()
 
-    def full(self) -> bool:
+    def full(self, *, but_paused: bool = False) -> bool:
         """More is unsent, or sent and not acknowledged, than may be: whoever can wait, waits.
 
         Timers ask before each record; so few open batches that they could not fill it are not
-        looked at.
+        looked at. `but_paused`: partitions that pause are left out; whose records wait there waits
+        alone (`crowding`).
         """
         room = self._buffer_bytes - self._closed_bytes
-        if len(self._open) * BATCH_BYTES_MAX <= room:
+        if but_paused and self._paused:
+            room += sum(lane.closed_bytes for lane in self._paused.values())
+        if len(self._open) * self._largest <= room:
             return False
-        builders = [lane.builder for lane in self._open.values()]
+        left_out = self._paused if but_paused else ()
+        builders = [lane.builder for tp, lane in self._open.items() if tp not in left_out]
         return sum(builder.size for builder in builders if builder) > room
 
+    def crowding(self) -> frozenset[TaskId]:
+        """Return the tasks with records in partitions that pause, once these hold too much."""
+        if not self._paused:
+            return NO_TASKS
+        lanes = self._paused.values()
+        held = sum(lane.closed_bytes + (lane.builder.size if lane.builder else 0) for lane in lanes)
+        if held <= self._buffer_bytes * PAUSED_SHARE:
+            return NO_TASKS
+        runs = [run for lane in lanes for run in lane.all_runs()]
+        return frozenset(run.sender.task for run in runs if run.sender.task is not None)
+
     def flush(self) -> list[tuple[OutPartition, int]]:
-        """Closes what is open; what is to be `acknowledged` for everything to have arrived."""
+        """Closes what is open; what is to be `acknowledged` for everything to have arrived. Of one
+        task alone `Sender.seal` says so."""
         for lane in tuple(self._open.values()):
             self.close(lane)
         lanes = self._partitions.values()
@@ -202,6 +327,7 @@ class Sending:
             lane.drop()
             self._waiting.pop(lane.tp, None)
             self._open.pop(lane.tp, None)
+            self._paused.pop(lane.tp, None)
         return any(lane.flying for lane in lanes)
 
     # -- requests
@@ -238,6 +364,12 @@ class Sending:
         """Not at once again."""
         for lane in lanes:
             lane.retry_at = now + BACKOFF_S
+            self._paused[lane.tp] = lane
+
+    def _goes_on(self, lane: OutPartition) -> None:
+        """Its broker has answered for its batch: it does not pause."""
+        lane.retry_at = 0.0
+        self._paused.pop(lane.tp, None)
 
     def requests(self, lanes: Iterable[OutPartition]) -> Iterator[list[Sent]]:
         """They leave, the first batch of each, in requests of a size that a broker takes."""
@@ -258,17 +390,18 @@ class Sending:
         """The batch that leaves next; from now on it has its numbers."""
         if not lane.queue:
             self.close(lane)
-        builder = lane.queue.popleft()
+        builder, runs, completes = lane.queue.popleft()
         records, size = builder.count, builder.size
         data = builder.close(*self._numbers.number(lane.tp, records))
         self._closed_bytes += len(data) - size
-        return NumberedBatch(data, records)
+        return NumberedBatch(data, records, runs, completes)
 
     def answered(
-        self, now: float, request: Iterable[Sent], answers: Mapping[TopicPartition, Acknowledged]
-    ) -> list[SendRefused]:
+        self, now: float, request: Iterable[Sent], answers: Mapping[TopicPartition, Acknowledged],
+        now_ms: int = 0,
+    ) -> list[SendRefused]:  # fmt: skip
         """What became of a request. Where there is no answer nobody knows what has arrived: the
-        same bytes again.
+        same bytes again. `now_ms`: for rows of changelogs that are refused for their time.
         """
         outcomes = list[SendRefused]()
         for lane, batch in request:
@@ -277,30 +410,57 @@ class Sending:
             if answer is None:
                 self.pause(now, [lane])
             elif lane.left is batch:  # else it was dropped
-                outcomes += self._answered(now, lane, batch, answer)
+                outcomes += self._answered(now, lane, batch, answer, now_ms)
             if not lane.flying and (lane.left or lane.queue or lane.builder):
                 self._waiting[lane.tp] = lane
         return outcomes
 
     def _answered(
-        self, now: float, lane: OutPartition, batch: NumberedBatch, answer: Acknowledged
-    ) -> list[SendRefused]:
+        self, now: float, lane: OutPartition, batch: NumberedBatch, answer: Acknowledged,
+        now_ms: int,
+    ) -> list[SendRefused]:  # fmt: skip
         code = answer.code
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            lane.left, lane.retry_at = None, 0.0
-            lane.acknowledged += 1
+            lane.left = None
+            self._goes_on(lane)
+            lane.acknowledged += batch.completes
             self._closed_bytes -= len(batch.data)
             known = code == ErrorCode.NONE and answer.base_offset >= 0
             lane.end = answer.base_offset + batch.records if known else -1
             return []
         if code not in FORGOTTEN | RETRIABLE:
-            lane.flying = True  # for good
-            return [SendRefused(lane.tp, code, again=False)]
+            return self._refused(lane, batch, answer, now_ms)
         if code in FORGOTTEN:
             self._numbers.renew(lane.tp)
             stamp(batch.data, *self._numbers.number(lane.tp, batch.records))
         self.pause(now, [lane])
         return [SendRefused(lane.tp, code, again=True)]
+
+    def _refused(
+        self, lane: OutPartition, batch: NumberedBatch, answer: Acknowledged, now_ms: int
+    ) -> list[SendRefused]:
+        """Put what is left of a refused batch in its place. The broker has none of it, so its
+        numbers are free; were it otherwise, it would answer OUT_OF_ORDER_SEQUENCE_NUMBER, and a new
+        epoch begin.
+        """
+        code, topic = answer.code, lane.topic
+        lane.left = None
+        self._goes_on(lane)
+        self._numbers.give_back(lane.tp, batch.records)
+        self._closed_bytes -= len(batch.data)
+        if code in TOO_LARGE:
+            topic.too_large(len(batch.data), batch.records)
+        refusal = BatchRefusal(code, answer.named, answer.said)
+        retimed = any(run.retimed for run in batch.runs)
+        when = now_ms if topic.changelog and not retimed else None
+        parts, refused = rework(
+            batch.data, batch.runs, refusal, self._compression, topic.batch_bytes, when
+        )
+        lane.acknowledged += batch.completes and not parts
+        for number, (builder, runs) in enumerate(reversed(parts)):
+            lane.queue.appendleft(ClosedBatch(builder, runs, batch.completes and not number))
+            self._closed_bytes += builder.size
+        return [SendRefused(lane.tp, code, again=False, records=tuple(refused))]
 
 
 def sticky(lanes: Sequence[OutPartition]) -> OutPartition:
@@ -327,13 +487,3 @@ def body_of(request: Iterable[Sent]) -> dict[str, Any]:
         "timeout": int(REQUEST_TIMEOUT_S * 1000),
         "topic_data": [{"name": t, "partition_data": parts} for t, parts in topics.items()],
     }
-
-
-def refusal(tp: TopicPartition, code: int) -> WorldError:
-    """What no other try can change."""
-    advice = "see the broker's log"
-    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-        advice = f"raise max.message.bytes of the topic to {BATCH_BYTES_MAX} or more"
-    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        advice = "let the user of this worker write to the topic"
-    return WorldError(f"records refused: {tp}: {name_of(code)}: {advice}")

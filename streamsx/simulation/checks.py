@@ -25,7 +25,7 @@ from streamsx.simulation.apps import UNDECODABLE, readers
 from streamsx.simulation.guests import HIDDEN, READERS, Fate
 from streamsx.simulation.homes import Home
 from streamsx.simulation.nodes import NOBODY
-from streamsx.simulation.scene import APP, COUNTS, LINES, ROUTED, SIZES, WORDS
+from streamsx.simulation.scene import APP, COUNTS, LINES, ROUTED, SIZES, WORDS, A, B
 from streamsx.state.api import ROW
 from streamsx.state.layout import changelog_key
 
@@ -36,6 +36,8 @@ STANDS_S = 40.0
 """A task with all it needs that does nothing for so long hangs: an answer that a silent end of a
 connection owes is given up after 30 s."""
 AWAITS_S = 1.0
+COMMITS_S = 7.0
+"""Twice the longest commit interval, and more."""
 GROUPS_SINCE = 8
 """Of OffsetFetch: it asks for several."""
 AT_REST = frozenset({TaskState.RUNNING, TaskState.TAILING})
@@ -315,6 +317,43 @@ class NoTaskStands(Check):
                 return True
             self.world.excuse("streak")
         return False
+
+
+class OutputsHoldUpTheirOwn(Check):
+    """A task waits for its own outputs alone: without a leader of `route`'s, the others commit.
+
+    Looked at while nothing else goes wrong.
+    """
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.began, self.met = 0.0, 0
+        self.since: dict[tuple[str, TaskId, str], tuple[float, int]] = {}
+        """When a task was last without something to commit, or committed, and how far."""
+
+    def sample(self) -> None:
+        now, met = self.world.now, self.world.met.total()
+        if self.world.nodes.leads(ROUTED) != NOBODY or not self.world.serves or met != self.met:
+            self.began, self.met = now, met
+        if now - self.began < COMMITS_S:
+            self.since.clear()
+            return
+        for home in self.world.homes:
+            for task, active in sorted(home.actives.items()) if home.works and home.parts else ():
+                if active.suspended or active.denied or {A, B} & active.task.taken.keys():
+                    continue
+                for topic, position in active.task.positions.items():
+                    self._look(home, task, TopicPartition(topic, task.partition), position)
+
+    def _look(self, home: Home, task: TaskId, tp: TopicPartition, position: int) -> None:
+        now, offset = self.world.now, self.world.offsets.get(tp, 0)
+        key = home.process.name, task, tp.topic
+        since, before = self.since.get(key, (now, offset))
+        if offset != before or offset >= position:
+            since = now
+        self.since[key] = since, offset
+        if now - since > COMMITS_S:
+            self.wrong(f"{home.name}: {task} is at {position} and has committed {offset} of {tp}")
 
 
 class EverythingIsCommitted(Check):

@@ -13,7 +13,7 @@ from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.simulation.homes import Home
 from streamsx.simulation.nodes import BROKER, HOSTS
-from streamsx.simulation.scene import COUNTS, LINES, WORDS, A, B
+from streamsx.simulation.scene import COUNTS, LINES, ROUTED, WORDS, A, B
 from streamsx.simulation.scheduler import DISK_S
 from streamsx.simulation.shrink import Without
 
@@ -175,6 +175,19 @@ class Elsewhere(Kinds):
             self.world.nodes.stingy[topic] = self.world.now + rng.choice(SHORT_S)
         else:
             self.world.nodes.refused[Api.PRODUCE] = rng.choice((1, 5)), rng.choice(REFUSALS)
+
+    def refuse_batches(self, rng: random.Random) -> None:
+        """As too large, unless they have one record."""
+        topic = rng.choice((COUNTS, WORDS, ROUTED))
+        self.world.say(BROKER, f"{topic} takes batches of one record only")
+        self.world.nodes.narrow[topic] = self.world.now + rng.choice(SHORT_S)
+
+    def output_leaderless(self, rng: random.Random) -> None:
+        """Of one agent; the others commit."""
+        until = self.world.now + rng.choice(LONG_S)
+        self.world.say(BROKER, f"{ROUTED} has no leader until {until:.1f}")
+        self.world.nodes.leaderless[ROUTED] = until
+        self.world.nodes.move_leader()
 
     def refuse_commit(self, rng: random.Random) -> None:
         code = rng.choice(COMMIT_REFUSALS)

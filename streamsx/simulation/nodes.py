@@ -26,10 +26,11 @@ from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Service
 from streamsx.broker.topics import TopicStore
 from streamsx.errors import WorldError
+from streamsx.kafka.batch import scan
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.schema import UUID_ZERO
 from streamsx.kafka.wire import Api
-from streamsx.model import TopicPartition
+from streamsx.model import Buffer, TopicPartition
 from streamsx.simulation.power import PowerLoss
 from streamsx.simulation.process import Process
 
@@ -71,6 +72,13 @@ SHORTEN_S, GROW_AGAIN_S = 2.0, 1.0
 QUICK = GroupConfig(consumer_session_timeout_ms=6000, consumer_heartbeat_interval_ms=1000)
 """Of the consumer protocol, where the broker says how long a member may be silent."""
 
+
+def several(records: Buffer | None) -> bool:
+    """A batch has more than one record."""
+    batches = () if records is None else scan(records, check=False)
+    return any(header.records > 1 for _, _, header in batches)
+
+
 Respond = Callable[[Call, ReplyBody | None], None]
 
 
@@ -79,7 +87,8 @@ class Nodes:
     are set here, and end by themselves.
 
     `leaderless` and `stingy`: of topics, until when they have no leader, or too few replicas for a
-    produce; `refused`: so many requests of a kind are refused, with which code.
+    produce; `narrow`: until when a batch with several records is too large for them; `refused`: so
+    many requests of a kind are refused, with which code.
     """
 
     def __init__(self, world: "World", folder: Path) -> None:
@@ -94,6 +103,7 @@ class Nodes:
         self.away_until = self.uncoordinated_until = 0.0
         self.leaderless: dict[str, float] = {}
         self.stingy: dict[str, float] = {}
+        self.narrow: dict[str, float] = {}
         self.refused: dict[Api, tuple[int, ErrorCode]] = {}
         self._damaged: list[str | None] = []
         self.disk = PowerLoss(folder, self.scheduler.stream("broker disk"))
@@ -230,6 +240,8 @@ class Nodes:
             code = ErrorCode.NOT_COORDINATOR if node != self.coordinator else self._spent(call)
             refused = self._of_group(service, call, code) if code else None
         elif call.api in LEADER_APIS:
+            if call.api is Api.PRODUCE:
+                self._narrow(call)
             refused = self._of_leader(call, node)
         if refused is not None:
             return refused
@@ -278,6 +290,22 @@ class Nodes:
             if call.api is Api.FETCH:
                 call.body.max_wait = 0  # who has something to tell does not wait
         return {told: refused} if refused and not rest else None
+
+    def _narrow(self, call: Call) -> None:
+        """Refuse the batches with several records of topics that are narrow; take the others."""
+        code, refused = ErrorCode.MESSAGE_TOO_LARGE, list[ReplyBody]()
+        for topic in call.body.topic_data:
+            if self.narrow.get(topic.name, 0.0) <= self.scheduler.now:
+                continue
+            large = [one for one in topic.partition_data if several(one.records)]
+            if large:
+                parts = [{"index": p.index, "error_code": code, "base_offset": -1} for p in large]
+                refused.append({"name": topic.name, "partition_responses": parts})
+                numbers = {part.index for part in large}
+                left = [one for one in topic.partition_data if one.index not in numbers]
+                topic.partition_data = left
+        if refused:
+            call.respond = partial(self._both, call.respond, "responses", refused)
 
     def _both(
         self, respond: Respond, told: str, refused: list[ReplyBody], call: Call,

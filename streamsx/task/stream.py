@@ -22,7 +22,7 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamsx.errors import DecodeFailed, TaskFailed
-from streamsx.model import Headers, TaskId
+from streamsx.model import RECORD_BYTES_MAX, Headers, TaskId
 from streamsx.serde.codec import Decode, Encoders, NoValue
 from streamsx.serde.record import BLESSED
 from streamsx.state.cache import CachedStore
@@ -47,6 +47,10 @@ class Outbox(Protocol):
 
     def rows(self, topic: str, partition: int) -> SendRows:
         """For changelogs."""
+
+    def row_bytes_max(self, topic: str) -> int:
+        """Return the most that key and value of a row of this changelog may have together."""
+        return RECORD_BYTES_MAX
 
     def bound(
         self, topic: str, keys: Encoders, values: Encoders, running: "Running", rare: SendValue

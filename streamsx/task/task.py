@@ -43,8 +43,8 @@ class TaskMetadata(NamedTuple):
     `positions`: next offset of each source topic, that of its slowest reader; `stream_time`: not
     ahead of them, -1 before the first record; `records`: how many were taken since the seal before;
     `high`: of each topic, the highest timestamp taken, which Spark keeps and no worker does;
-    `readers`: per topic, the next offset of each reader that is ahead of the position; `topic_ids`:
-    of which topic each position is, where brokers have ids.
+    `readers`: per topic, the next offset of each reader that is ahead of the position;
+    `topic_ids`: the topic that each position is of, where brokers have ids.
     """
 
     positions: Mapping[str, int]
@@ -100,6 +100,8 @@ class Task:
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, Times] = {}
         """Of the chunk that was taken last, per topic."""
+        self.at_hand: Chunk | None = None
+        """The records that were handed to its readers last."""
         self.bodies: list[AgentRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         for source in plan.sources:
@@ -108,6 +110,7 @@ class Task:
             bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
             self._readers[source.topic] = [*loops, *bodies]
             self.bodies += bodies
+        self._changelog_of = {node.name: node.changelog for node in plan.stores}
         self._changelogs = {
             node.name: outbox.rows(node.changelog, partition) for node in plan.stores
         }
@@ -130,12 +133,13 @@ class Task:
         return queue[-1].batch.next_offset if queue else self.taken[topic]
 
     def reset(self, topic: str, offset: int, topic_id: str | None = None) -> None:
-        """Go on at another offset: the log does not have the one that was next. `topic_id`: of the
-        topic that has the name now. A reader that is ahead stays so, unless the log goes back or is
-        another topic's. The next commit says so, whatever was committed before.
+        """Go on at another offset: the log does not have the one that was next.
+
+        `topic_id`: of the topic that has the name now, where it is another one. A reader that is
+        ahead stays so, unless the log goes back or is another one. The next commit has the new
+        place, whatever was committed before.
         """
-        anew = topic_id is not None and topic_id != self.topic_ids.get(topic)
-        back = anew or offset < self.taken[topic]
+        back = topic_id is not None or offset < self.taken[topic]
         self._queues[topic].clear()
         self.taken[topic] = offset
         if topic_id is not None:
@@ -233,7 +237,7 @@ class Task:
         self.stream_time = times.behind
         self.records += stop - start
         self.taken[topic] = batch.following(stop)
-        chunk = chunk._replace(times=times)
+        chunk = self.at_hand = chunk._replace(times=times)
         for reader in self._readers[topic]:
             reader.run(chunk)
             if self.ended is not None:
@@ -323,6 +327,7 @@ class Task:
         self._check_values()
         parts: deque[tuple[SendRows, Changes]] = deque()
         for name, store in sorted(self.stores.items()):
+            store.row_bytes_max = self.outbox.row_bytes_max(self._changelog_of[name])
             while (part := self._encoded(store, rows, checked=checked)).keys:
                 parts.append((self._changelogs[name], part))
                 yield None

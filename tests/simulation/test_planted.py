@@ -20,10 +20,13 @@ from streamsx.broker import shell
 from streamsx.broker.classic import ClassicGroup, GroupState
 from streamsx.broker.coordinator import Coordinator
 from streamsx.engine import assemble
+from streamsx.engine.produce import Goals, Producer
 from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle import produce
+from streamsx.lifecycle.refusal import Reworked, rework
 from streamsx.membership import events as e
 from streamsx.membership import member, session
 from streamsx.membership.holding import Holding
@@ -32,7 +35,7 @@ from streamsx.membership.member import Member
 from streamsx.model import TaskId, TopicPartition
 from streamsx.simulation.checks import Check
 from streamsx.simulation.nodes import HOSTS
-from streamsx.simulation.scene import Scene
+from streamsx.simulation.scene import COUNTS, ROUTED, WORDS, Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import World, world
 from streamsx.tools import leave
@@ -145,6 +148,19 @@ def knows_no_good_end(departures: Mapping[str, Departure], **_: object) -> int:
     return {DepartureState.TIMEOUT: 1}[departures["w1"].state]
 
 
+class EveryTaskWaitsForAllOutputs(Producer):
+    """One flush for all: a partition without a leader holds up who never writes there."""
+
+    async def settle(self, goals: Mapping[TaskId, Goals], patience_s: float) -> frozenset[TaskId]:
+        return await super().settle(goals, 1000 * patience_s)
+
+
+def half_is_sent_again(*refused: Any) -> Reworked:
+    """The first part of a batch that was too large, as if it were all of it."""
+    parts, records = rework(*refused)
+    return Reworked(parts[:1], records)
+
+
 class When(Check):
     """Does something once, when the broker answers one worker's request of a kind."""
 
@@ -246,6 +262,16 @@ def a_worker_stands_still(made: World) -> None:
     made.homes[0].freeze(25.0)
 
 
+def an_output_has_no_leader(made: World) -> None:
+    made.nodes.leaderless[ROUTED] = made.now + 25.0
+    made.nodes.move_leader()
+
+
+def batches_are_too_large(made: World) -> None:
+    for topic in (WORDS, COUNTS):
+        made.nodes.narrow[topic] = made.now + 10.0
+
+
 def an_instance_is_told_to_leave(made: World) -> None:
     made.leave("w1")
 
@@ -271,6 +297,13 @@ PLANTED: list[Planted] = [
     (MEMBER, FencedMembersKeepTheirClaims, a_worker_stands_still, "OnlyItsRunnerCommits"),
     (HOLDING, NobodyJoinsAfterARelease, a_newcomer, "EverythingIsCommitted"),
     ((assigning, "withhold"), nothing_waits_to_be_let_go, a_newcomer, "LegalPlans"),
+    (
+        (assemble, "Producer"),
+        EveryTaskWaitsForAllOutputs,
+        an_output_has_no_leader,
+        "OutputsHoldUpTheirOwn",
+    ),
+    ((produce, "rework"), half_is_sent_again, batches_are_too_large, "NothingIsSkipped"),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
 ]
 
@@ -278,6 +311,8 @@ PLANTED: list[Planted] = [
 SCENES: dict[Story, dict[str, Any]] = {
     a_commit_is_late: {"sessions": (30.0,)},  # TCP tries for a third of it
     an_upgrade: {"eager": "some"},
+    an_output_has_no_leader: {"pair": (1, 1), "rate": 10.0, "workers": 2, "words": 2, "lines": 2},
+    batches_are_too_large: {"rate": 20.0, "workers": 2, "words": 2, "lines": 2},
 }
 
 
@@ -299,7 +334,8 @@ def test_without_it_the_same_story_breaks_nothing(story: Story) -> None:
 
 def run(story: Story, check: str = "") -> None:
     """Of two checks that see the same, whichever is first, only the one that is named looks."""
-    scene = Scene(rate=60.0, workers=3, **SCENES.get(story, {}))
+    given: dict[str, Any] = {"rate": 60.0, "workers": 3, **SCENES.get(story, {})}
+    scene = Scene(**given)
     with world(1, scene) as made:
         if check in TWO_RUN:
             others = TWO_RUN - {check}

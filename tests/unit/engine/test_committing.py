@@ -85,6 +85,92 @@ def errors(station: Station) -> list[str]:
     return [str(told["what"]) for told in station.told("error")]
 
 
+# -- outputs that take nothing
+
+
+def two_outputs(**settings: Any) -> App:
+    """Counts words; task 0 sends them to one topic, all others to another one."""
+    given = {"topic_partitions": 3, "memory_budget": "32MiB", **settings}
+    app = App("t", broker="127.0.0.1:9092", **given)
+    outs = [app.topic(name, partitions=1, value_serializer="raw") for name in ("here", "gone")]
+    counts = app.Table("kept", default=int)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def agent(stream: Stream[str]) -> None:
+        async for event in stream.events():
+            counts[event.value] += 1
+            first = event.message.tp.partition == 0
+            await outs[first].send(value=event.value.encode())
+
+    return app
+
+
+def test_task_whose_output_is_gone_waits_and_the_others_commit(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    station = begun(bench, two_outputs(), T0, T1)
+    bench.delete("gone")
+    for number in range(1, 6):
+        feed(bench, "a")
+        feed(bench, "b", partition=1)
+        bench.until(lambda n=number: committed(bench, P1) == n, 4)  # type: ignore[misc]
+    bench.until(lambda: station.stores["kept", 1].position() == 5)
+    assert committed(bench) <= 0
+    (line,) = [r.getMessage() for r in caplog.records if "commit_waits" in r.getMessage()]
+    assert "task=0_0: gone-0 does not take what it has sent" in line
+    bench.create("gone", 1)
+    bench.until(lambda: committed(bench) == 5, 20)
+    assert changelog(bench) == {"a": 5}
+    assert len(bench.read(TopicPartition("gone", 0))) == 5
+
+
+def test_task_whose_output_is_gone_is_given_away_when_it_is_lost(bench: Bench) -> None:
+    """Until then it is held; the others commit whatever becomes of it."""
+    station = begun(bench, two_outputs(), T0, T1)
+    bench.delete("gone")
+    feed(bench, "a")
+    bench.run(4)
+    station.hand.revoke(T0)
+    bench.run(4)
+    assert station.hand.released() == []
+    feed(bench, "b", partition=1)
+    bench.until(lambda: committed(bench, P1) == 1, 4)
+    station.hand.lose(T0)
+    bench.until(lambda: T0 not in station.made.tasks.actives)
+    feed(bench, "b", partition=1)
+    bench.until(lambda: committed(bench, P1) == 2, 4)
+
+
+def test_task_that_is_wanted_back_commits_as_soon_as_its_output_is_there_again(
+    bench: Bench,
+) -> None:
+    station = begun(bench, two_outputs(), T0, T1)
+    bench.delete("gone")
+    feed(bench, "a")
+    bench.run(4)
+    station.hand.revoke(T0)
+    bench.run(2)
+    bench.create("gone", 1)
+    bench.until(lambda: station.hand.released() == [1], 10)
+    assert committed(bench) == 1
+
+
+def test_task_whose_output_is_gone_is_fed_no_more_when_too_much_is_dirty(bench: Bench) -> None:
+    """The others are."""
+    station = begun(bench, two_outputs(memory_budget="1MiB"), T0, T1)
+    bench.delete("gone")
+    total = 3000
+    for start in range(0, total, 100):
+        feed(bench, *(f"{n}" for n in range(start, start + 100)))
+        feed(bench, *(f"{n}" for n in range(start, start + 100)), partition=1)
+        bench.run(0.5)
+    bench.until(lambda: committed(bench, P1) == total, 20)
+    assert station.made.tasks.actives[T0].task.taken["words"] < total
+    bench.create("gone", 1)
+    bench.until(lambda: committed(bench) == total, 60)
+    assert len(bench.read(TopicPartition("gone", 0))) == total
+
+
 # -- when
 
 
@@ -522,6 +608,7 @@ def test_failures_are_held_while_their_task_is_not_fed(bench: Bench) -> None:
     station = begun(bench, app_of(failing), T0)
     feed(bench, "a", "bad")
     bench.until(lambda: committed(bench) == 1)
+    bench.until(lambda: station.made.tasks.committing.idle)
     station.made.tasks.actives[T0].paused = True
     bench.run(8)
     assert committed(bench) == 1

@@ -9,13 +9,15 @@ import pytest
 
 from streamsx.clock import SystemClock
 from streamsx.engine.produce import Producer
-from streamsx.errors import NotFound, RecordTooLarge, UsageError
+from streamsx.errors import NotFound, RecordRefused, RecordTooLarge, UsageError
 from streamsx.kafka.batch import columns, scan
 from streamsx.kafka.cluster import Cluster
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.partitioner import partition_of
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle.limits import AFTER, BEFORE, POLICY, SIZE, limits_of
 from streamsx.lifecycle.produce import SEND_BYTES
+from streamsx.lifecycle.refusal import RefusedRecord, SourceRecords, told
 from streamsx.model import TaskId, TopicPartition
 from streamsx.serde.codec import topic_codec
 from streamsx.task.batch import Batch, Chunk
@@ -24,6 +26,8 @@ from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 PRODUCER_ID = 7
+TASK = TaskId(0, 0)
+KEY_OF_2 = next(key for n in range(99) if partition_of(key := b"%d" % n, 3) == 2)
 WAIT_S = 10.0
 
 
@@ -45,6 +49,9 @@ class Log:
         self.times: list[int] = []
         self.ends: dict[TopicPartition, int] = {}
         self.codes: list[int | None] = []
+        self.bytes_max = 1 << 20
+        self.refuses: tuple[int, bytes] | None = None
+        """A code, and the value of the records that it is said of."""
         self.gate = asyncio.Event()
         self.gate.set()
         self.more = asyncio.Event()
@@ -59,7 +66,7 @@ class Log:
         await self.gate.wait()
         return None if code is None else {"responses": topics}
 
-    def _take(self, topic: str, part: Any, code: int | None) -> dict[str, int]:
+    def _take(self, topic: str, part: Any, code: int | None) -> dict[str, Any]:
         tp, data = TopicPartition(topic, part.index), bytes(part.records)
         (_, _, header), *others = scan(data, check=True)
         assert not others
@@ -69,11 +76,22 @@ class Log:
         values = rows.values
         sent = Sent(tp, header.producer_epoch, header.base_sequence, values)
         base = self.ends.get(tp, 0)
+        named: list[dict[str, Any]] = []
+        if len(data) > self.bytes_max:
+            code = ErrorCode.MESSAGE_TOO_LARGE
+        elif self.refuses is not None and self.refuses[1] in values:
+            code, bad = self.refuses
+            named = [
+                {"batch_index": n, "batch_index_error_message": f"{bad.decode()} is bad"}
+                for n, value in enumerate(values)
+                if value == bad
+            ]
         if not code and sent not in self.kept:  # hung up on, it is there all the same
             self.ends[tp] = base + header.records
             self.kept.append(sent)
         self.arrived.append(sent)
-        return {"index": part.index, "error_code": code or 0, "base_offset": base}
+        answer = {"index": part.index, "error_code": code or 0, "base_offset": base}
+        return {**answer, "record_errors": named}
 
     async def until(self, batches: int) -> None:
         while len(self.arrived) < batches:
@@ -84,6 +102,14 @@ class Log:
         return [sent for sent in self.arrived if sent.tp == tp]
 
 
+class Told(NamedTuple):
+    """Of a record that was refused for good."""
+
+    tp: TopicPartition
+    code: int
+    record: RefusedRecord
+
+
 class Play(NamedTuple):
     """`leased` and `failures` are looked into by the test."""
 
@@ -91,7 +117,7 @@ class Play(NamedTuple):
     log: Log
     broker: ScriptedBroker
     leased: list[bool]
-    failures: list[Exception]
+    failures: list[Told]
     room: asyncio.Event
 
     def send(self, *values: bytes, tp: TopicPartition = P) -> None:
@@ -102,7 +128,7 @@ class Play(NamedTuple):
 
 @asynccontextmanager
 async def playing(**settings: Any) -> AsyncIterator[Play]:
-    log, leased, failures, room = Log(), [True], list[Exception](), asyncio.Event()
+    log, leased, failures, room = Log(), [True], list[Told](), asyncio.Event()
     script: dict[int, Any] = {
         Api.PRODUCE: log.produce,
         Api.INIT_PRODUCER_ID: lambda _: {"producer_id": PRODUCER_ID, "producer_epoch": 0},
@@ -113,7 +139,7 @@ async def playing(**settings: Any) -> AsyncIterator[Play]:
         await cluster.follow(["t"])
         defaults = {"linger_s": 0.001, "buffer_bytes": 1 << 20}
         producer = Producer(
-            cluster, SystemClock(), jobs.create_task, failures.append,
+            cluster, SystemClock(), jobs.create_task, lambda *of: failures.append(Told(*of)),
             held=lambda: leased[0], room=room.set, **{**defaults, **settings},
         )  # fmt: skip
         async with asyncio.timeout(WAIT_S):
@@ -343,7 +369,8 @@ def test_a_place_that_is_not_there_is_refused_where_it_is_sent_to(
 def test_a_record_over_the_limit_is_refused_where_it_is_sent() -> None:
     async def story(play: Play) -> None:
         play.send(b"before")
-        with pytest.raises(RecordTooLarge, match=r"record too large: t: \d+ bytes, the limit is"):
+        limit = r"the limit is 1000000 \(max.message.bytes of the topic\): split it, or raise that"
+        with pytest.raises(RecordTooLarge, match=rf"record too large: t: \d+ bytes, {limit}"):
             play.send(bytes(1_100_000))
         play.send(b"behind")
         await play.producer.flush()
@@ -353,19 +380,169 @@ def test_a_record_over_the_limit_is_refused_where_it_is_sent() -> None:
     play(story)
 
 
-def test_a_refusal_that_no_try_can_mend_is_told_once() -> None:
+def test_refused_record_is_told_once_and_what_follows_it_is_sent() -> None:
     async def story(play: Play) -> None:
-        play.log.codes = [ErrorCode.MESSAGE_TOO_LARGE] * 100
+        play.log.codes = [ErrorCode.MESSAGE_TOO_LARGE]
         play.send(b"a")
         await play.log.until(1)
         play.send(b"b")
-        play.producer.push()
         play.send(b"x", tp=Q)
-        play.log.codes = []
-        await play.log.until(2)
-        assert [sent.tp for sent in play.log.arrived] == [P, Q]
-        (failure,) = play.failures
-        assert "records refused: t-0: MESSAGE_TOO_LARGE: raise max.message.bytes" in str(failure)
+        assert await play.producer.flush() == {P: 1, Q: 1}
+        assert play.log.of(P) == [Sent(P, 0, 0, [b"a"]), Sent(P, 0, 0, [b"b"])]
+        ((tp, code, record),) = play.failures
+        said = told(tp, code, record, "user alice")
+        assert said == (
+            "record refused: t-0, no key, sent outside of tasks: MESSAGE_TOO_LARGE: send less, or "
+            "raise max.message.bytes of the topic"
+        )
+
+    play(story)
+
+
+def test_batch_that_is_too_large_arrives_in_parts_in_order() -> None:
+    async def story(play: Play) -> None:
+        play.log.bytes_max = 700
+        play.send(*(b"%d" % n * 100 for n in range(10)))
+        play.send(b"behind")
+        assert await play.producer.flush() == {P: 11}
+        kept = play.log.kept
+        values = [value for sent in kept for value in sent.values]
+        assert values == [*(b"%d" % n * 100 for n in range(10)), b"behind"]
+        firsts = [sum(len(sent.values) for sent in kept[:n]) for n in range(len(kept))]
+        assert [sent.sequence for sent in kept] == firsts
+        assert len(kept) > 1
+        assert not play.failures
+
+    play(story)
+
+
+def test_record_that_the_broker_names_is_left_out_and_the_others_arrive() -> None:
+    async def story(play: Play) -> None:
+        outbox = play.producer.of(TASK, lambda: SourceRecords("in", 0, 7, 7))
+        send = outbox.to("t", 0)
+        for value in (b"a", b"bad", b"c"):
+            send(b"k", value, 1, None)
+        play.log.refuses = ErrorCode.INVALID_TIMESTAMP, b"bad"
+        goals = play.producer.sealed(TASK)
+        assert await play.producer.settle({TASK: goals}, WAIT_S) == frozenset()
+        assert play.log.kept == [Sent(P, 0, 0, [b"a", b"c"])]
+        ((tp, code, record),) = play.failures
+        assert told(tp, code, record, "") == (
+            "record refused: t-0, key b'k', sent by task 0_0 at in-0 offset 7: INVALID_TIMESTAMP "
+            "(bad is bad): mend its time, or raise message.timestamp.after.max.ms of the topic"
+        )
+
+    play(story)
+
+
+def test_batch_without_a_right_is_told_to_each_task_that_has_records_in_it() -> None:
+    async def story(play: Play) -> None:
+        for number in range(2):
+            send = play.producer.of(TaskId(0, number), lambda: None).to("t", 0)
+            send(b"k", b"v", 1, None)
+            send(b"k", b"w", 1, None)
+        play.log.codes = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        await play.producer.flush()
+        assert play.log.kept == []
+        senders = [(told.record.sender.task, told.record.records) for told in play.failures]
+        assert senders == [(TaskId(0, 0), 2), (TaskId(0, 1), 2)]
+        assert "let user alice write to topic t" in told(*play.failures[0], "user alice")
+
+    play(story)
+
+
+def test_changelog_rows_refused_for_their_time_go_again_with_the_time_of_now() -> None:
+    async def story(play: Play) -> None:
+        play.producer.rows("t", 0)([b"k", b"l"], [b"v", b"w"], 5)
+        play.log.codes = [ErrorCode.INVALID_TIMESTAMP]
+        await play.producer.flush()
+        assert [sent.values for sent in play.log.kept] == [[b"v", b"w"]]
+        assert play.log.times[:2] == [5, 5]
+        assert min(play.log.times[2:]) > 1_700_000_000_000
+        assert not play.failures
+
+    play(story)
+
+
+def test_task_waits_for_its_own_records_alone() -> None:
+    async def story(play: Play) -> None:
+        leaders(play, of_p=-1)
+        play.log.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        stuck, free = TaskId(0, 0), TaskId(0, 1)
+        play.producer.of(stuck, lambda: None).to("t", 0)(None, b"a", 1, None)
+        play.producer.of(free, lambda: None).to("t", 1)(None, b"x", 1, None)
+        await play.log.until(1)
+        goals = {task: play.producer.sealed(task) for task in (stuck, free)}
+        assert await play.producer.settle(goals, 0.3) == {stuck}
+        assert play.producer.arrived(goals[free])
+        leaders(play, of_p=NODE)
+        assert await play.producer.settle(goals, WAIT_S) == frozenset()
+
+    play(story)
+
+
+def test_partition_that_takes_nothing_holds_up_those_whose_records_are_in_it() -> None:
+    async def story(play: Play) -> None:
+        leaders(play, of_p=-1)
+        play.log.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        send = play.producer.of(TASK, lambda: None).to("t", 0)
+        send(None, b"first", 1, None)
+        await play.log.until(1)
+        assert await play.producer.settle({TASK: play.producer.sealed(TASK)}, 0.3) == {TASK}
+        assert play.producer.crowding() == frozenset()
+        for _ in range(20):
+            send(None, bytes(100_000), 1, None)
+        assert play.producer.crowding() == {TASK}
+        assert play.producer.full()
+        assert not play.producer.full_elsewhere()
+        leaders(play, of_p=NODE)
+        await play.producer.flush()
+        assert play.producer.crowding() == frozenset()
+
+    play(story)
+
+
+def test_topic_that_grows_gets_new_keys_in_its_new_partitions() -> None:
+    async def story(play: Play) -> None:
+        send = play.producer.to("t")
+        send(KEY_OF_2, b"before", 1, None)
+        grown = [{"partition_index": n, "leader_id": NODE} for n in range(3)]
+        play.broker.answers[Api.METADATA] = lambda _: {
+            "brokers": [{"node_id": NODE, "host": "127.0.0.1", "port": play.broker.port}],
+            "controller_id": NODE,
+            "topics": [{"name": "t", "partitions": grown}],
+        }
+        await play.producer._cluster.refresh()
+        send(KEY_OF_2, b"behind", 1, None)
+        await play.producer.flush()
+        assert {sent.tp: sent.values for sent in play.log.kept} == {
+            TopicPartition("t", partition_of(KEY_OF_2, 2)): [b"before"],
+            TopicPartition("t", 2): [b"behind"],
+        }
+
+    play(story)
+
+
+def test_record_beyond_the_limits_of_its_topic_fails_where_it_is_sent() -> None:
+    async def story(play: Play) -> None:
+        now_ms = int(SystemClock().wall() * 1000)
+        out, send = play.producer._sending.topic("t"), play.producer.to("t")
+        hour = limits_of({AFTER: "3600000", POLICY: "compact", SIZE: "500"})
+        out.limit(hour)
+        send(b"k", b"v", now_ms + 3_000_000, None)
+        with pytest.raises(RecordRefused, match=r"topic t: its timestamp \d+ is 7200 s ahead"):
+            send(b"k", b"v", now_ms + 7_200_000, None)
+        with pytest.raises(RecordRefused, match="it has no key, and the topic is compacted"):
+            send(None, b"v", now_ms, None)
+        with pytest.raises(RecordTooLarge, match="the limit is 500"):
+            send(b"k", bytes(500), now_ms, None)
+        out.limit(limits_of({BEFORE: "1000"}))
+        with pytest.raises(RecordRefused, match="3600 s before now, and message"):
+            send(b"k", b"v", now_ms - 3_600_000, None)
+        send(b"k", b"no time", -1, None)
+        await play.producer.flush()
+        values = [value for sent in play.log.kept for value in sent.values]
+        assert sorted(map(str, values)) == ["b'no time'", "b'v'"]
 
     play(story)
 
@@ -595,7 +772,8 @@ def test_the_keys_that_are_remembered_have_a_limit(monkeypatch: pytest.MonkeyPat
         send = play.producer.to("t")
         for number in range(1000):
             send(b"%d" % number, None, 1, None)
-            assert all(len(keys) <= 10 for keys in play.producer._known.values())
+            topics = play.producer._sending.topics.values()
+            assert all(len(topic.known) <= 10 for topic in topics)
 
     play(story)
 

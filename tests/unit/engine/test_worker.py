@@ -464,7 +464,7 @@ def test_only_the_first_join_of_a_process_is_fresh_until_it_has_an_assignment(
 
 def test_a_worker_without_a_group_ends_of_what_no_retry_mends(bench: Bench) -> None:
     """No thread of a member is there that could be asked to leave."""
-    app = app_of()
+    app = app_of(on_produce_error="stop")
     out = app.topic("out", partitions=1, value_serializer="raw")
 
     @app.task

@@ -7,6 +7,7 @@ import pytest
 from streamsx.errors import InvalidTransition
 from streamsx.lifecycle.commit import (
     Adopt,
+    Arrived,
     CommitCycles,
     CommitOffsets,
     CommitState,
@@ -128,6 +129,54 @@ def test_a_cycle_whose_only_task_was_lost_ends_without_a_commit() -> None:
     run(commits, Due(frozenset({A})), TaskSealed(A, SEALED), TaskLost(A))
     assert run(commits, Flushed()) == []
     assert commits.state is CommitState.IDLE
+
+
+def test_task_whose_output_takes_nothing_drops_out_and_the_others_commit() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A, B})), TaskSealed(A, SEALED), TaskSealed(B, SEALED))
+    assert run(commits, Flushed(frozenset({A}))) == [CommitOffsets({B: SEALED})]
+    run(commits, OffsetsCommitted(NOBODY), TaskWritten(B))
+    assert (commits.state, commits.held) == (CommitState.IDLE, {A})
+    run(commits, Due(frozenset({A, B})))
+    assert commits.sealing is B
+    run(commits, Arrived(A), TaskSealed(B, SEALED), Flushed(), OffsetsCommitted(NOBODY))
+    run(commits, TaskWritten(B), Due(frozenset({A})))
+    assert commits.sealing is A
+
+
+def test_cycle_of_which_all_drop_out_ends_without_a_commit() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED))
+    assert run(commits, Flushed(frozenset({A}))) == []
+    assert commits.state is CommitState.IDLE
+    assert run(commits, Due(frozenset({A}))) == []
+    assert commits.state is CommitState.IDLE
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["held first", "wanted back first"])
+def test_held_task_that_is_wanted_back_has_a_cycle_as_soon_as_its_output_goes_on(
+    *, early: bool
+) -> None:
+    """It settles no sooner: Kafka has not got what it sealed, whatever it has done since."""
+    commits, revoke = CommitCycles(), Suspended(A, dirty=False)
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED))
+    if early:
+        assert run(commits, revoke) == []
+    run(commits, Flushed(frozenset({A})))
+    if not early:
+        assert run(commits, revoke) == []
+    assert commits.state is CommitState.IDLE
+    run(commits, Arrived(A))
+    assert commits.sealing is A
+    run(commits, TaskSealed(A, SEALED), Flushed())
+    assert SuspendedSettled(A) in run(commits, OffsetsCommitted(NOBODY))
+
+
+def test_held_task_that_is_lost_is_forgotten() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED), Flushed(frozenset({A})), TaskLost(A))
+    assert commits.held == set()
+    assert run(commits, Suspended(A, dirty=False)) == [SuspendedSettled(A)]
 
 
 def test_an_answer_that_nobody_asked_for_is_a_bug() -> None:

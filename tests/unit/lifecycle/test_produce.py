@@ -17,10 +17,10 @@ from streamsx.lifecycle.produce import (
     SendRefused,
     Sent,
     body_of,
-    refusal,
     sticky,
 )
-from streamsx.model import BATCH_BYTES_MAX, TopicPartition
+from streamsx.lifecycle.refusal import Run, Sender
+from streamsx.model import BATCH_BYTES_MAX, TaskId, TopicPartition
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 LINGER_S, BACKOFF_S = 0.005, 0.1
@@ -285,30 +285,90 @@ def test_who_was_forgotten_begins_a_new_epoch_with_all_that_waits(code: int) -> 
     assert told(box.after(1)[0]) == (B, 0, 0, [b"x"])
 
 
-def test_a_refusal_for_good_stops_its_partition_and_no_other() -> None:
-    box = Outbox(A, B)
+def test_refused_record_leaves_its_numbers_to_what_follows() -> None:
+    box = Outbox(A)
     box.put(A, b"a")
-    box.put(B, b"b")
     request = box.after(1)
-    code = ErrorCode.MESSAGE_TOO_LARGE
-    assert box.answer(request, code, tps=[A]) == [SendRefused(A, code, again=False)]
-    box.put(A, b"behind")
-    assert box.after(1) == request[1:]
-    box.now += 10
-    assert (box.due(), box.machine.next_at()) == ({}, None)
+    box.put(A, b"b")
+    box.machine.flush()
+    (outcome,) = box.answer(request, ErrorCode.INVALID_RECORD)
+    assert (outcome.again, [record.records for record in outcome.records]) == (False, [1])
+    lane = box.machine.partition(A)
+    assert (lane.closed, lane.acknowledged) == (2, 1)
+    (sent,) = box.send()
+    assert told(sent) == (A, 0, 0, [b"b"])
+    box.answer([sent])
+    assert (lane.closed, lane.acknowledged, box.machine.next_at()) == (2, 2, None)
 
 
-@pytest.mark.parametrize(
-    ("code", "advice"),
-    [
-        (ErrorCode.MESSAGE_TOO_LARGE, "raise max.message.bytes of the topic to 1000000 or more"),
-        (ErrorCode.RECORD_LIST_TOO_LARGE, "raise max.message.bytes of the topic"),
-        (ErrorCode.INVALID_RECORD, "see the broker's log"),
-        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "let the user of this worker write to the topic"),
-    ],
-)
-def test_a_refusal_says_what_where_and_what_to_do(code: ErrorCode, advice: str) -> None:
-    assert f"records refused: t-0: {code.name}: {advice}" in str(refusal(A, code))
+def test_batch_that_is_too_large_is_halved_and_acknowledged_with_its_last_part() -> None:
+    box = Outbox(A)
+    box.put(A, *(b"%d" % n for n in range(4)))
+    ((lane, goal),) = box.machine.flush()
+    (outcome,) = box.answer(box.send(), ErrorCode.MESSAGE_TOO_LARGE)
+    assert outcome == SendRefused(A, ErrorCode.MESSAGE_TOO_LARGE, again=False)
+    first = box.send()
+    assert told(first[0]) == (A, 0, 0, [b"0", b"1"])
+    box.answer(first)
+    assert lane.acknowledged < goal
+    second = box.send()
+    assert told(second[0]) == (A, 0, 2, [b"2", b"3"])
+    box.answer(second, ErrorCode.MESSAGE_TOO_LARGE)
+    for values in ([b"2"], [b"3"]):
+        assert lane.acknowledged < goal
+        sent = box.send()
+        assert told(sent[0])[3] == values
+        box.answer(sent)
+    assert lane.acknowledged == goal
+    assert box.machine._closed_bytes == 0
+
+
+def test_after_a_refusal_of_several_records_batches_are_smaller() -> None:
+    box = Outbox(A)
+    box.put(A, bytes(400), bytes(400))
+    size = len((request := box.after(1))[0].batch.data)
+    box.answer(request, ErrorCode.MESSAGE_TOO_LARGE)
+    box.put(A, bytes(300), bytes(300))
+    assert box.machine.partition(A).topic.batch_bytes < size * 0.6
+    sizes = []
+    while box.due():
+        sent = box.send()
+        sizes.append(len(told(sent[0])[3]))
+        box.answer(sent)
+        box.now += 1
+    assert sizes == [1, 1, 1, 1]
+
+
+def test_after_a_refusal_of_one_record_the_next_as_large_fails_where_it_is_sent() -> None:
+    box = Outbox(A)
+    box.put(A, bytes(5000))
+    box.answer(box.after(1), ErrorCode.MESSAGE_TOO_LARGE)
+    with pytest.raises(RecordTooLarge, match="the limit is"):
+        box.put(A, bytes(5000))
+    box.put(A, bytes(2000))
+
+
+def test_records_that_the_broker_names_are_left_out() -> None:
+    box = Outbox(A)
+    box.put(A, b"a", b"bad", b"c", b"worse")
+    answer = Acknowledged(ErrorCode.INVALID_RECORD, -1, {1: "why", 3: "more", 9: "none"}, "all")
+    (outcome,) = box.machine.answered(box.now, box.after(1), {A: answer})
+    assert [record.why for record in outcome.records] == ["why", "more"]
+    assert told(box.send()[0]) == (A, 0, 0, [b"a", b"c"])
+
+
+def test_each_task_waits_for_batches_with_records_of_its_own() -> None:
+    box = Outbox(A, B)
+    one, two = Sender(TaskId(0, 0)), Sender(TaskId(0, 1))
+    for tp, sender in ((A, one), (A, two), (B, two)):
+        box.machine.partition(tp).written_by(sender)
+        box.put(tp, b"x")
+    lane_a, lane_b = box.machine.partition(A), box.machine.partition(B)
+    assert one.seal() == [(lane_a, 1)]
+    assert two.seal() == [(lane_a, 1), (lane_b, 1)]
+    assert one.seal() == []
+    assert lane_b.writer is None
+    assert lane_a.runs == [Run(0, one, None), Run(1, two, None)]
 
 
 def test_a_pause_is_that_of_one_partition() -> None:
