@@ -80,6 +80,9 @@ class LogBounds:
             begin, stop = dict(choice.begin), choice.why if choice.stops else ""
             if not stop:
                 LOG.warning("%s", choice.why)
+        for tp in begin:
+            if self.reset.anew(tp.topic, self._cluster.topic_id(tp.topic)):
+                LOG.warning("%s", made_anew(tp, None, begin[tp]).why)
         anew = await self._anew(found)
         begin |= anew
         places = {

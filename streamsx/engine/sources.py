@@ -90,7 +90,7 @@ class Sources:
         if anew := self._anew(tp, active):
             self._left.add(task.topic_ids[tp.topic])
         if anew or (to.offset != task.taken[tp.topic] and not keeps):
-            task.reset(tp.topic, to.offset, now)
+            task.reset(tp.topic, to.offset, now if anew else None)
         self._fetcher.add(tp, to.offset, task.topic_ids.get(tp.topic))
 
 

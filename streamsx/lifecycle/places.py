@@ -148,12 +148,19 @@ class Move(NamedTuple):
     why: str
 
 
-def made_anew(tp: TopicPartition, offset: int, start: int) -> Move:
-    """Return where to go on in a topic that took the place of another one."""
+def made_anew(tp: TopicPartition, offset: int | None, start: int) -> Move:
+    """Return where to go on in a topic that took the place of another one. `offset`: that of the
+    old one, if the group still has it.
+    """
+    old = (
+        "the group's offset went with it"
+        if offset is None
+        else f"offset {offset} was the old topic's"
+    )
     return Move(
         start,
-        f"topic was deleted and made anew: {tp}: going on at its start, {start}: offset {offset} "
-        "was of the old topic; nothing to do",
+        f"topic was deleted and made anew: {tp}: going on at its start, {start}: {old}; nothing to "
+        "do",
     )
 
 

@@ -48,11 +48,14 @@ def stop(bench: Bench, station: Station) -> None:
     bench.until(lambda: not station.process.alive, 30)
 
 
-def forget(bench: Bench) -> None:
-    """The group, as a broker does a week after its last worker."""
+def forget(bench: Bench, topic: str | None = None) -> None:
+    """All offsets of the group, as a broker does a week after its last worker; or those of a topic,
+    as it does when that is deleted."""
     machine = bench.broker.service.groups.machine
     assert machine is not None
-    machine.groups.clear()
+    committed = machine.groups["t"].committed
+    for of in [of for of in committed if topic in (None, of[0])]:
+        del committed[of]
 
 
 def counted_once(bench: Bench, make: Callable[..., App]) -> Station:
@@ -121,16 +124,29 @@ def test_task_of_a_new_state_directory_stops_too(bench: Bench, make: Callable[..
     stop(bench, station)
 
 
+@pytest.mark.parametrize("make", [counting, grouping])
 def test_topic_made_anew_while_no_worker_runs_is_read_though_its_offsets_are_gone(
-    bench: Bench,
+    bench: Bench, make: Callable[..., App]
 ) -> None:
     """Brokers forget the offsets of a topic with it; the state directory knows its id."""
-    old = counted_once(bench, counting)
+    old = counted_once(bench, make)
     bench.delete("words")
-    forget(bench)
+    forget(bench, "words")
     bench.create("words", 3)
     bench.feed(0, "new", "new")
-    station = start(bench, counting(), old)
+    station = start(bench, make(), old)
+    bench.until(lambda: bench.counted()["new"] == 2, 20)
+    assert bench.counted() == {**dict.fromkeys("abcde", 1), "new": 2}
+    stop(bench, station)
+
+
+def test_repartition_topic_deleted_while_no_worker_runs_is_made_and_read(bench: Bench) -> None:
+    old = counted_once(bench, grouping)
+    (topic,) = grouping().topology().own
+    bench.delete(topic)
+    forget(bench, topic)
+    bench.feed(0, "new", "new")
+    station = start(bench, grouping(), old)
     bench.until(lambda: bench.counted()["new"] == 2, 20)
     assert bench.counted() == {**dict.fromkeys("abcde", 1), "new": 2}
     stop(bench, station)

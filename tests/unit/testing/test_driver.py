@@ -15,6 +15,7 @@ from streamsx import App
 from streamsx.errors import (
     NotFound,
     PartitionMismatch,
+    RecordRefused,
     RecordTooLarge,
     TaskStopped,
     UsageError,
