@@ -75,6 +75,6 @@ def refuse_other_types(node: StoreNode, rows: Rows) -> None:
         key, why = found
         raise IncompatibleStore(
             f"stored rows do not fit the table's type: table {node.name}, key {key[:100]!r}: "
-            f"{type(why).__name__}: {why}: give a field that was added a default, or take the "
-            "old type back, or raise the app's version, which begins with empty tables"
+            f"{type(why).__name__}: {why}: give a field that was added a default, or declare "
+            "what is stored, or raise the app's version, which begins with empty tables"
         ) from why

@@ -42,7 +42,8 @@ class SendOptions(TypedDict, total=False):
 class Topic(FaustNames):
     """One topic, or several that are read alike.
 
-    `key_type`, `value_type`: what is read, None takes what comes; `key_serializer`,
+    `key_type`, `value_type`: what is read, None takes what comes; `allow_empty`: a record without a
+    value is None, where a topic with a type passes it over; `key_serializer`,
     `value_serializer`: the app's unless the type or the topic has one. `partitions`, `replicas`,
     `retention` (seconds), `compacting`, `deleting`, `config`: for creating it.
     """

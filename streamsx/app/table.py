@@ -34,8 +34,10 @@ STORES: Final = {"rocksdb": True, "memory": False}
 class Table(FaustNames, MutableMapping[K, V]):
     """`default` makes the value of a key that is not there; reading does not store it.
 
-    `key_type`, `value_type`: None takes what JSON gives; `store`: rocksdb:// or memory://, the
-    app's unless given; `partitions`: asked of the changelog; `extra_topic_configs`: of it too.
+    `key_type`, `value_type`: None takes what JSON gives back, else any type that msgspec reads, a
+    Record or a pydantic model: what comes back otherwise than it was put is refused; `store`:
+    rocksdb:// or memory://, the app's unless given; `partitions`: asked of the changelog;
+    `extra_topic_configs`: of it too.
     """
 
     def __init__(

@@ -265,7 +265,7 @@ def to_json(value: Any) -> bytes:
 
 def to_table(value: Any) -> bytes:
     """Write what JSON gives back, but for what `roundtrip.PlainRoundTrip` looks for."""
-    return orjson.dumps(value, None, TABLE_OPTIONS)[:-1]
+    return orjson.dumps(value, option=TABLE_OPTIONS)[:-1]
 
 
 def _json_default(value: Any) -> Any:

@@ -238,6 +238,24 @@ def test_dict_with_keys_that_json_has_not_ends_the_start() -> None:
         app.topology()
 
 
+def test_key_that_is_read_as_another_one_deletes_nothing(drive: Drive) -> None:
+    app = App("shop", topic_partitions=1)
+    table = app.Table("t", default=int)
+
+    @app.agent("in")
+    async def put(stream: Any) -> None:
+        async for n in stream:
+            if n:
+                table[None] = n
+            else:
+                table.pop(float("nan"))
+
+    driver = drive(app, raises=False)
+    driver.pipe("in", [5, 0])
+    assert driver.table("t") == {None: 5}
+    assert "key nan of type float: it is read as None" in str(driver.failures[0].error)
+
+
 @pytest.mark.parametrize("make", ["topic", "Table"])
 def test_type_that_cannot_be_read_ends_the_start_with_file_and_line(make: str) -> None:
     app = counting()
