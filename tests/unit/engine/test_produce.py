@@ -854,40 +854,27 @@ def test_a_broker_that_cannot_be_opened_is_tried_in_measure() -> None:
     play(story)
 
 
-def test_the_keys_that_are_remembered_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamsx.engine.produce.REMEMBERED_KEYS", 10)
-
-    async def story(play: Play) -> None:
-        send = play.producer.to("t")
-        for number in range(1000):
-            send(b"%d" % number, None, 1, None)
-            topics = play.producer._sending.topics.values()
-            assert all(len(topic.known) <= 10 for topic in topics)
-
-    play(story)
-
-
-def test_keys_remembered_of_all_topics_share_one_limit_and_long_ones_are_not(
+def test_keys_remembered_of_all_topics_share_one_limit_in_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """65,536 keys of 15 KB, each sent once, took 1 GB."""
-    monkeypatch.setattr("streamsx.engine.produce.REMEMBERED_KEYS", 10)
+    short = REMEMBERED_KEY_BYTES + 3
+    monkeypatch.setattr("streamsx.engine.produce.REMEMBERED_BYTES", 10 * short)
 
     async def story(play: Play) -> None:
         topics = play.producer._sending.topics
+        sends = [play.producer.to(topic) for topic in ("t", "u")]
 
-        def remembered() -> int:
-            return sum(len(each.known) for each in topics.values())
+        def remembered() -> list[bytes]:
+            return [key for each in topics.values() for key in each.known if key is not None]
 
-        for number in range(100):
-            for topic in ("t", "u"):
-                play.producer.to(topic)(b"%d" % number, None, 1, None)
-            assert remembered() <= 10
-        before = remembered()
-        play.producer.to("t")(bytes(REMEMBERED_KEY_BYTES + 1), None, 1, None)
-        assert remembered() == before
-        play.producer.to("t")(bytes(REMEMBERED_KEY_BYTES), None, 1, None)
-        assert bytes(REMEMBERED_KEY_BYTES) in topics["t"].known
+        for number in range(100, 600):
+            for send in sends:
+                send(b"%d" % number, None, 1, None)
+            assert 1 <= len(remembered()) <= 10
+        sends[0](bytes(5 * short), None, 1, None)
+        assert sum(len(key) + REMEMBERED_KEY_BYTES for key in remembered()) <= 10 * short
+        assert bytes(5 * short) in remembered()
 
     play(story)
 
