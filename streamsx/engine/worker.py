@@ -32,6 +32,7 @@ from streamsx.engine.topics import AppTopics
 from streamsx.errors import StreamsxError, TaskFailed, first_of
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.kafka.security import security_of
+from streamsx.kafka.unreached import Unreached
 from streamsx.lifecycle.reconcile import Ended
 from streamsx.loops import Threads, guarded, system_thread
 from streamsx.membership import events as e
@@ -96,6 +97,7 @@ class Worker:
         """Since when this worker is out of the group for good."""
         self._stopping = False
         self._security = security_of(config.broker_credentials, config.ssl_context)
+        self._unreached = Unreached()
         self._begun = False
         """It may be in the group: to end is to leave."""
         self._jobs: dict[asyncio.Task[None], None] = {}
@@ -261,6 +263,7 @@ class Worker:
             user_timeout_ms=int(share_s * 1000),
             tries_for_s=START_TIMEOUT_S,
             rng=self._rng,
+            unreached=self._unreached,
         )
 
     def _hear(self, message: ControlMessage) -> None:
