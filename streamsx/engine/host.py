@@ -59,7 +59,8 @@ class KeyPlaces:
         if len(here) < count and name not in self._told:
             self._told.add(name)
             LOG.warning(
-                "only a part of table %s is read: %s: other workers have the rest",
+                "only a part of table %s is read: %s: other workers have the rest, or it is being "
+                "restored",
                 name,
                 _part(here, count),
             )
