@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from streamsx.app.compat import FaustNames, users_line
 from streamsx.config import seconds
-from streamsx.errors import NotFound, TopologyError, UsageError
+from streamsx.errors import NotFound, RecordRefused, TopologyError, UsageError
+from streamsx.kafka.batch import NO_TIMESTAMP
 from streamsx.model import Headers
 from streamsx.serde.codec import Codec, Encoders, topic_codec
 from streamsx.task.stream import RUNNING, Done, Host, Outbox, Running, SentRecord
@@ -23,6 +24,8 @@ from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, rep
 if TYPE_CHECKING:
     from streamsx.app.app import App
 
+SECONDS_MAX: Final = float((1 << 52) // 1000)
+"""Milliseconds up to here have 64 bits, and are exact as floats."""
 HeadersArg = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
@@ -128,9 +131,10 @@ class Topic(FaustNames):
         A topic that nobody had named when the app started is looked up now, and made if
         `topic_allow_declare` says so: awaiting waits for that.
 
-        Raises TypeError for what the serializer cannot write, UsageError while no worker runs,
-        WrongThread on another thread than the event loop's, ValueError for a topic with several
-        names.
+        Raises TypeError for what the serializer cannot write, and for headers that are no text or
+        bytes; RecordTooLarge and RecordRefused for what the topic does not take (size, timestamp, a
+        missing key where it is compacted); UsageError while no worker runs; WrongThread on another
+        thread than the event loop's; ValueError for a topic with several names.
         """
         name, keys, values = self._outgoing
         task = RUNNING.get(None)
@@ -146,8 +150,8 @@ class Topic(FaustNames):
             outbox, batch = task.outbox, task.inbox.batch
             at_ms = self._app.now_ms() if batch is None else batch.timestamps[task.inbox.index]
         if timestamp is not None:
-            at_ms = round(timestamp * 1000)
-        extra = None if headers is None else _headers(headers)
+            at_ms = _milliseconds(name, timestamp)
+        extra = None if headers is None else _headers(name, headers)
         record = SentRecord(keys[type(key)](key), values[type(value)](value), at_ms, extra)
         try:
             bound = None if task is None or partition is not None else task.to(name)
@@ -233,6 +237,23 @@ class Topic(FaustNames):
         return f"<Topic: {self}>"
 
 
-def _headers(headers: HeadersArg) -> Headers:
+def _headers(topic: str, headers: HeadersArg) -> Headers:
+    """Return them as bytes. Raise TypeError for one that is neither text nor bytes."""
     items = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in items]
+    made = [(name, value.encode() if isinstance(value, str) else value) for name, value in items]
+    for name, value in made:
+        if not isinstance(name, str) or not isinstance(value, bytes | None):
+            raise TypeError(
+                f"header refused: topic {topic}: {name!r} is a {type(value).__name__}: give its "
+                "name as text, and its value as text, bytes or None"
+            )
+    return made
+
+
+def _milliseconds(topic: str, timestamp: float) -> int:
+    """Return a time in seconds as Kafka has it. Raise RecordRefused for what is none."""
+    if 0 <= timestamp <= SECONDS_MAX or timestamp == NO_TIMESTAMP / 1000:  # not for NaN
+        return round(timestamp * 1000)
+    raise RecordRefused(
+        f"record refused: topic {topic}: its timestamp is {timestamp!r}: give seconds since 1970"
+    )

@@ -25,7 +25,7 @@ from streamsx.kafka.connection import FETCH_BY_ID, Connection
 from streamsx.kafka.errors import name_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import fetch
-from streamsx.lifecycle.denial import REMEDIES
+from streamsx.lifecycle.denial import remedy
 from streamsx.lifecycle.fetch import BACKOFF_MAX_S, BACKOFF_S, FetchAsked, Fetching, FetchLimits
 from streamsx.loops import wait
 from streamsx.model import TopicPartition
@@ -220,7 +220,9 @@ class Fetcher:
             case fetch.FetchOutOfRange(offset):
                 self._out_of_range(tp, offset)
             case fetch.FetchRefused(code, again_s):
-                why = ": ".join(filter(None, (name_of(code), REMEDIES.get(code))))
+                why = ": ".join(
+                    filter(None, (name_of(code), remedy(code, self._cluster.principal)))
+                )
                 LOG.warning("fetching %s: %s: again in %.1f s", tp, why, again_s)
                 self._stale = True
             case fetch.Damaged():

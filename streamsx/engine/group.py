@@ -208,8 +208,9 @@ class GroupLink:
             self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
             self._tasks.committing.refused(message.id)
             return
+        user = self._given.cluster.principal
         denied = {
-            task: denial(task, tp, code)
+            task: denial(task, tp, code, user)
             for tp, code in message.missing.items()
             if code != e.NOT_OURS and (task := self._assignor.task_of(tp)) is not None
         }
@@ -237,7 +238,8 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.Fatal) -> None:
-        self._given.owner.ended(expulsion(message.why, message.code))
+        user = self._given.cluster.principal
+        self._given.owner.ended(expulsion(message.why, message.code, user))
 
     def crashed(self, why: BaseException) -> None:
         """The control thread is over, by a bug or because it could not begin."""

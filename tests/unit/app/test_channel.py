@@ -48,6 +48,38 @@ def test_a_record_without_a_time_gives_none_to_what_is_sent(app: App, drive: Dri
     assert [each.timestamp for each in driver.read("out")] == [-0.001, -0.001]
 
 
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (
+            {"headers": {"h": 5}},
+            "TypeError: header refused: topic out: 'h' is a int: give its name",
+        ),
+        ({"headers": [(5, b"v")]}, "TypeError: header refused: topic out: 5 is a bytes"),
+        ({"timestamp": -5.0}, "RecordRefused: record refused: topic out: its timestamp is -5.0"),
+        ({"timestamp": float("nan")}, "RecordRefused: record refused: topic out: its timestamp is"),
+        ({"timestamp": 1.7e18}, "RecordRefused: record refused: topic out: its timestamp is 1.7e"),
+    ],
+    ids=["header value", "header name", "before 1970", "no number", "nanoseconds"],
+)
+def test_record_that_no_topic_takes_fails_and_the_next_one_is_sent(
+    app: App, drive: Drive, how: Any, says: str
+) -> None:
+    out = app.topic("out", partitions=1)
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            more = how if word == "bad" else {"timestamp": -0.001, "headers": [("h", None)]}
+            await out.send(value=word, **more)
+
+    driver = drive(app, raises=False)
+    driver.pipe("words", [(None, "bad"), (None, "good")])
+    assert [each.value for each in driver.read("out")] == ["good"]
+    (failure,) = driver.failures
+    assert f"{type(failure.error).__name__}: {failure.error}".startswith(says)
+
+
 def test_a_partition_can_be_given(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=4)
 
