@@ -381,6 +381,11 @@ class Producer(Outbox):
         known = lane.acknowledged == number and lane.reworked != number
         return lane.end if known else UNKNOWN
 
+    def forget(self, task: TaskId) -> None:
+        """Let go of a task that has ended; its records may still be on their way."""
+        if (sender := self._senders.pop(task, None)) is not None:
+            sender.at_hand = None
+
     def current(self, sender: Sender) -> bool:
         """It is its task as it runs now, and not an earlier life of it."""
         return sender.task is not None and self._senders.get(sender.task) is sender

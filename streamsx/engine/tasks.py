@@ -370,6 +370,7 @@ class Tasks:
                 await write_out(active.task)
             self.committing.lose(task)  # what the disk refused is in its cycle still
             lag = 0
+        self._producer.forget(task)
         rows = self._rows.pop(task, {})
         with self._as_far():
             if rows:
@@ -411,7 +412,7 @@ def refusing_of(given: Given, tasks: Tasks, producer: Producer) -> Refusing:
         given.journal,
         given.clock,
         stops=tasks.undone,
-        fails=given.owner.fail,
+        fails=tasks.failed,
     )
 
 

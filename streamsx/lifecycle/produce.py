@@ -155,7 +155,8 @@ class OutPartition:
     def written_by(self, sender: Sender) -> None:
         """Note who sends from the next record on; called when that changes, not for each."""
         self.writer = sender
-        sender.wrote[self] = None
+        if sender.task is not None:  # others seal nothing
+            sender.wrote[self] = None
         if self.builder is not None:
             self.runs.append(self._run(sender, self.builder.count))
 
