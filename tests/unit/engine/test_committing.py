@@ -159,7 +159,7 @@ def test_task_whose_output_is_gone_is_fed_no_more_when_too_much_is_dirty(bench: 
     """The others are."""
     station = begun(bench, two_outputs(memory_budget="1MiB"), T0, T1)
     bench.delete("gone")
-    total = 3000
+    total = 1500
     for start in range(0, total, 100):
         feed(bench, *(f"{n}" for n in range(start, start + 100)))
         feed(bench, *(f"{n}" for n in range(start, start + 100)), partition=1)
