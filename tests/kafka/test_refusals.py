@@ -4,9 +4,10 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka.admin
 import pytest
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from streamsx.clock import SystemClock
 from streamsx.kafka.batch import Builder
@@ -14,6 +15,8 @@ from streamsx.model import TopicPartition
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.workers import Workers
+
+admin: Any = confluent_kafka.admin  # its types do not know what it exports
 
 pytestmark = [
     pytest.mark.kafka,
@@ -114,8 +117,10 @@ def test_record_that_the_broker_refuses_stops_its_task_or_is_passed_over(
 
 def lower(kafka: ApacheKafka, topic: str, value: str) -> None:
     """Or raise the limit again."""
-    entry = ConfigEntry(AFTER, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    for done in admin.incremental_alter_configs([resource]).values():
+    operation = admin.AlterConfigOpType.SET
+    entry = admin.ConfigEntry(AFTER, value, incremental_operation=operation)
+    kind = admin.ConfigResource.Type.TOPIC
+    resource = admin.ConfigResource(kind, topic, incremental_configs=[entry])
+    client = admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for done in client.incremental_alter_configs([resource]).values():
         done.result(10)

@@ -238,7 +238,7 @@ def test_error_of_a_send_is_raised_before_anything_is_sent(app: App, drive: Driv
     @app.timer(1.0)
     async def tick() -> None:
         try:
-            await asyncio.create_task(out.send(value=1, partition=9))
+            await asyncio.create_task(out.send(value=1, partition=9))  # type: ignore[arg-type]  # a future
         except StreamsxError as error:
             errors.append(error)
 

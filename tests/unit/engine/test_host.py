@@ -182,7 +182,7 @@ def test_key_of_another_worker_raises_and_names_what_is_here(bench: Bench, look:
         f"not on this worker: table counts, key {OF_1!r}: this worker has partitions 0, 2 of 3: "
     )
     found = raised.value
-    assert (found.table, found.key, found.partitions) == ("counts", OF_1, {0, 2})
+    assert (found.table, found.key, found.partitions) == ("counts", OF_1, frozenset({0, 2}))
     assert (table[OF_0], table.get(OF_0), OF_0 in table) == (1, 1, True)
 
 

@@ -229,7 +229,7 @@ def test_bound_send_is_refused_to_another_thread_while_the_body_is_at_work() -> 
         inbox.index = 0
         await send(key="k", value="own")
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(send, key="k", value="other").result()
+            _ = pool.submit(send, key="k", value="other").result()
         running.paused()
         assert long_way == ["other"]
         await play.producer.flush()

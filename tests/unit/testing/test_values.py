@@ -85,7 +85,7 @@ def drive() -> Any:
 def counting(**options: Any) -> App:
     """A histogram with ints as keys."""
     app = App("shop", topic_partitions=1)
-    table = app.Table("hist", default=dict, **options)
+    table: Any = app.Table("hist", default=dict, **options)
 
     @app.agent("in")
     async def count(stream: Any) -> None:
@@ -262,7 +262,7 @@ def test_type_that_cannot_be_read_ends_the_start_with_file_and_line(make: str) -
     if make == "topic":
         app.topic("typed", value_type=collections.deque)
     else:
-        app.Table("typed", value_type=dict[str, collections.Counter])
+        app.Table("typed", value_type=dict[str, collections.Counter[str]])
     says = r"typed: unknown type: .* \(.*test_values.py:\d+\)"
     with pytest.raises(TopologyError, match=says):
         app.topology()
