@@ -90,7 +90,7 @@ def taken(kind: Any, value: Any) -> bool:
     except (TypeError, ValueError, OverflowError):
         assert check.lost(value) is not None, "refused without a reason"
         return False
-    if check.first([value], [data]) is not None:
+    if check.first([value], [data or b""]) is not None:
         assert check.lost(value) is not None, "refused without a reason"
         return False
     assert data is not None
