@@ -123,18 +123,23 @@ def end_without(users: UsersCode, end: SystemExit) -> None:
     code = end.code if isinstance(end.code, int) else int(end.code is not None)
     if users.left:
         _exit(code)
-    watchdog = threading.Timer(users.patience_s, _exit, [code])
+    watchdog = threading.Timer(users.patience_s, _exit_beside_threads, [code])
     watchdog.daemon = True
     watchdog.start()
 
 
-def _exit(code: int) -> None:
-    """End the process, whatever still runs in it."""
+def _exit_beside_threads(code: int) -> None:
+    """End the process, and name the threads that still run; idle ones have ended by then."""
     from streamsx.engine.journal import LOG
 
     threads = {each.name for each in threading.enumerate() if not each.daemon}
     if threads := threads - {threading.main_thread().name}:
         LOG.warning("left behind: threads %s: the worker ends without them", sorted(threads))
+    _exit(code)
+
+
+def _exit(code: int) -> None:
+    """End the process, whatever still runs in it."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
