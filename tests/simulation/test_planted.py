@@ -20,6 +20,9 @@ from streamsx.broker import shell
 from streamsx.broker.classic import ClassicGroup, GroupState
 from streamsx.broker.coordinator import Coordinator
 from streamsx.engine import assemble
+from streamsx.engine import tasks as engine_tasks
+from streamsx.engine.active import Active
+from streamsx.engine.committing import Committing
 from streamsx.engine.produce import Goals, Producer
 from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
@@ -155,6 +158,12 @@ class EveryTaskWaitsForAllOutputs(Producer):
         return await super().settle(goals, 1000 * patience_s)
 
 
+class BeginningsAreNotCommitted(Committing):
+    """An idle task says to nobody where it begins."""
+
+    def first(self, active: Active) -> None: ...
+
+
 def half_is_sent_again(*refused: Any) -> Reworked:
     """The first part of a batch that was too large, as if it were all of it."""
     parts, records = rework(*refused)
@@ -276,6 +285,10 @@ def an_instance_is_told_to_leave(made: World) -> None:
     made.leave("w1")
 
 
+def workers_begin_at_the_end(made: World) -> None:
+    made.homes[2].start()
+
+
 ASSIGNOR = assemble, "StreamsPartitionAssignor"
 COORDINATOR, MEMBER = (shell, "Coordinator"), (session, "Member")
 HOLDING, LEASE = (member, "Holding"), (member, "Lease")
@@ -304,6 +317,12 @@ PLANTED: list[Planted] = [
         "OutputsHoldUpTheirOwn",
     ),
     ((produce, "rework"), half_is_sent_again, batches_are_too_large, "NothingIsSkipped"),
+    (
+        (engine_tasks, "Committing"),
+        BeginningsAreNotCommitted,
+        workers_begin_at_the_end,
+        "NothingIsSkipped",
+    ),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
 ]
 
@@ -311,6 +330,7 @@ PLANTED: list[Planted] = [
 SCENES: dict[Story, dict[str, Any]] = {
     a_commit_is_late: {"sessions": (30.0,)},  # TCP tries for a third of it
     an_upgrade: {"eager": "some"},
+    workers_begin_at_the_end: {"reset": "latest", "rate": 20.0},
     an_output_has_no_leader: {"pair": (1, 1), "rate": 10.0, "workers": 2, "words": 2, "lines": 2},
     batches_are_too_large: {"rate": 20.0, "workers": 2, "words": 2, "lines": 2},
 }
