@@ -47,7 +47,7 @@ class Customer:
 
 
 app = App("shop")
-orders = app.topic("orders", key_type=str, value_type=Order)
+orders = app.topic("orders", key_type=str, value_type=Order, allow_empty=True)
 changes = app.topic("shop-changes", key_type=str, value_type=Change)
 standing = app.Table("standing", key_type=str, value_type=Order)
 customers = app.Table("customers", default=Customer, key_type=str, value_type=Customer)

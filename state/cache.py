@@ -5,7 +5,8 @@ hot      Changed since the last seal; the first look-up of every access. Callers
 sealing  Set aside while its values are encoded, slice by slice; nothing is added to it.
 young    Clean decoded objects: what was sealed or loaded since the last turn of the generations.
 old      The generation before; a turn drops it. Two generations cost 148-169 ns an access where an
-         exact LRU costs 261, for a quarter more misses.
+         exact LRU costs 261, for a quarter more misses. Both together stay within `budget_bytes`,
+         by what their objects take in memory (`sizes`), measured on some of them.
 sealed   Encoded once, on its way to the changelog, not yet committed in Kafka.
 pending  Committed in Kafka, not yet in the rows below.
 
@@ -23,6 +24,7 @@ another type that reads back as one of the pinned type has that one's.
 Not here: RocksDB (rows are handed in), topics, when a commit is due.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -32,13 +34,26 @@ from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.state.api import INDEX, ROW, Rows, holds_rows
 from streamsx.state.layout import StoreNode, changelog_key
+from streamsx.state.sizes import ENCODED_BYTES, ENTRY_BYTES, SLOT_BYTES, Learned, deep_bytes
 
-ENTRY_BYTES = 180
-"""What a decoded entry costs beside its key and value: two objects and a slot in a dict."""
 FIRST_ENTRY_BYTES = 300
 """Until the first seal has measured one."""
 SLICE_BYTES: Final = 1 << 20
 """Of entries, by what they cost on average: a slice of 1,000 large ones is none."""
+LARGE_BYTES: Final = 64 << 10
+"""Of an encoded row, in bytes, whose size is kept: samples would miss the few large ones."""
+LOADS_SAMPLED: Final = 256
+SEALS_SAMPLED: Final = 4
+"""One of so many rows that are read, and of so many slices that are sealed, is measured: in 20 us
+where a row is of 60 objects, which is 80 and 20 ns for each row."""
+FIRST_SAMPLED: Final = 8
+"""Rows that are read, and slices, of which each one is measured."""
+CHANGES_SAMPLED: Final = 2
+"""Newest changed rows that stand for those since the last look."""
+COUNTED_AGAIN: Final = 256
+"""Rows that stand for a generation when it is weighed: 5 ms at most, once in half a budget."""
+STILL_FULL: Final = 0.75
+"""Share of its half of the budget that a generation must have, when it is weighed, to be old."""
 FIRST_SLICE_ROWS: Final = 32
 """Of values that nobody has measured yet."""
 SORTED_ROWS: Final = 16_000
@@ -47,6 +62,8 @@ SCAN_ROWS: Final = 256
 KEY_SHOWN: Final = 100
 """Letters of a key in a message."""
 KEY_TOLD: Final = 3 * KEY_SHOWN
+PARTS: Final = frozenset({str, int, bool, type(None)})
+"""Types of which a tuple comes back as it is."""
 UNHASHABLE: Final = frozenset({list, dict, set})
 PINNED: Final = frozenset({str, bytes, int})
 PINNED_BY_USE: Final = frozenset({str, int})
@@ -81,10 +98,17 @@ class Scan:
         self._left: Iterator[tuple[bytes, bytes]] | None = rows.scan(ROW, INDEX)
 
     def part(self, limit: int) -> list[tuple[bytes, bytes]]:
-        """The next rows; fewer than `limit` are the last ones."""
+        """Return the next rows, at most so many, and SLICE_BYTES or one; none are left if empty."""
         if self._left is None:
             raise WorldError(f"given away while it was read: store {self._name}: read it again")
-        return list(islice(self._left, limit))
+        part = list[tuple[bytes, bytes]]()
+        size = 0
+        for row in islice(self._left, limit):
+            part.append(row)
+            size += len(row[1])
+            if size >= SLICE_BYTES:
+                break
+        return part
 
     def end(self) -> None:
         self._left = None
@@ -140,8 +164,8 @@ class Checked(dict[Any, Any]):
 class CachedStore:
     """A key-value store of one task, over its committed rows. One owner: the data loop.
 
-    The node's codecs are called once per key and commit; `budget_bytes` bounds the decoded objects
-    that are kept.
+    The node's codecs are called once per key and commit; `budget_bytes` bounds the memory of the
+    decoded objects that are kept.
     """
 
     def __init__(self, node: StoreNode, rows: Rows, budget_bytes: int) -> None:
@@ -150,9 +174,9 @@ class CachedStore:
         # A codec may write None as no bytes; here is no such key or value.
         self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]
         self.encode: Callable[[Any], bytes] = node.values.encode  # type: ignore[assignment]
-        self._comes_back = node.values.check
+        self._comes_back, self._encoders = node.values.check, node.values.encoders
         self.key_type = node.key_type if node.key_type in PINNED else None
-        self._declared = self.key_type is not None
+        self._declared, self._untyped = self.key_type is not None, node.key_type is None
         self.hot: dict[Any, Any] = {}
         self.sealing: dict[Any, Any] = {}
         self.young: dict[Any, Any] = {}
@@ -162,8 +186,20 @@ class CachedStore:
         self.complete = not holds_rows(rows)
         """The cache holds every row, so a miss needs no look below."""
         self.entry_bytes = FIRST_ENTRY_BYTES
+        """Of an encoded row of the last slice that was sealed; sizes the next ones."""
         self.row_bytes_max = RECORD_BYTES_MAX
         """Of a key with its value, as the changelog's topic takes them."""
+        self._learned = Learned()
+        self._young_bytes = self._old_bytes = 0
+        """At most that much; rows that were put again count once more, until it is weighed."""
+        self._young_max = budget_bytes // 2
+        """The generations turn when the young one has so much."""
+        self._large: dict[Any, int] = {}
+        """Memory of the large rows of the young generation."""
+        self._loads = self._seals = 0
+        self._hot_bytes = self._hot_measured = 0
+        """Memory of changed rows, and how many of them were there when it was measured."""
+        self._sealing_bytes = self._encoded_bytes = 0
         self._checking = False
         self._left: Iterator[tuple[Any, Any]] | None = None
         self._order: list[bytes] = []
@@ -200,6 +236,8 @@ class CachedStore:
         cached = self.cache_key(key)
         if type(key) is self.key_type or isinstance(key, bytes) or self._declared:
             return cached
+        if self._untyped and type(key) is tuple and PARTS.issuperset(map(type, key)):
+            return cached  # a put costs 1.1 us so, and 2.3 where the key is read again
         read = self.decode_key(cached[0]) if type(cached) is tuple else cached
         if type(key) in UNHASHABLE or key != read:
             where = f"table {self.name}, key {key!r} of type {type(key).__name__}"
@@ -218,7 +256,7 @@ class CachedStore:
         self.hot[self.own_key(key)] = value
 
     def delete(self, key: Any) -> None:
-        self.hot[self.cache_key(key)] = GONE
+        self.hot[self.own_key(key)] = GONE
 
     def load(self, key: Any) -> Any:
         """The value of a cache key that is not in `hot`; None when absent."""
@@ -237,9 +275,22 @@ class CachedStore:
         raw = (self.sealed if row in self.sealed else committed).get(row)
         if raw is None:
             return None
-        value = self.young[key] = self._decoded(row, raw)
-        self._turn()
+        value = self._decoded(row, raw)
+        self._warm(key, value, len(row) + len(raw))
         return value
+
+    def _warm(self, key: Any, value: Any, encoded_bytes: int) -> None:
+        """Keep a row that was read. 0.2 us beside decoding it, which takes 1 to 6."""
+        self.young[key] = value
+        size = ENTRY_BYTES + int(encoded_bytes * self._learned.factor)
+        self._young_bytes += size
+        self._loads += 1
+        if encoded_bytes >= LARGE_BYTES:
+            self._large[key] = size
+        if self._loads <= FIRST_SAMPLED or not self._loads % LOADS_SAMPLED:
+            self._learned.sample(key, value, encoded_bytes)
+        if self._young_bytes >= self._young_max:
+            self._turn()
 
     def _decoded(self, row: bytes, raw: bytes) -> Any:
         """Raises DecodeFailed, which names it, for a row that its codec refuses."""
@@ -290,9 +341,27 @@ class CachedStore:
 
     @property
     def dirty_bytes(self) -> int:
-        """Roughly what is held until Kafka and the rows below have it."""
-        layers = self.hot, self.sealing, self.sealed, self.pending
-        return sum(map(len, layers)) * self.entry_bytes
+        """Memory of what is held until Kafka and the rows below have it, without warm objects."""
+        self._measure_changes()
+        return self._hot_bytes + self._sealing_bytes + self._encoded_bytes
+
+    def _measure_changes(self) -> None:
+        """Learn what rows cost that changed since the last look: nobody has encoded them yet.
+
+        The newest stand for all of them. "4,000 rows of 100 KB are put within a second": the first
+        seal, after it, would find 400 MB.
+        """
+        if (grown := len(self.hot) - self._hot_measured) > 0:
+            newest = list(islice(reversed(self.hot.items()), min(grown, CHANGES_SAMPLED)))
+            size = sum(map(deep_bytes, (value for _, value in newest))) // len(newest)
+            self._hot_bytes += grown * (ENTRY_BYTES + size)
+            self._hot_measured += grown
+
+    def _set_aside(self) -> None:
+        """Begin to seal: what is hot is encoded from now on."""
+        self._measure_changes()
+        self.sealing, self.hot = self.hot, self._new_hot()
+        self._sealing_bytes, self._hot_bytes, self._hot_measured = self._hot_bytes, 0, 0
 
     def check_values(self, *, checking: bool) -> None:
         """From the next seal on (at once while nothing has changed), raise ValueRefused at once."""
@@ -310,15 +379,15 @@ class CachedStore:
         """
         assert not self.pending, f"{self.name}: sealed before its last commit was written"
         if self._left is None:
-            self.sealing, self.hot = self.hot, self._new_hot()
+            self._set_aside()
             self._left = iter(self.sealing.items())
         if not (part := list(islice(self._left, self._slice(limit)))):
-            self._left, self.sealing = None, {}
+            self._left, self.sealing, self._sealing_bytes = None, {}, 0
             return Changes([], [])
-        encode = self.encode
+        encode = self._encoders
         try:
             keys = [self._key_bytes(key) for key, _ in part]
-            values = [None if value is GONE else encode(value) for _, value in part]
+            values = [None if v is GONE else encode[type(v)](v) for _, v in part]
         except Exception:  # any codec's
             self._check_each(part)
             raise
@@ -327,14 +396,20 @@ class CachedStore:
             self._check_each(part)
         self.sealed.update(zip(map(ROW.__add__, keys), values, strict=True))
         self.entry_bytes = ENTRY_BYTES + size // len(part)
-        self._cool(part)
+        self._encoded_bytes += len(part) * ENCODED_BYTES + size
+        self._seals += 1
+        if self._seals <= FIRST_SAMPLED or not self._seals % SEALS_SAMPLED:
+            self._learned.sample(*part[-1], len(keys[-1]) + len(values[-1] or b""))
+        self._cool(part, values, size)
         return Changes(keys, values)
 
     def _loses_one(self, part: list[tuple[Any, Any]], encoded: list[bytes | None]) -> bool:
         """Return whether a value of a slice would not come back as it is."""
         if self._comes_back is None:
             return False
-        return self._comes_back.first([value for _, value in part], encoded) is not None
+        values = [value for _, value in part if value is not GONE]
+        rows = [row for row in encoded if row is not None]
+        return self._comes_back.first(values, rows) is not None
 
     def _slice(self, limit: int) -> int:
         unmeasured = self.entry_bytes == FIRST_ENTRY_BYTES
@@ -350,6 +425,7 @@ class CachedStore:
         """Its warm object may have been changed in place."""
         self.young.pop(key, None)
         self.old.pop(key, None)
+        self._large.pop(key, None)
         self.complete, self._lacks = False, True
 
     def check(self, key: Any, value: Any) -> bytes:
@@ -381,8 +457,8 @@ class CachedStore:
         where = f"store {self.name}, key {shown}, type {type(value).__name__}"
         return ValueRefused(f"value {what}: {where}: {why}")
 
-    def _cool(self, part: list[tuple[Any, Any]]) -> None:
-        """These are encoded: their objects are clean now."""
+    def _cool(self, part: list[tuple[Any, Any]], raw: list[bytes | None], size: int) -> None:
+        """These are encoded, to so many bytes: their objects are clean now."""
         if self._below is not None:
             self._touched.update(key for key, _ in part)
         self.young.update(part)
@@ -390,13 +466,55 @@ class CachedStore:
             if value is GONE:
                 del self.young[key]
                 self.old.pop(key, None)
-        self._turn()
+        self._young_bytes += self._learned.of(len(part), size)
+        if self._large or (size >= LARGE_BYTES <= max(map(len, filter(None, raw)), default=0)):
+            self._note_large(part, raw)
+        if self._young_bytes >= self._young_max:
+            self._turn()
+
+    def _note_large(self, part: list[tuple[Any, Any]], raw: list[bytes | None]) -> None:
+        for (key, _), encoded in zip(part, raw, strict=True):
+            if encoded is not None and len(encoded) >= LARGE_BYTES:
+                self._large[key] = self._learned.of(1, len(encoded))
+            else:
+                self._large.pop(key, None)
+
+    def share(self, budget_bytes: int) -> None:
+        """Hold no more than this from now on; a store that nobody asks would keep what it has."""
+        self.budget_bytes = budget_bytes
+        self._young_max = min(budget_bytes // 2, budget_bytes - self._old_bytes)
+        if self._young_bytes > self._young_max:
+            self._turn()
 
     def _turn(self) -> None:
-        """Both generations together stay within the budget."""
-        if len(self.young) * self.entry_bytes >= self.budget_bytes // 2:
-            self.complete = self.complete and not self.old
-            self.old, self.young, self._lacks = self.young, {}, True
+        """Drop the old generation when the young one has half of the budget, or both have all."""
+        self._young_bytes = self._weigh()
+        if self._young_bytes >= self.budget_bytes // 2 * STILL_FULL:
+            self._drop_old()
+            self.old, self._old_bytes, self._lacks = self.young, self._young_bytes, True
+            self.young, self._young_bytes, self._large = {}, 0, {}
+        if self._young_bytes + self._old_bytes > self.budget_bytes:
+            self._drop_old()
+        self._young_max = min(self.budget_bytes // 2, self.budget_bytes - self._old_bytes)
+
+    def _drop_old(self) -> None:
+        self.complete = self.complete and not self.old
+        self.old, self._old_bytes, self._lacks = {}, 0, True
+
+    def _weigh(self) -> int:
+        """Return about how much memory the young generation takes: some of its rows, all large."""
+        step = -(-len(self.young) // COUNTED_AGAIN) | 1
+        some = [
+            entry
+            for entry in islice(self.young.items(), 0, None, step)
+            if entry[0] not in self._large
+        ]
+        total = sum(self._large.values())
+        if some:
+            sizes = sum(sys.getsizeof(key) + deep_bytes(value) for key, value in some)
+            others = len(self.young) - len(self._large)
+            total += others * (SLOT_BYTES + sizes // len(some))
+        return total
 
     def adopt(self, end: int | None) -> None:
         """Kafka has committed what was sealed; `end`: changelog position behind it, if any."""
@@ -417,7 +535,7 @@ class CachedStore:
         self.rows.write(part, self._end if done else None)
         del run[-count:]  # not before: rows that a full disk refused must not miss below the end
         if done:
-            self.pending, self._end = {}, None
+            self.pending, self._end, self._encoded_bytes = {}, None, 0
         return done
 
     def aborted(self) -> None:
@@ -425,19 +543,29 @@ class CachedStore:
         self.stop_scans()
         if self.hot or self.sealing or self.sealed:
             self.complete = False
-            self.young, self.old = {}, {}
+            self._forget_warm()
         self.hot, self.sealing, self.sealed, self._left = self._new_hot(), {}, {}, None
+        self._hot_bytes = self._hot_measured = self._sealing_bytes = 0
+        if not self.pending:
+            self._encoded_bytes = 0
+
+    def _forget_warm(self) -> None:
+        self.young, self.old, self._large = {}, {}, {}
+        self._young_bytes = self._old_bytes = 0
+        self._young_max = self.budget_bytes // 2
 
     # -- warming up
 
     def preload_some(self, limit: int) -> bool:
-        """Up to `limit` rows into the cache; True when nothing is left to do.
+        """Load up to `limit` rows into the cache; return True when nothing is left to do.
 
-        All rows, if they fit into half of the budget; then the store is `complete`. Keys that were
-        sealed since the start are passed over: what the iterator shows of them is old.
+        All rows, if they fit into half of the budget; then the store is `complete`. Else it stops
+        as soon as that is known by the rows that are there, and the others are read when they are
+        asked for. Keys that were sealed since the start are passed over: what the iterator shows of
+        them is old.
         """
         if self._below is None:
-            if self.complete or self.rows.estimate() * self.entry_bytes > self.budget_bytes // 2:
+            if self.complete:
                 return True
             if self.sealed or self.pending:
                 return False  # the rows below are old: wait for the commit
@@ -445,11 +573,18 @@ class CachedStore:
         part = self._below.part(limit)
         for row, raw in part:
             self._preload_row(row, raw)
-        if len(part) == limit:
+        if part and self._fits():
             return False
-        self.complete = not self._lacks
+        self.complete = not (part or self._lacks)
         self.stop_scans()
         return True
+
+    def _fits(self) -> bool:
+        """Tell whether all rows below fit into half of the budget, as far as can be seen."""
+        warm = len(self.young) + len(self.old)
+        held = self._young_bytes + self._old_bytes
+        most = max(held, self.rows.estimate() * held // max(1, warm))
+        return most <= self.budget_bytes // 2
 
     def _preload_row(self, row: bytes, raw: bytes) -> None:
         """One that its codec refuses stays below, for whoever asks for it."""
@@ -458,9 +593,8 @@ class CachedStore:
         except Exception:  # any codec's
             self._lacks = True
             return
-        if key not in self._touched and key not in self.sealing:
-            self.young.setdefault(key, value)
-            self._turn()
+        if not (key in self._touched or key in self.sealing or key in self.young):
+            self._warm(key, value, len(row) + len(raw))
 
     def stop_scans(self) -> None:
         """Before the rows are closed: an open scan keeps their lock."""

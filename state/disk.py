@@ -7,13 +7,15 @@ a store that was not written to its end is brought up from its changelog.
 
 import errno
 import os
+import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from streamsx.errors import DiskFailed, SettingError, StreamsxError
+from streamsx.errors import DescriptorsUsedUp, DiskFailed, SettingError, StreamsxError
 
+NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 FULL_OR_BROKEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
@@ -48,6 +50,8 @@ def refused(path: object, error: OSError) -> StreamsxError:
     why = error.strerror or str(error)
     if error.errno in FULL_OR_BROKEN:
         return failed(path, why)
+    if error.errno in NO_DESCRIPTOR:
+        return used_up(path, why)
     return SettingError(
         f"state directory cannot be used: {path}: {why}: give --state-dir a folder that this user "
         "may write to"
@@ -60,3 +64,28 @@ def failed(path: object, why: str) -> DiskFailed:
         f"disk full or broken: {path}: {why}: make room there, or give another --state-dir; what "
         "was committed is safe"
     )
+
+
+def used_up(path: object, why: str, stores: int | None = None) -> DescriptorsUsedUp:
+    """Return the error of a process that may open no more files; `stores`: those that it has open.
+
+    The files it has open cannot be counted here: to look at them takes a descriptor.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = "" if stores is None else f", {stores} stores are open"
+    return DescriptorsUsedUp(
+        f"too few file descriptors: {path}: {why}: the limit of this process is {limit}{held}: "
+        "raise the hard limit (ulimit -Hn, LimitNOFILE= of its service), or start more workers"
+    )
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of open files to the hard one; return the limit from now on.
+
+    A store has 4 to 6 files open, and a login shell usually allows 1,024: 200 partitions are more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # a system whose own limit is below its hard one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return hard
+    return soft

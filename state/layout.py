@@ -10,11 +10,17 @@ stopped Faust app is taken over and stock Faust can read ours.
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
+from streamsx.errors import IncompatibleStore
 from streamsx.serde.codec import Codec
-from streamsx.state.api import ROW
+from streamsx.state.api import INDEX, ROW, Rows
 
 LAYOUT_VERSION = 1
+FIRST_ROWS: Final = 32
+"""So many rows have to be unreadable before a type counts as another one; nearly always the first
+is read, and no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,3 +54,27 @@ def local_keys(keys: Iterable[bytes | None]) -> list[bytes | None]:
 def changelog_key(key: bytes) -> bytes:
     """The key of a row as the changelog has it."""
     return key[1:]
+
+
+def refuse_other_types(node: StoreNode, rows: Rows) -> None:
+    """Raise IncompatibleStore where the table's types fit none of the first rows.
+
+    One row that cannot be read fails the records that ask for it. All of them say that the type
+    has changed: each record would fail, and the tasks would stop one by one.
+    """
+    found: tuple[bytes, Exception] | None = None
+    for row, raw in islice(rows.scan(ROW, INDEX), FIRST_ROWS):
+        try:
+            node.keys.decode(changelog_key(row))
+            node.values.decode(raw)
+        except Exception as error:  # any codec's
+            found = found or (changelog_key(row), error)
+        else:
+            return
+    if found is not None:
+        key, why = found
+        raise IncompatibleStore(
+            f"stored rows do not fit the table's type: table {node.name}, key {key[:100]!r}: "
+            f"{type(why).__name__}: {why}: give a field that was added a default, or declare "
+            "what is stored, or raise the app's version, which begins with empty tables"
+        ) from why

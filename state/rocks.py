@@ -11,8 +11,9 @@ small, and `flush` and `close` belong into an executor.
 Not here: which directory (`directory`), what a position means (`streamsx.lifecycle.restore`).
 """
 
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from rocksdict import (
@@ -54,6 +55,8 @@ class RocksMemory:
     def __init__(self, *, blocks_bytes: int, buffers_bytes: int) -> None:
         self.blocks = Cache(blocks_bytes)
         self.buffers = WriteBufferManager(buffers_bytes, False)
+        self.opened = set[Path]()
+        """The folders of stores that are open."""
 
 
 def options(memory: RocksMemory) -> Options:
@@ -102,7 +105,7 @@ class RocksRows(Rows):
             damaged = (self.path / DAMAGED).exists()
         if damaged:
             raise corrupt(self.path, "something in it could not be read")
-        with told(self.path):
+        with self._told():
             self._db = Rdict(str(self.path), options(self._memory))
             self._large = False
             try:
@@ -110,6 +113,10 @@ class RocksRows(Rows):
             except Exception:
                 self._db.close()  # it may be opened again at once, anew
                 raise
+        self._memory.opened.add(self.path)
+
+    def _told(self) -> AbstractContextManager[None]:
+        return told(self.path, len(self._memory.opened))
 
     def _check_layout(self) -> None:
         found = self._db.get(FORMAT)
@@ -125,7 +132,7 @@ class RocksRows(Rows):
         try:
             found: bytes | None = self._db.get(key)
         except Exception as error:  # inline: a `with` would cost more than the look-up
-            raise refused(self.path, error) from error
+            raise refused(self.path, error, len(self._memory.opened)) from error
         return found
 
     def scan(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -142,7 +149,7 @@ class RocksRows(Rows):
                 return
             yield key, rows.value()
             rows.next()
-        with told(self.path):
+        with self._told():
             rows.status()
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
@@ -154,7 +161,7 @@ class RocksRows(Rows):
                 batch.put(key, value)
         if position is not None:
             batch.put(POSITION, position_row(position))
-        with told(self.path):
+        with self._told():
             self._db.write(batch)
             if not self._large and self._files_bytes() >= LARGE_BYTES:
                 self._db.set_options({"write_buffer_size": str(LARGE_WRITE_BUFFER_BYTES)})
@@ -164,7 +171,7 @@ class RocksRows(Rows):
         return int(self._db.property_int_value("rocksdb.total-sst-files-size") or 0)
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
-        with told(self.path):
+        with self._told():
             self._db.delete_range(start, stop)
         assert next(self.scan(start, stop), None) is None, f"{self.path}: deleted rows are there"
 
@@ -193,32 +200,35 @@ class RocksRows(Rows):
         """Flush and close; slow, and it releases the GIL. What could not be flushed is read from
         RocksDB's own log, or else from the changelog, when it is opened again.
         """
-        with told(self.path):
+        with self._told():
             try:
                 self._db.flush()
             finally:
+                self._memory.opened.discard(self.path)
                 self._db.close()
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
+def told(path: Path, stores: int | None = None) -> Iterator[None]:
     """For what is asked of RocksDB: its binding raises nothing narrower than Exception."""
     try:
         yield
     except StreamsxError:
         raise
     except Exception as error:
-        raise refused(path, error) from error
+        raise refused(path, error, stores) from error
 
 
-def refused(path: Path, error: Exception) -> Exception:
-    """What RocksDB says, as one of ours; itself, if it is none of them."""
+def refused(path: Path, error: Exception, stores: int | None = None) -> Exception:
+    """What RocksDB says, as one of ours; itself, if it is none of them. `stores`: those open."""
     text = str(error)
     if "lock hold" in text or "Resource temporarily unavailable" in text:
         return StoreLocked(f"store in use: {path}: stop the process that has it open")
     if "Corruption" in text:
         return corrupt(path, text)
     if text.startswith("IO error"):
+        if any(os.strerror(code) in text for code in disk.NO_DESCRIPTOR):
+            return disk.used_up(path, text.rpartition(": ")[2], stores)
         return disk.failed(path, text.rpartition(": ")[2])
     if isinstance(error, DbClosedError):  # it could not be set aside
         return disk.failed(path, "it was closed and not opened again")

@@ -55,6 +55,27 @@ def broker_seconds(value: object) -> float:
     return found
 
 
+def within(least: str, most: str, why: str) -> Callable[[object], float]:
+    """Return a parser of durations from `least` to `most`; `why`: advice where one is refused."""
+    least_s, most_s = seconds(least), seconds(most)
+
+    def parse(value: object) -> float:
+        found = seconds(value)
+        if not least_s <= found <= most_s:
+            raise ValueError(f"{value!r}: give {least} to {most}: {why}")
+        return found
+
+    return parse
+
+
+def replicas(value: object) -> int:
+    """Return a number of replicas, or -1 for what the broker says."""
+    found = whole(-1)(value)
+    if not found:
+        raise ValueError("0 replicas hold no record: give 1 or more, or -1 for the broker's own")
+    return found
+
+
 def size_bytes(value: object) -> int:
     """From a number of bytes, `64KiB`, `16MiB` or `1GiB`."""
     text = str(value).strip().lower()
@@ -65,7 +86,10 @@ def _amount(text: str, units: Mapping[str, float], wrong: str) -> float:
     found = _AMOUNT.fullmatch(text)
     if found is None or found[2] not in units:
         raise ValueError(wrong)
-    return float(found[1]) * units[found[2]]
+    amount = float(found[1]) * units[found[2]]
+    if amount == math.inf:  # 1e999
+        raise ValueError(wrong)
+    return amount
 
 
 def flag(value: object) -> bool:
@@ -207,6 +231,22 @@ def _server(text: str) -> str:
     raise ValueError(f"not a broker: {text!r}: write kafka://HOST:PORT")
 
 
+commit_seconds: Final = within(
+    "1ms", "1d",
+    "100ms to 1m is sensible: what was done since the last commit is repeated after a kill",
+)  # fmt: skip
+revoke_seconds: Final = within(
+    "1ms", "24d",
+    "30s to 10m is sensible: so long the group waits for a task that its worker does not give back",
+)  # fmt: skip
+linger_seconds: Final = within(
+    "0ms", "1m", "0 to 100ms is sensible: so long a record waits for others in its batch"
+)
+
+slice_seconds: Final = within(
+    "0.1ms", "1s", "1ms to 20ms is sensible: so long records wait for a task that is restored"
+)
+
 # -- the table
 
 
@@ -233,11 +273,11 @@ class Config:
     A worker with `static_membership` is known to the group by its `instance_id`; `on_stop` says
     whether SIGTERM lets it `stay` a member, for as long as its session.
 
-    `on_lost_offsets`: what a task does whose state is there and whose committed offsets are gone:
-    `stop`, or begin at the start or the end of its topics.
-
     `on_produce_error`: what follows when a broker refuses a record for good. `stop_task` stops the
     task that sent it at its last commit, `stop` the worker, `log` passes over the record.
+
+    `on_lost_offsets`: what a task does whose state is there and whose committed offsets are gone:
+    `stop`, or begin at the start or the end of its topics.
 
     Of what concerns all of a group its leader's are in force, so give all workers the same:
     `acceptable_recovery_lag`, `imbalance_percentage`, `max_learners`, `max_learners_per_member`,
@@ -262,7 +302,7 @@ class Config:
         one_of("at_least_once", later=("exactly_once", "exactly_once_v2")),
         faust="processing_guarantee",
     )
-    commit_interval_s: float = setting(1.0, seconds, faust="broker_commit_interval")
+    commit_interval_s: float = setting(1.0, commit_seconds, faust="broker_commit_interval")
     on_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
     on_decode_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
     consecutive_failures_max: int | None = setting(10, or_none(whole(1)))
@@ -281,7 +321,9 @@ class Config:
     revoke_before_join: str = setting(
         "none", one_of("none", "all", later=("being_learned", "learned"))
     )
-    revoke_timeout_s: float = setting(60.0, seconds)  # that of the rebalance unless it is set
+    revoke_timeout_s: float = setting(
+        60.0, revoke_seconds
+    )  # that of the rebalance unless it is set
     scale_down_timeout_s: float = setting(math.inf, seconds)
     shutdown_timeout_s: float = setting(25.0, seconds)
 
@@ -299,7 +341,7 @@ class Config:
     store: str = setting("rocksdb://", one_of("rocksdb://", "memory://"), env="APP_STORE")
     memory_budget_bytes: int = setting(512 << 20, positive(size_bytes))
     state_cleanup_delay_s: float = setting(600.0, seconds)
-    restore_slice_s: float = setting(0.005, positive(seconds))
+    restore_slice_s: float = setting(0.005, slice_seconds)
 
     fetch_max_wait_s: float = setting(0.25, broker_seconds)
     fetch_max_bytes: int = setting(16 << 20, positive(size_bytes), "fetch_max_bytes")
@@ -316,7 +358,7 @@ class Config:
     on_lost_offsets: str = setting("stop", one_of("stop", "earliest", "latest"))
     broker_check_crcs: bool = setting(True, flag, "check_crcs", env="BROKER_CHECK_CRCS")
 
-    producer_linger_s: float = setting(0.005, seconds, "linger", env="PRODUCER_LINGER")
+    producer_linger_s: float = setting(0.005, linger_seconds, "linger", env="PRODUCER_LINGER")
     produce_buffer_bytes: int = setting(32 << 20, positive(size_bytes), "buffer_memory")
     producer_compression_type: str | None = setting(
         None,
@@ -327,7 +369,7 @@ class Config:
 
     topic_partitions: int = setting(8, whole(1), env="TOPIC_PARTITIONS")
     topic_replication_factor: int = setting(
-        -1, whole(-1), "replication_factor", env="TOPIC_REPLICATION_FACTOR"
+        -1, replicas, "replication_factor", env="TOPIC_REPLICATION_FACTOR"
     )  # -1: what the broker's default.replication.factor says
     repartition_names: str = setting("app", one_of("app", "faust"))
     topic_allow_declare: bool = setting(True, flag, env="TOPIC_ALLOW_DECLARE")

@@ -6,8 +6,9 @@ StreamsxError
     TopologyError
       PartitionMismatch TableNotInTask NameClash NotOnSpark
     NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
-    GroupNotEmpty SnapshotAhead
+    GroupNotEmpty SnapshotAhead WrongThread
   NotFound     (exit 3)  app id, instance, store or topic
+  NotHere                a key of a table that another worker may have
   WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
     BrokerUnreachable StoreLocked DiskFailed DescriptorsUsedUp TopicGone SnapshotFailed
     StateConflict
@@ -84,6 +85,10 @@ class StateOnSpark(UsageError):
     """State that Spark has gone on with, and that was not handed over."""
 
 
+class WrongThread(UsageError):
+    """A table or topic that is used from another thread than the event loop's."""
+
+
 class GroupNotEmpty(UsageError):
     """Workers run what Spark is to take over, or to hand over."""
 
@@ -96,6 +101,17 @@ class NotFound(StreamsxError):
     """An app id, instance, store or topic that is not there."""
 
     exit_code = 3
+
+
+class NotHere(StreamsxError):
+    """A key of a table that is missing here, and that another worker may have.
+
+    `partitions`: those of the table that this worker has.
+    """
+
+    def __init__(self, message: str, table: str, key: object, partitions: frozenset[int]) -> None:
+        super().__init__(message)
+        self.table, self.key, self.partitions = table, key, partitions
 
 
 class WorldError(StreamsxError):

@@ -1,24 +1,16 @@
 """requirements.md: each number of the five specifications is there once, and so is each test."""
 
-import ast
 import re
 from collections import Counter
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+from tests.support.named import NAMED, TESTS, missing
+
 LAST = {"R001": 15, "R1251": 11, "R003": 39, "R429": 44, "R983": 9}
 PROVEN, UNPROVEN = {"done", "decided", "part"}, {"open", "explains"}
 ROW = re.compile(r"\| (R\d{3,4}-\d\d) \| [^|]+ \| (\w+) \| ([^|]*) \| ([^|]*)\|")
 ROWS = ROW.findall((TESTS / "requirements.md").read_text())
-
-
-@cache
-def names_in(path: str) -> set[str]:
-    body = ast.parse((TESTS / path).read_text()).body
-    return {each.name for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def test_each_number_is_there_once() -> None:
@@ -31,8 +23,6 @@ def test_what_is_done_has_a_test_that_is_there(
     number: str, state: str, why: str, tests: str
 ) -> None:
     assert state in PROVEN | UNPROVEN, number
-    named = re.findall(r"`([^`]+)::(\w+)`", tests)
-    assert bool(named) == (state in PROVEN), number
+    assert bool(NAMED.search(tests)) == (state in PROVEN), number
     assert why.strip() or state == "done", number
-    for path, name in named:
-        assert name in names_in(path), number
+    assert missing(tests) == [], number

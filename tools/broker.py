@@ -102,9 +102,11 @@ def serve(options: argparse.Namespace) -> int:
     from streamsx.broker.server import BrokerServer
     from streamsx.errors import UsageError
     from streamsx.loops import run
+    from streamsx.state.disk import raise_descriptor_limit
     from streamsx.tools.cli.logs import set_up
 
     set_up("info", "text")
+    raise_descriptor_limit()
     if options.tls_key and not options.tls_cert:
         raise UsageError("--tls-key without --tls-cert: give the chain too")
     names = [name for name, _ in options.topic]

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from itertools import cycle
+from typing import TYPE_CHECKING
 
 from streamsx.clock import Clock
 from streamsx.errors import BrokerUnreachable, NotFound, UsageError
@@ -15,6 +16,9 @@ from streamsx.model import RECORD_BYTES_MAX
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell
 from streamsx.tools.cli.progress import progress
+
+if TYPE_CHECKING:
+    from streamsx.kafka.cluster import Cluster
 
 BLOCK_BYTES = 1 << 16
 SILENT_S = 10.0
@@ -56,7 +60,7 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
         turns = cycle(range(partitions))
         async with writing(cluster, clock, room.set) as producer:
             senders = [producer.to(topic, number) for number in range(partitions)]
-            await in_time(producer.start(), topic, sent)
+            await in_time(producer.start(), cluster, topic, sent)
             async for key, value in records(options.values):
                 place = options.partition
                 if place is None:
@@ -67,14 +71,16 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
                 while producer.full():
                     say(f"{sent.total()} records")
                     room.clear()
-                    await in_time(room.wait(), topic, sent)
-            await in_time(producer.flush(), topic, sent)
+                    await in_time(room.wait(), cluster, topic, sent)
+            await in_time(producer.flush(), cluster, topic, sent)
     print(f"{topic}: {sent.total()} records, acknowledged", file=options.people)
     told = {str(number): sent[number] for number in sorted(sent)}
     tell(options, {"topic": topic, "records": sent.total(), "partitions": told})
 
 
-async def in_time(work: Awaitable[object], topic: str, sent: Counter[int]) -> None:
+async def in_time(
+    work: Awaitable[object], cluster: "Cluster", topic: str, sent: Counter[int]
+) -> None:
     """What waits for brokers; who waits for the next line has all the time there is. Raises
     BrokerUnreachable.
     """
@@ -84,7 +90,8 @@ async def in_time(work: Awaitable[object], topic: str, sent: Counter[int]) -> No
     except TimeoutError:
         raise BrokerUnreachable(
             f"not acknowledged in {SILENT_S:g} s: topic {topic}: some of "
-            f"{sent.total()} records may be there: look at the brokers, and send the rest again"
+            f"{sent.total()} records may be there: "
+            f"{cluster.unreached.newest or 'look at the brokers'}, and send the rest again"
         ) from None
 
 

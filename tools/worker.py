@@ -10,6 +10,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,11 +46,29 @@ def main() -> None:
         "--without-web", action="store_const", const="off", dest="web", help="the same as --web off"
     )
     add("--processes", type=int, choices=[1], default=1, help="in this version, start more workers")
-    command.run(work)
+    users = UsersCode()
+    try:
+        command.run(lambda options: work(options, users))
+    except SystemExit as end:
+        end_without(users, end)
+        raise
 
 
-def work(options: argparse.Namespace) -> int:
-    """Raises UsageError and others; see CONTRACTS of the exit codes in `tools.cli.command`."""
+@dataclass(slots=True)
+class UsersCode:
+    """Users' code at the end of a worker."""
+
+    left: bool = False
+    """Some goes on in the event loop, and will not end."""
+    patience_s: float = 0.0
+    """How long its threads may still take."""
+
+
+def work(options: argparse.Namespace, users: UsersCode) -> int:
+    """Run a worker; return its exit code.
+
+    Raises UsageError and others; see CONTRACTS of the exit codes in `tools.cli.command`.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until there is something to leave
     gc.set_threshold(*GC_THRESHOLDS)  # imports alone make 100 collections with Python's own
 
@@ -58,8 +78,10 @@ def work(options: argparse.Namespace) -> int:
     from streamsx.clock import SystemClock
     from streamsx.engine.journal import LOG, Journal
     from streamsx.engine.worker import Worker
+    from streamsx.state.disk import raise_descriptor_limit
     from streamsx.tools.cli.logs import set_up
 
+    raise_descriptor_limit()
     app = app_named(options.app)
     given = ((name, getattr(options, name)) for name in SETTINGS)
     app.override(**{name: value for name, value in given if value is not None})
@@ -82,12 +104,40 @@ def work(options: argparse.Namespace) -> int:
         listeners=app.listeners,
         begun=calm_gc,
     )
+    runner = asyncio.Runner()
     try:
-        return asyncio.run(worker.run())
+        return runner.run(worker.run())
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended, whoever asks again
+        users.left, users.patience_s = bool(worker.left_behind), worker.patience_s()
+        if not users.left:
+            runner.get_loop().close()  # `runner.close` would wait for threads, without an end
         journal.close()
         directory.release()
+
+
+def end_without(users: UsersCode, end: SystemExit) -> None:
+    """End the process at once where users' tasks go on, and in a while where their threads do:
+    Python itself would wait for both.
+    """
+    code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    if users.left:
+        _exit(code)
+    watchdog = threading.Timer(users.patience_s, _exit, [code])
+    watchdog.daemon = True
+    watchdog.start()
+
+
+def _exit(code: int) -> None:
+    """End the process, whatever still runs in it."""
+    from streamsx.engine.journal import LOG
+
+    threads = {each.name for each in threading.enumerate() if not each.daemon}
+    if threads := threads - {threading.main_thread().name}:
+        LOG.warning("left behind: threads %s: the worker ends without them", sorted(threads))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def calm_gc() -> None:

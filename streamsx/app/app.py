@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from inspect import iscoroutinefunction, signature, unwrap
+from threading import get_ident
 from typing import Any, TypeVar, Unpack, overload
 
 from streamsx.app.agent import Agent, Sink, check_call, name_of
@@ -24,7 +25,7 @@ from streamsx.config import Config, seconds
 from streamsx.engine.listening import Listener, Listeners
 from streamsx.errors import NameClash, UsageError
 from streamsx.state.cache import CachedStore
-from streamsx.task.stream import Done, Host
+from streamsx.task.stream import Done, Host, wrong_thread
 from streamsx.topology.build import Topology, build
 from streamsx.topology.internal_topics import TopicKind
 
@@ -241,19 +242,40 @@ class App(FaustNames):
 
     # -- what it reaches while it runs
 
-    def running_host(self) -> Host:
-        """Raises UsageError while nothing runs this app."""
+    def running_host(self, what: str) -> Host:
+        """Return what runs this app, for `what` is asked of it.
+
+        Raises UsageError while nothing does, WrongThread on another thread than its own.
+        """
+        self.check_thread(what)
         if self.host is None:
             raise UsageError(f"not running: app {self._id}: start a worker, or use a TestDriver")
         return self.host
+
+    def check_thread(self, what: str) -> None:
+        """Raise WrongThread on another thread than that of what runs this app."""
+        if self.host is not None and self.host.thread not in (None, get_ident()):
+            raise wrong_thread(f"{what}, app {self._id}")
 
     def now_ms(self) -> int:
         """The driver's time; 0 without one."""
         return 0 if self.host is None else self.host.now_ms()
 
     def stores(self, table: str) -> Mapping[int, CachedStore]:
-        """Of the tasks that run here, by partition."""
-        return {} if self.host is None else self.host.stores(table)
+        """Return those of the tasks that run here, by partition, for all of the table.
+
+        Raises WrongThread.
+        """
+        self.check_thread(f"table {table}")
+        if self.host is None:
+            return {}
+        self.host.tell_part(table)
+        return self.host.stores(table)
+
+    def look(self, table: str, key: Any) -> Any:
+        """Return the value of a key, None where it is missing. Raises WrongThread, NotHere."""
+        self.check_thread(f"table {table}")
+        return None if self.host is None else self.host.look(table, key)
 
     def is_leader(self) -> bool:
         return self.host is not None and self.host.is_leader()

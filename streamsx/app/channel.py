@@ -10,19 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from streamsx.app.compat import FaustNames, users_line
 from streamsx.config import seconds
-from streamsx.errors import TopologyError
+from streamsx.errors import NotFound, RecordRefused, TopologyError, UsageError
+from streamsx.kafka.batch import NO_TIMESTAMP
 from streamsx.model import Headers
 from streamsx.serde.codec import Codec, Encoders, topic_codec
-from streamsx.task.stream import DONE, RUNNING, Done
+from streamsx.task.stream import RUNNING, Done, Host, Outbox, Running, SentRecord
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
 
+SECONDS_MAX: Final = float((1 << 52) // 1000)
+"""Milliseconds up to here have 64 bits, and are exact as floats."""
 HeadersArg = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
@@ -39,7 +42,8 @@ class SendOptions(TypedDict, total=False):
 class Topic(FaustNames):
     """One topic, or several that are read alike.
 
-    `key_type`, `value_type`: what is read, None takes what comes; `key_serializer`,
+    `key_type`, `value_type`: what is read, None takes what comes; `allow_empty`: a record without a
+    value is None, where a topic with a type passes it over; `key_serializer`,
     `value_serializer`: the app's unless the type or the topic has one. `partitions`, `replicas`,
     `retention` (seconds), `compacting`, `deleting`, `config`: for creating it.
     """
@@ -117,35 +121,68 @@ class Topic(FaustNames):
     ) -> Done:
         """Send one record; complete when it returns, and awaiting it suspends nobody.
 
+        `await (await topic.send(...))` waits until Kafka has the record, as in Faust, and gives its
+        RecordMetadata.
+
         Within an agent it has the time of the record at hand (none, where that has none) unless
         `timestamp` (in seconds) is given, and the commit that covers that record waits for it.
         Elsewhere it has the current time, and no commit waits for it. `force` is Faust's and does
         nothing here.
 
-        Raises TypeError for what the serializer cannot write, UsageError while no worker runs,
-        ValueError for a topic with several names.
+        A topic that nobody had named when the app started is looked up now, and made if
+        `topic_allow_declare` says so: awaiting waits for that.
+
+        Raises TypeError for what the serializer cannot write, and for headers that are no text or
+        bytes; RecordTooLarge and RecordRefused for what the topic does not take (size, timestamp, a
+        missing key where it is compacted); UsageError while no worker runs; WrongThread on another
+        thread than the event loop's; ValueError for a topic with several names.
         """
         name, keys, values = self._outgoing
         task = RUNNING.get(None)
-        if task is not None and task.at_work and "send" not in vars(self):
-            rare = partial(type(self).send, self)
-            task.bind(self, "send", task.outbox.bound(name, keys, values, task, rare))
         if key_serializer is not None:
             keys = topic_codec(self.key_type, key_serializer, None).encoders.or_none()
         if value_serializer is not None:
             values = topic_codec(self.value_type, value_serializer, None).encoders
+        outbox: Outbox | Host
         if task is None:
-            host = self._app.running_host()
-            send, at_ms = host.to(name, partition), host.now_ms()
+            outbox, at_ms = self._app.running_host(f"topic {name}"), self._app.now_ms()
         else:
-            bound = task.sends.get(name) if partition is None else task.outbox.to(name, partition)
-            send, batch = bound or task.to(name), task.inbox.batch
+            task.check_thread("topic", name)
+            outbox, batch = task.outbox, task.inbox.batch
             at_ms = self._app.now_ms() if batch is None else batch.timestamps[task.inbox.index]
         if timestamp is not None:
-            at_ms = round(timestamp * 1000)
-        extra = None if headers is None else _headers(headers)
-        send(keys[type(key)](key), values[type(value)](value), at_ms, extra)
-        return DONE
+            at_ms = _milliseconds(name, timestamp)
+        extra = None if headers is None else _headers(name, headers)
+        record = SentRecord(keys[type(key)](key), values[type(value)](value), at_ms, extra)
+        try:
+            bound = None if task is None or partition is not None else task.to(name)
+            (bound or outbox.to(name, partition))(*record)
+        except NotFound:
+            return self._send_late(outbox, partition, record)
+        if task is not None and task.at_work and "send" not in vars(self):
+            self._bind(task)
+        return outbox.last_sent(name, at_ms)
+
+    def _bind(self, task: Running) -> None:
+        """Let the body that is at work send by the fast path from now on."""
+        name, keys, values = self._outgoing
+        if name not in task.tracked:
+            rare = partial(type(self).send, self)
+            task.bind(self, "send", task.outbox.bound(name, keys, values, task, rare))
+
+    def _send_late(self, outbox: Outbox | Host, partition: int | None, record: SentRecord) -> Done:
+        """Send to a topic that nobody had named when the app began."""
+        host = self._app.host
+        if host is None:
+            raise NotFound(
+                f"unknown topic: {self}: make it with app.topic before the app starts: nothing "
+                "looks it up here"
+            )
+        try:
+            (spec,) = self.specs(TopicKind.OUTPUT)
+        except TopologyError as error:
+            raise UsageError(str(error)) from error  # of this record, not of the app
+        return host.send_late(outbox, spec, partition, record)
 
     def send_soon(self, **record: Any) -> Done:
         """`send`, as Faust has it."""
@@ -201,6 +238,23 @@ class Topic(FaustNames):
         return f"<Topic: {self}>"
 
 
-def _headers(headers: HeadersArg) -> Headers:
+def _headers(topic: str, headers: HeadersArg) -> Headers:
+    """Return them as bytes. Raise TypeError for one that is neither text nor bytes."""
     items = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in items]
+    made = [(name, value.encode() if isinstance(value, str) else value) for name, value in items]
+    for name, value in made:
+        if not isinstance(name, str) or not isinstance(value, bytes | None):
+            raise TypeError(
+                f"header refused: topic {topic}: {name!r} is a {type(value).__name__}: give its "
+                "name as text, and its value as text, bytes or None"
+            )
+    return made
+
+
+def _milliseconds(topic: str, timestamp: float) -> int:
+    """Return a time in seconds as Kafka has it. Raise RecordRefused for what is none."""
+    if 0 <= timestamp <= SECONDS_MAX or timestamp == NO_TIMESTAMP / 1000:  # not for NaN
+        return round(timestamp * 1000)
+    raise RecordRefused(
+        f"record refused: topic {topic}: its timestamp is {timestamp!r}: give seconds since 1970"
+    )

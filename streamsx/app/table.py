@@ -1,10 +1,11 @@
 """Tables: dicts that live in the stores of the task that runs.
 
 In an agent a table is that task's part of it, read and written. Elsewhere it is all that this
-worker's running tasks hold, read only. Neither is there for another thread (`asyncio.to_thread`),
-which would find the part of whatever body is at work just then: read before, write behind it. A
-value that was put belongs to the table; change one in place and put it back, or the change may be
-lost. None means absent: putting it deletes.
+worker's running tasks hold, read only: a key that is missing there raises NotHere if another worker
+may have it, and a walk over a part of the table warns once. Another thread (`asyncio.to_thread`) is
+refused: read before it starts, write behind its await. A value that was put belongs to the table;
+change one in place and put it back, or the change may be lost. None means absent: putting it
+deletes.
 
 Not here: caching and codecs of rows (`streamsx.state`), which task has which table.
 """
@@ -17,7 +18,7 @@ from streamsx.errors import SettingError, TableNotInTask, TopologyError
 from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.cache import GONE, CachedStore
 from streamsx.state.layout import StoreNode
-from streamsx.task.stream import RUNNING
+from streamsx.task.stream import RUNNING, is_at_work
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ STORES: Final = {"rocksdb": True, "memory": False}
 class Table(FaustNames, MutableMapping[K, V]):
     """`default` makes the value of a key that is not there; reading does not store it.
 
-    `key_type`, `value_type`: None takes what JSON gives; `store`: rocksdb:// or memory://, the
-    app's unless given; `partitions`: asked of the changelog; `extra_topic_configs`: of it too.
+    `key_type`, `value_type`: None takes what JSON gives back, else any type that msgspec reads, a
+    Record or a pydantic model: what comes back otherwise than it was put is refused; `store`:
+    rocksdb:// or memory://, the app's unless given; `partitions`: asked of the changelog;
+    `extra_topic_configs`: of it too.
     """
 
     def __init__(
@@ -63,22 +66,23 @@ class Table(FaustNames, MutableMapping[K, V]):
     """Of the task whose body is at work."""
 
     def __getitem__(self, key: K) -> V:
-        if (store := self._store or self._here()) is None:
-            value = self._elsewhere(key)
-        else:
-            cached = key if type(key) is store.key_type else store.cache_key(key)
-            value = store.hot.get(cached)
-            if value is None:
-                value = store.load(cached)
-        if value is None or value is GONE:
-            if self.default is None:
-                raise KeyError(key)
-            return self.default()
+        store = self._store
+        if store is None or not is_at_work():
+            store = self._here()
+            if store is None:
+                return self._or_default(key, self._elsewhere(key))
+        cached = key if type(key) is store.key_type else store.cache_key(key)
+        value = store.hot.get(cached)
+        if (value is None and (value := store.load(cached)) is None) or value is GONE:
+            return self._or_default(key, None)
         return value  # type: ignore[no-any-return]  # what was put
 
     def get(self, key: K, default: Any = None) -> Any:
         """What `self[key]` gives; `default` where that raises KeyError."""
-        if (store := self._store or self._here()) is None:
+        store = self._store
+        if store is None or not is_at_work():
+            store = self._here()
+        if store is None:
             value = self._elsewhere(key)
         else:
             cached = key if type(key) is store.key_type else store.cache_key(key)
@@ -90,15 +94,29 @@ class Table(FaustNames, MutableMapping[K, V]):
         return value
 
     def __setitem__(self, key: K, value: V) -> None:
-        if (store := self._store or self._here()) is None:
-            self._refuse()
+        store = self._store
+        if store is None or not is_at_work():
+            store = self._here()
+            if store is None:
+                self._refuse()
         cached = key if type(key) is store.key_type else store.own_key(key)
         store.hot[cached] = GONE if value is None else value
 
+    def _or_default(self, key: K, value: V | None) -> V:
+        """Return a value, or for None the default. Raises KeyError without one."""
+        if value is not None:
+            return value
+        if self.default is None:
+            raise KeyError(key)
+        return self.default()
+
     def _here(self) -> CachedStore | None:
-        """Of the task that runs, remembered while it does; None elsewhere."""
+        """Of the task that runs, remembered while it does; None elsewhere. Raises WrongThread."""
         task = RUNNING.get(None)
-        if task is None or self.name not in task.stores:
+        if task is None:
+            return None
+        task.check_thread("table", self.name)
+        if self.name not in task.stores:
             return None
         store: CachedStore = task.stores[self.name]
         if task.at_work:
@@ -169,19 +187,22 @@ class Table(FaustNames, MutableMapping[K, V]):
         return iter((self._writable(),))
 
     def _elsewhere(self, key: Any) -> Any:
-        found = (store.get(key) for store in self._stores())
-        return next((value for value in found if value is not None), None)
+        """Return the value of a key; None where it is missing. Raises NotHere, TableNotInTask."""
+        if RUNNING.get(None) is None:
+            return self._app.look(self.name, key)
+        return self._writable().get(key)
 
     def _rows(self) -> Iterator[tuple[Any, Any]]:
         for store in self._stores():
             yield from store.items()
 
     def _writable(self) -> CachedStore:
-        return self._store or self._here() or self._refuse()
+        return self._here() or self._refuse()
 
     def _refuse(self) -> NoReturn:
         task = RUNNING.get(None)
         if task is None:
+            self._app.check_thread(f"table {self.name}")
             raise TypeError(
                 f"written outside of an agent: table {self.name}: a table belongs to the task "
                 "whose records change it: send to a topic, and change the table in its agent"

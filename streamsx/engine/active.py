@@ -38,6 +38,8 @@ class Active:
     """Per record; None until the first ones are through."""
     held: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Topics whose last records failed in a row: what was taken of them, and since when."""
+    dirty_bytes: float | None = None
+    """Per record, that its stores hold until they are committed; None as `cost_s`."""
     sources: list[TopicPartition] = field(init=False)
     """What it reads."""
 
@@ -74,6 +76,19 @@ class Active:
         if self.cost_s is None:
             self.cost_s = cost_s
         self.cost_s += COST_WEIGHT * (cost_s - self.cost_s)
+
+    def left(self, records: int, dirty_bytes: int) -> None:
+        """Take in what so many records left in its stores; more counts at once, less in time."""
+        each = dirty_bytes / records
+        if self.dirty_bytes is None or each > self.dirty_bytes:
+            self.dirty_bytes = each
+        self.dirty_bytes += COST_WEIGHT * (each - self.dirty_bytes)
+
+    def fills(self, room_bytes: int) -> int:
+        """Return how many records leave about so much in its stores; at least one."""
+        if self.dirty_bytes is None:
+            return FIRST_RECORDS
+        return max(1, int(room_bytes / max(self.dirty_bytes, 1.0)))
 
     def affords(self, seconds: float) -> int:
         """Records that take about so long; at least one."""

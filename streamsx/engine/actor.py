@@ -69,6 +69,12 @@ class Gate:
         self._loop.call_soon(go_on, CANCELLED, context=self._context)
         return True
 
+    def over(self) -> None:
+        """Send whoever waits away, in a turn of its own."""
+        go_on, self._go_on = self._go_on, None
+        if go_on is not None:
+            self._loop.call_soon(go_on, OVER, context=self._context)
+
     def open(self) -> None:
         """Whoever waits goes on, here and now, until the next thing that it waits for."""
         go_on, self._go_on = self._go_on, None
@@ -95,6 +101,22 @@ class Cancelled:
 CANCELLED: Final = Cancelled()
 
 
+class StreamOver(BaseException):
+    """The stream of a body whose task has gone; `except CancelledError` does not catch it."""
+
+
+class _Over:
+    """The result of a wait at a closed gate."""
+
+    def result(self) -> NoReturn:
+        raise StreamOver
+
+
+OVER: Final = _Over()
+OVER_TRIES = 3
+"""So often a body that catches everything is sent away from its gate; then it stays there."""
+
+
 class GatedActor:
     """One agent in one task of the topology, for as long as that lives. A body that fails is
     followed by a new one, in the same asyncio task.
@@ -113,6 +135,7 @@ class GatedActor:
         self.idle = False
         self._told, self._agent, self._values, self._failed = asks, agent, values, failed
         self._running, self._waking, self._closing = running, False, False
+        self._sent_away = 0
         loop = asyncio.get_running_loop()
         self._gate = running.inbox.gate = Gate(loop, self._asks)
         context = contextvars.copy_context()
@@ -144,6 +167,11 @@ class GatedActor:
 
     def _asks(self) -> None:
         self.idle = True
+        if self._closing and self._sent_away < OVER_TRIES:
+            # It caught its cancellation and wants the next record, which never comes.
+            self._sent_away += 1
+            self._gate.over()
+            return
         if not self._waking:
             self._told()
 
@@ -153,6 +181,8 @@ class GatedActor:
             error: Exception = returned(self._agent.name)
             try:
                 await self._agent.body(self._values)
+            except StreamOver:
+                return
             except asyncio.CancelledError:
                 if self._closing:
                     raise

@@ -12,10 +12,11 @@ from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
 from streamsx.engine.bounds import LATEST, LogBounds
 from streamsx.engine.door import MemberDoor
 from streamsx.engine.failures import Failures
-from streamsx.engine.given import Given
+from streamsx.engine.given import Given, sent_bytes
 from streamsx.engine.group import GroupLink
-from streamsx.engine.host import WorkerHost
+from streamsx.engine.host import KeyPlaces, WorkerHost
 from streamsx.engine.journal import LOG
+from streamsx.engine.late import LateTopics
 from streamsx.engine.limits import OutputLimits
 from streamsx.engine.listening import Listening
 from streamsx.engine.loop import DataLoop
@@ -60,7 +61,7 @@ class Machinery:
         policy = Policy(on_error, on_decode_error, told, most, passed)
         owner = given.owner
         self.listening = listening = Listening(
-            given.listeners, lambda job, name: owner.spawn(job, name=name), owner.fail,
+            given.listeners, lambda job, name: owner.spawn_users(job, name=name), owner.fail,
             given.journal, clock.now,
         )  # fmt: skip
         door = MemberDoor(self.session, assignor, listening)
@@ -75,7 +76,9 @@ class Machinery:
         word, fail = OnProduceError(config.on_produce_error), given.owner.fail
         outside = RefusingOutside(word, given.cluster.principal, clock, fail)
         producer = producer_of(given, self.limits, outside.refused)
-        self.host = WorkerHost(clock, producer, self.tasks, lambda: self.link.leads)
+        places = KeyPlaces(given.topology.subtopologies, partitions)
+        late = LateTopics(given.cluster, config, given.owner.spawn, arrived.set)
+        self.host = WorkerHost(clock, producer, self.tasks, lambda: self.link.leads, places, late)
         self._given = given
 
     def _refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
@@ -117,7 +120,7 @@ def producer_of(
         given.owner.spawn,
         refused,
         linger_s=given.config.producer_linger_s,
-        buffer_bytes=given.config.produce_buffer_bytes,
+        buffer_bytes=sent_bytes(given.config),
         compression=given.config.producer_compression_type or "none",
         held=held,
         room=room,

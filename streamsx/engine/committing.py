@@ -50,8 +50,8 @@ Taken = Callable[[TaskId, Mapping[str, int]], None]
 
 class Committing:
     """One per worker. The commit interval counts from the end of a cycle; too many dirty bytes cut
-    it, and with twice as many nobody may make more. `patience_s`: how long a task that is suspended
-    waits for what its bodies have at hand; another one has to do that again.
+    it, and with twice as many nobody may make more. `patient_until`: when a task that is suspended
+    since then has waited enough for what its bodies have at hand; another one does that again.
 
     `settled` hears of a suspended task of which Kafka has everything; `undone` of one whose dirty
     values cannot be encoded, `failed` of one that ends the worker by that, or by its disk.
@@ -67,12 +67,12 @@ class Committing:
         settled: Callable[[Happened], None],
         undone: Callable[[TaskId, ValueRefused | TaskStopped], None],
         failed: Callable[[TaskId, Exception], None],
-        patience_s: Callable[[], float],
+        patient_until: Callable[[float], float],
     ) -> None:
         self._clock, self._journal, self._spawn = given.clock, given.journal, given.owner.spawn
         self._producer, self._offsets, self._taken = producer, offsets, taken
         self._settled, self._undone, self._failed = settled, undone, failed
-        self._patience_s, self._interval_s = patience_s, given.config.commit_interval_s
+        self._patient_until, self._interval_s = patient_until, given.config.commit_interval_s
         self._dirty_bytes_max = int(given.config.memory_budget_bytes * DIRTY_SHARE)
         self._machine = CommitCycles()
         self._in_cycle: dict[TaskId, Active] = {}
@@ -93,6 +93,8 @@ class Committing:
         """Too much is dirty, because the cycle that runs does not end."""
         self.crowding: Collection[TaskId] = ()
         """Held tasks, while too much of theirs is dirty: they are fed no more."""
+        self.held_bytes = 0
+        """In memory, of what is dirty or on its way to the stores."""
 
     @property
     def idle(self) -> bool:
@@ -114,7 +116,7 @@ class Committing:
         self._look_at_held()
         free = [active for active in actives if active.id not in self._machine.held]
         stores = [store for active in free for store in active.task.stores.values()]
-        held = sum(store.dirty_bytes for store in stores)
+        held = self.held_bytes = sum(active.task.dirty_bytes for active in free)
         self.full = held > FULL * self._dirty_bytes_max
         self._settle(now)
         if not self.idle:
@@ -154,6 +156,20 @@ class Committing:
         active.task.uncommitted()
         active.begins = active.paused = self._hurry = True
 
+    @property
+    def room_bytes(self) -> int:
+        """Return how much more may become dirty."""
+        return int(FULL * self._dirty_bytes_max) - self.held_bytes
+
+    def ran(self, active: Active, records: int, before: int) -> None:
+        """Take in what a task's records left in its stores, which held so many bytes `before`."""
+        grown = max(0, active.task.dirty_bytes - before)
+        active.left(records, grown)
+        if active.id in self._machine.held:
+            return  # its room is another one
+        self.held_bytes += grown
+        self.full = self.full or self.room_bytes <= 0
+
     def suspend(self, active: Active) -> None:
         """Settle it as soon as its bodies have done what they have at hand, or their time is over,
         and Kafka has all that it has done."""
@@ -163,7 +179,7 @@ class Committing:
 
     def _settle(self, now: float) -> None:
         for active, since in list(self._suspended.values()):
-            if active.task.busy and now - since < self._patience_s():
+            if active.task.busy and now < self._patient_until(since):
                 continue
             del self._suspended[active.id]
             self._enter({active.id: active})

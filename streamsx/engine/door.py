@@ -18,7 +18,7 @@ from streamsx.model import TaskId
 
 class MemberDoor:
     """`generation`: of the newest plan; `stopped`: tasks of which the group has to hear yet;
-    `leaving`: its member is on its way out.
+    `leaving`: its member is on its way out, `leave_by` when, if that has an end.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class MemberDoor:
         self._session, self._listening = session, listening
         self.owned = Owned(assignor.task_of)
         self.generation, self.leaving = -1, False
+        self.leave_by: float | None = None
         self.stopped: list[TaskId] = []
 
     def released(self, task: TaskId, number: int, on_disk: Mapping[TaskId, int | None]) -> None:

@@ -10,7 +10,10 @@ Not here: whose bodies they are, who moves the time.
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
+from threading import get_ident
 from typing import Any, Final, TypeVar
+
+from streamsx.engine.host import take_sends_as_tasks
 
 T = TypeVar("T")
 INSTANT_S: Final = 1e-6
@@ -45,7 +48,10 @@ class DriverLoop(asyncio.SelectorEventLoop):
         self.wait_s, self._waits, self._threads = wait_s, waits, 0
         selector = _Selector()
         selector.loop = self
+        self.thread: int | None = None
+        """The id of the thread that runs it just now."""
         super().__init__(selector)
+        take_sends_as_tasks(self)
 
     def time(self) -> float:
         return self.now_s
@@ -80,9 +86,11 @@ class DriverLoop(asyncio.SelectorEventLoop):
         if outer is not None and task is not None:
             asyncio.tasks._leave_task(outer, task)
         asyncio._set_running_loop(None)
+        before, self.thread = self.thread, get_ident()
         try:
             self.run_forever()
         finally:
+            self.thread = before
             asyncio._set_running_loop(outer)
             if outer is not None and task is not None:
                 asyncio.tasks._enter_task(outer, task)

@@ -48,7 +48,7 @@ class Failures:
         if failure.operator in self._empty:
             return
         self._empty.add(failure.operator)
-        LOG.info(
+        LOG.warning(
             "tombstone_passed no value: %s, %s: passed over, as all that follow: "
             "write app.topic(..., allow_empty=True) to get None",
             failure.place, failure.operator,

@@ -25,7 +25,7 @@ from streamsx.kafka.connection import FETCH_BY_ID, Connection
 from streamsx.kafka.errors import name_of
 from streamsx.kafka.wire import Api
 from streamsx.lifecycle import fetch
-from streamsx.lifecycle.denial import REMEDIES
+from streamsx.lifecycle.denial import remedy
 from streamsx.lifecycle.fetch import BACKOFF_MAX_S, BACKOFF_S, FetchAsked, Fetching, FetchLimits
 from streamsx.loops import wait
 from streamsx.model import TopicPartition
@@ -39,6 +39,8 @@ LEADERLESS_MAX_S = 1.0
 UNREACHABLE_EVERY_S = 30.0
 """So often it is told that a broker cannot be reached."""
 READ_COMMITTED = 1
+ANSWER_BYTES_MIN = 1 << 20
+"""Of one answer, however small the memory budget is."""
 HELD_SHARE = 0.10
 """Of the memory budget: fetched batches."""
 RESTORE_PARTITION_BYTES: Final = 1 << 20
@@ -220,7 +222,9 @@ class Fetcher:
             case fetch.FetchOutOfRange(offset):
                 self._out_of_range(tp, offset)
             case fetch.FetchRefused(code, again_s):
-                why = ": ".join(filter(None, (name_of(code), REMEDIES.get(code))))
+                why = ": ".join(
+                    filter(None, (name_of(code), remedy(code, self._cluster.principal)))
+                )
                 LOG.warning("fetching %s: %s: again in %.1f s", tp, why, again_s)
                 self._stale = True
             case fetch.Damaged():
@@ -253,7 +257,7 @@ def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:
     wait_ms = int(config.fetch_max_wait_s * 1000)
     data = FetchLimits(
         wait_ms,
-        config.fetch_max_bytes,
+        min(config.fetch_max_bytes, max(ANSWER_BYTES_MIN, held - held // 4)),
         config.consumer_max_fetch_size_bytes,
         config.fetch_hold_bytes,
         held - held // 4,

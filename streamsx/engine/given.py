@@ -21,6 +21,10 @@ from streamsx.topology.nodes import SubTopology
 CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE = 0.40, 0.20, 0.15
 """Of the memory budget: decoded objects; RocksDB's blocks and write buffers."""
 
+SENT_SHARE, SENT_BYTES_MIN = 1 / 16, 2 << 20
+"""Of the budget, for what is sent and not acknowledged, as far as `produce_buffer` allows it: 32 of
+512 MiB. But so much at least, of each of the two producers."""
+
 OpenRows = Callable[[Path, str], Rows]
 """Opens the rows in a folder, with their layout. Raises StoreLocked, StoreCorrupt,
 IncompatibleStore.
@@ -36,10 +40,17 @@ def rocks_rows(budget_bytes: int) -> OpenRows:
     return lambda path, layout: RocksRows(path, memory, layout)
 
 
+def sent_bytes(config: Config) -> int:
+    """Return how much one producer may hold that is not acknowledged."""
+    share = int(config.memory_budget_bytes * SENT_SHARE)
+    return min(config.produce_buffer_bytes, max(SENT_BYTES_MIN, share))
+
+
 class Owner(Protocol):
     """The worker, as its parts see it."""
 
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
+    def spawn_users(self, job: Coroutine[Any, Any, None], *, name: str) -> None: ...
     def fail(self, error: Exception) -> None: ...
     def ended(self, error: Exception | None) -> None: ...
     def deliver(self, message: ControlMessage) -> None: ...

@@ -208,8 +208,9 @@ class GroupLink:
             self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
             self._tasks.committing.refused(message.id)
             return
+        user = self._given.cluster.principal
         denied = {
-            task: denial(task, tp, code)
+            task: denial(task, tp, code, user)
             for tp, code in message.missing.items()
             if code != e.NOT_OURS and (task := self._assignor.task_of(tp)) is not None
         }
@@ -218,8 +219,10 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.IsLeaving) -> None:
-        self._door.leaving = True
-        deadline = None
+        first, self._door.leaving = not self._door.leaving, True
+        self._door.leave_by, deadline = message.deadline, None
+        if not first:
+            return
         if message.deadline is not None:
             deadline = message.deadline - self._clock.now() + self._clock.wall()
         self._journal("leaving", deadline=deadline)
@@ -237,7 +240,8 @@ class GroupLink:
 
     @hear.register
     def _(self, message: e.Fatal) -> None:
-        self._given.owner.ended(expulsion(message.why, message.code))
+        user = self._given.cluster.principal
+        self._given.owner.ended(expulsion(message.why, message.code, user))
 
     def crashed(self, why: BaseException) -> None:
         """The control thread is over, by a bug or because it could not begin."""

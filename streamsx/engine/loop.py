@@ -166,7 +166,7 @@ class DataLoop:
             active = actives[self._order[0]]
             self._order.rotate(-1)
             done += self._run(active, until)
-            if self._clock.now() >= until:
+            if self._clock.now() >= until or self._committing.full:
                 break
         return done
 
@@ -182,7 +182,9 @@ class DataLoop:
             if not active.preloaded:
                 self._preload(active)
             began = self._clock.now()
+            dirty = task.dirty_bytes
             limit = min(CHUNK_RECORDS_MAX, active.affords(min(CHUNK_S, until - began)))
+            limit = min(limit, active.fills(self._committing.room_bytes))
             records = task.run(limit, caught_up)
         except TaskStopped as why:
             self._tasks.stopped(active.id, why)
@@ -192,6 +194,7 @@ class DataLoop:
             return 0
         if records:
             now = self._clock.now()
+            self._committing.ran(active, records, dirty)
             if not task.busy:
                 active.took(records, now - began)
             more = more or any(task.waiting(tp.topic) for tp in active.sources)

@@ -50,7 +50,7 @@ class OncePerSecond:
 
 class Refusing:
     """One per worker. `current` says whether a sender is its task as it runs now; `stops` stops a
-    task at its last commit, `fails` ends the worker.
+    task at its last commit, `fails` drops what it has not committed and ends the worker.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Refusing:
         clock: Clock,
         *,
         stops: Callable[[TaskId, TaskStopped], None],
-        fails: Callable[[Exception], None],
+        fails: Callable[[TaskId, Exception], None],
     ) -> None:
         self._word, self._principal = word, principal
         self._actives, self._current = actives, current
@@ -80,18 +80,16 @@ class Refusing:
         skips = code in OF_RECORDS and tp.topic not in self._changelogs
         if self._word is OnProduceError.LOG and skips:
             self._tell(tp.topic, f"{what}: it is passed over")
-        elif self._word is OnProduceError.STOP:
-            self._fails(WorldError(what))
-        else:
-            self._stop(task, record, what, skips=skips)
-
-    def _stop(self, task: TaskId, record: RefusedRecord, what: str, *, skips: bool) -> None:
-        active = self._actives.get(task)
-        if active is None or not self._current(record.sender):
+        elif (active := self._actives.get(task)) is None or not self._current(record.sender):
             # The task has ended or begun anew since, so whoever runs it sends the record again.
             self._journal("error", what=what, where=f"task {task}")
-            return
-        done = active.task.committed_at.positions
+        elif self._word is OnProduceError.STOP:
+            self._fails(task, WorldError(what))
+        else:
+            self._stop(active, what, skips=skips)
+
+    def _stop(self, active: Active, what: str, *, skips: bool) -> None:
+        task, done = active.id, active.task.committed_at.positions
         at = ", ".join(f"{topic}-{task.partition} {offset}" for topic, offset in done.items())
         more = ", or set on_produce_error=log to pass over such records" if skips else ""
         self._stops(

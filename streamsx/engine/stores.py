@@ -20,7 +20,7 @@ from streamsx.errors import STORE_FAULTS, StoreCorrupt, StoreLocked, StreamsxErr
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
-from streamsx.state.layout import StoreNode
+from streamsx.state.layout import StoreNode, refuse_other_types
 from streamsx.state.memory import MemoryRows
 
 LOCKED_RETRY_S = 0.25
@@ -85,7 +85,10 @@ class Stores:
             raise failed
 
     def leftovers(self) -> Mapping[TaskId, DormantPositions]:
-        """What earlier processes left of this app's stores, each opened, flushed and closed."""
+        """What earlier processes left of this app's stores, each opened, flushed and closed.
+
+        Raises IncompatibleStore for rows that the types of their table no longer fit.
+        """
         found: dict[TaskId, dict[TopicPartition, int | None]] = {}
         for name, partition in list(self._directory.stores()):
             if name not in self._nodes or not self._nodes[name][1].persistent:
@@ -95,6 +98,7 @@ class Stores:
             try:
                 with closing(self._open(path, node)) as rows:
                     position = rows.position()
+                    refuse_other_types(node, rows)
             except StoreCorrupt as error:
                 self._directory.discard(path)
                 self._journal(

@@ -31,7 +31,13 @@ from streamsx.engine.refusing import OnProduceError, Refusing
 from streamsx.engine.restoring import Restorer
 from streamsx.engine.sources import Sources
 from streamsx.engine.stores import Stores
-from streamsx.errors import STORE_FAULTS, StreamsxError, TaskStopped, ValueRefused
+from streamsx.errors import (
+    STORE_FAULTS,
+    IncompatibleStore,
+    StreamsxError,
+    TaskStopped,
+    ValueRefused,
+)
 from streamsx.lifecycle import reconcile
 from streamsx.lifecycle import task as life
 from streamsx.lifecycle.commit import place_of
@@ -43,6 +49,7 @@ from streamsx.membership.member import LAST_COMMIT_S
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
+from streamsx.state.layout import refuse_other_types
 from streamsx.task.policy import Policy
 from streamsx.task.task import Task
 from streamsx.topology.nodes import SubTopology
@@ -51,7 +58,8 @@ if TYPE_CHECKING:
     from streamsx.lifecycle.places import Beginnings
 
 PATIENCE_SHARE = 1 / 2
-"""Of the time in which a task has to be released: the rest is for its last commit."""
+"""Share of the time in which a task has to be released that its bodies may take: the rest is for
+its last commit. So is LAST_COMMIT_S ahead of the deadline of a worker that leaves."""
 
 CommittedPlace = tuple[int, OffsetMetadata]
 """Offset of a partition, and what stands beside it."""
@@ -108,7 +116,7 @@ class Tasks:
         self.restorer = Restorer(given, self.changelogs, self.feed, self.failed)
         self.committing = Committing(
             given, producer, door.commit, purging.committed, settled=self.feed, undone=self.undone,
-            failed=self.failed, patience_s=self._patience_s,
+            failed=self.failed, patient_until=self._patient_until,
         )  # fmt: skip
         self.holdings = Holdings(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
@@ -135,9 +143,14 @@ class Tasks:
         self._events: deque[reconcile.Event] = deque()
         self._feeding = False
 
-    def _patience_s(self) -> float:
-        revoke_s = self._given.config.revoke_timeout_s
-        return PATIENCE_SHARE * (LAST_COMMIT_S if self._door.leaving else revoke_s)
+    def _patient_until(self, since: float) -> float:
+        """Return how long a task that is suspended `since` then waits for its bodies."""
+        until = since + PATIENCE_SHARE * self._given.config.revoke_timeout_s
+        leave_by = self._door.leave_by if self._door.leaving else None
+        if leave_by is None:
+            return until
+        least = since + PATIENCE_SHARE * LAST_COMMIT_S
+        return min(until, max(least, leave_by - LAST_COMMIT_S))
 
     # -- what happens
 
@@ -307,6 +320,12 @@ class Tasks:
         found = self._positions.pop(task)
         plan = part_of(self._plans[task.subtopology], found.keys())
         rows = self._rows[task]
+        try:
+            for node in plan.stores:
+                refuse_other_types(node, rows[node.name])
+        except IncompatibleStore as error:  # restored from a changelog: no start has seen them
+            self.failed(task, error)
+            return
         stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
         metadata = place_of(found)
         tell_newer(plan, task.partition, found)
@@ -330,7 +349,7 @@ class Tasks:
         stores = [s for active in self.actives.values() for s in active.task.stores.values()]
         cache_bytes = int(self._given.config.memory_budget_bytes * CACHE_SHARE)
         for store in stores:
-            store.budget_bytes = cache_bytes // len(stores)
+            store.share(cache_bytes // len(stores))
 
     def _halt(self, active: Active) -> None:
         """Feed it no more; its bodies end."""
@@ -360,6 +379,7 @@ class Tasks:
                 await write_out(active.task)
             self.committing.lose(task)  # what the disk refused is in its cycle still
             lag = 0
+        self._producer.forget(task)
         rows = self._rows.pop(task, {})
         with self._as_far():
             if rows:
@@ -403,7 +423,7 @@ def refusing_of(given: Given, tasks: Tasks, producer: Producer) -> Refusing:
         given.journal,
         given.clock,
         stops=tasks.undone,
-        fails=given.owner.fail,
+        fails=tasks.failed,
     )
 
 

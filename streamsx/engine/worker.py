@@ -23,14 +23,16 @@ from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.engine.assemble import Machinery
 from streamsx.engine.given import Given, RowsOf, rocks_rows
-from streamsx.engine.host import WorkerHost
+from streamsx.engine.host import WorkerHost, take_sends_as_tasks
 from streamsx.engine.journal import LOG, Journal
+from streamsx.engine.leftovers import end_leftovers
 from streamsx.engine.listening import Listeners
 from streamsx.engine.produce import Producer
 from streamsx.engine.topics import AppTopics
 from streamsx.errors import StreamsxError, TaskFailed, first_of
 from streamsx.kafka.cluster import TIMEOUT_S, Cluster
 from streamsx.kafka.security import security_of
+from streamsx.kafka.unreached import Unreached
 from streamsx.lifecycle.reconcile import Ended
 from streamsx.loops import Threads, guarded, system_thread
 from streamsx.membership import events as e
@@ -48,6 +50,8 @@ STOP_NOW_S = 5.0
 """A second signal, or a failure: one last commit may take this long."""
 CLOSING_MAX_S = 30.0
 CONTROL_END_S = 5.0
+LAST_WORDS_S = 1.0
+"""At least so long users' code has to end when it is cancelled."""
 LAST_FLUSH_S = 5.0
 CLEANUP_EVERY_S = 60.0
 TIMEOUT_SHARE = 1 / 3
@@ -93,9 +97,15 @@ class Worker:
         """Since when this worker is out of the group for good."""
         self._stopping = False
         self._security = security_of(config.broker_credentials, config.ssl_context)
+        self._unreached = Unreached()
         self._begun = False
         """It may be in the group: to end is to leave."""
         self._jobs: dict[asyncio.Task[None], None] = {}
+        self._give_up_at: float | None = None
+        """When users' code that does not end is left behind; None while nobody has said so."""
+        self.left_behind: list[str] = []
+        """Users' code that has not ended with this worker, by name and line."""
+        self._users: set[asyncio.Task[None]] = set()
         self._control: asyncio.Future[None] | None = None
         """The control thread, done when it is over."""
         self._broken = False
@@ -120,6 +130,7 @@ class Worker:
         if self._security.shows_password:
             LOG.warning("password in the clear: SASL_PLAINTEXT: give the credentials ssl_context")
         self._loop = asyncio.get_running_loop()
+        take_sends_as_tasks(self._loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
         self._starting = asyncio.current_task()
@@ -136,7 +147,7 @@ class Worker:
         return 1 if self._made.link.lost_leaving else 0
 
     async def _run(self) -> None:
-        cluster = self.connect()
+        others, cluster = asyncio.all_tasks(), self.connect()
         try:
             await cluster.start(START_TIMEOUT_S)
             given = Given(
@@ -151,12 +162,23 @@ class Worker:
                 await self._work(made, topics.watch(presence, self.fail))
         finally:
             await cluster.stop()
+            self.left_behind = await end_leftovers(others, self.patience_s())
+
+    def patience_s(self) -> float:
+        """Return how long users' code may still take to end."""
+        if self._give_up_at is None:
+            return STOP_NOW_S
+        return max(self._give_up_at - self._clock.now(), LAST_WORDS_S)
 
     def stop(self) -> None:
         """Leave as soon as others have taken over, within `shutdown_timeout`; again: now. A static
-        member that comes back commits and goes, but not one that was told to leave.
+        member that comes back commits and goes, within that time too, but not one that was told to
+        leave.
         """
         now = self._clock.now()
+        patience_s = STOP_NOW_S if self._stopping else self._config.shutdown_timeout_s
+        if patience_s < math.inf:
+            self._give_up_at = now + patience_s
         if not self._begun:
             assert self._starting is not None
             self._starting.cancel()
@@ -165,17 +187,24 @@ class Worker:
         elif self._stopping:
             self._made.session.post(e.Stop(now + STOP_NOW_S))
         elif self._config.on_stop == "stay" and not self._made.link.leaving:
-            self._made.session.post(e.Stop(now + STOP_NOW_S, comes_back=True))
+            most_s = min(self._limit_s, self._config.revoke_timeout_s)
+            self._made.session.post(e.Stop(now + max(STOP_NOW_S, most_s), comes_back=True))
         else:
-            limit_s = min(self._config.shutdown_timeout_s, self._config.scale_down_timeout_s)
+            limit_s = self._limit_s
             self._made.session.post(e.Leave(now + limit_s if limit_s < math.inf else None))
         self._stopping = True
+
+    @property
+    def _limit_s(self) -> float:
+        """Seconds that a clean end may take."""
+        return min(self._config.shutdown_timeout_s, self._config.scale_down_timeout_s)
 
     def fail(self, error: Exception) -> None:
         """What no retry mends: the other tasks commit, then this worker goes."""
         if self._error is not None:
             return
         self._error, self._stopping = error, True
+        self._give_up_at = self._clock.now() + STOP_NOW_S
         self._journal("error", what=f"{type(error).__name__}: {error}", where="worker")
         if isinstance(error, TaskFailed) and error.__cause__ is not None:
             LOG.error("users' code has failed", exc_info=error.__cause__)
@@ -196,6 +225,17 @@ class Worker:
         self._jobs[made] = None
         made.add_done_callback(self._job_over)
         return made
+
+    def spawn_users(self, job: Coroutine[Any, Any, None], *, name: str) -> None:
+        """Run users' code: when it does not end with this worker, the worker ends without it."""
+        made = self._loop.create_task(job, name=name)
+        self._users.add(made)
+        made.add_done_callback(self._users_over)
+
+    def _users_over(self, job: asyncio.Task[None]) -> None:
+        self._users.discard(job)
+        if not job.cancelled() and isinstance(job.exception(), Exception):
+            job.result()  # what is raised here is a fault of ours, and ends the worker
 
     def _job_over(self, job: asyncio.Task[None]) -> None:
         del self._jobs[job]
@@ -223,6 +263,7 @@ class Worker:
             user_timeout_ms=int(share_s * 1000),
             tries_for_s=START_TIMEOUT_S,
             rng=self._rng,
+            unreached=self._unreached,
         )
 
     def _hear(self, message: ControlMessage) -> None:
@@ -247,6 +288,8 @@ class Worker:
         self._made = made
         await made.limits.learn([spec.name for spec in self._topology.topics])
         await made.producer.start()
+        await made.host.producer.start()
+        self._hosted(made.host)  # before listeners are called, and bodies that ask it
         await made.tasks.dormant.begin(leftovers)
         made.link.publish()
         return presence
@@ -282,7 +325,7 @@ class Worker:
             made.producer.close()
             made.host.producer.close()
             made.session.post(e.Silent("its data loop has ended"))  # nothing to one that has left
-            for left in tuple(self._jobs):
+            for left in (*self._jobs, *self._users):
                 left.cancel()
             if self._control is not None:
                 await asyncio.wait([self._control], timeout=CONTROL_END_S)
@@ -308,8 +351,13 @@ class Worker:
         """Out of the group, everything closed and everybody told, or given up."""
         if self._out_at is None:
             return False
-        overdue = self._clock.now() - self._out_at >= CLOSING_MAX_S
-        return overdue or not (len(self._made.tasks.holdings) or len(self._made.listening))
+        now, out_for_s = self._clock.now(), self._clock.now() - self._out_at
+        if out_for_s >= CLOSING_MAX_S:
+            return True
+        called = len(self._made.listening)
+        if called and self._give_up_at is not None and out_for_s >= LAST_WORDS_S:
+            called = now < self._give_up_at
+        return not (len(self._made.tasks.holdings) or called)
 
     async def _last_flush(self, producer: Producer) -> None:
         """What timers have sent. Tasks have nothing left that is theirs to send."""
@@ -324,11 +372,8 @@ class Worker:
         if not self._services:
             return
         await made.link.restored.wait()
-        await made.host.producer.start()
-        self._hosted(made.host)
-        async with asyncio.TaskGroup() as services:
-            for name, start in self._services:
-                _ = services.create_task(start(), name=name)
+        for name, start in self._services:
+            self.spawn_users(start(), name=name)
 
     async def _clean_up(self, made: Machinery) -> None:
         """Stores that no task here has had for a while."""

@@ -48,6 +48,12 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 NOBODY = {"member_id": "", "generation_id_or_member_epoch": -1}
 ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 TOPIC_RESOURCE = 2
+RIGHTS: dict[int, str] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let this user describe and read the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "let this user describe and read the group",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "let this user describe the transactional id",
+}
+"""Which right is missing, where the broker does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +352,7 @@ def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:
     """
     bad = [answer for answer in answers if answer[0] != ErrorCode.NONE]
     for code, where, said in sorted(bad, key=lambda answer: answer[0] in RETRIABLE):
-        raise failure(code, where, said or "")
+        raise failure(code, where, said or RIGHTS.get(code, ""))
 
 
 async def _together(*attempts: Awaitable[None]) -> None:

@@ -9,7 +9,7 @@ who call at the same time share one request. No request of ours brings a topic i
 import asyncio
 import logging
 import random
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 from streamsx.errors import BrokerUnreachable
 from streamsx.kafka.connection import Address, Connection, connect
 from streamsx.kafka.errors import ErrorCode, failure
+from streamsx.kafka.racing import first_success
 from streamsx.kafka.schema import UUID_ZERO
 from streamsx.kafka.security import PLAINTEXT, Security
+from streamsx.kafka.unreached import Trouble, Unreached
 from streamsx.kafka.wire import Api, Body
 from streamsx.model import TopicPartition
 
@@ -38,6 +40,11 @@ TRIES = 3
 """Of one question to a broker: an open connection may lead to one that is just going down."""
 LANE = "metadata"
 NO_LEADER = -1
+STARTED = "start a broker there, or give the address of one that runs"
+ADVERTISED = (
+    "the brokers say that one of them is there: let them advertise an address that this machine "
+    "reaches (advertised.listeners, broker --advertise)"
+)
 GROUP, TRANSACTION = 0, 1
 """FindCoordinator's kinds of keys."""
 
@@ -54,10 +61,12 @@ class Cluster:
         user_timeout_ms: int | None = None,
         tries_for_s: float = TRIES_FOR_S,
         rng: random.Random | None = None,
+        unreached: Unreached | None = None,
     ) -> None:
         """`bootstrap`: HOST:PORT[,HOST:PORT]. `timeout_s`: for a connection, and for an answer to
         what a broker knows by heart. `user_timeout_ms`: see `connection.connect`. `tries_for_s`:
         so long `admin` asks again what is worth another try. `rng` draws whom to ask first.
+        `unreached`: that of the process, where it has several clusters.
 
         Raises SettingError for an address that is none.
         """
@@ -66,6 +75,7 @@ class Cluster:
         self.timeout_s, self.records_timeout_s = timeout_s, RECORDS_TIMEOUTS * timeout_s
         self.tries_for_s = tries_for_s
         self._rng = rng or random.Random()  # noqa: S311  # no secret
+        self.unreached = unreached or Unreached()
         self._followed: set[str] = set()
         self._brokers: dict[int, Address] = {}
         self._controller = -1
@@ -241,28 +251,11 @@ class Cluster:
         """
         known = list(self._brokers.values())
         drawn = dict.fromkeys((*self._rng.sample(known, len(known)), *self._bootstrap))
-        left = deque(sorted(drawn, key=lambda address: not self._speaks(address, lane)))
-        tried: list[asyncio.Future[T]] = []
-        failed: list[str] = []
+        ordered = sorted(drawn, key=lambda address: not self._speaks(address, lane))
         try:
-            while left or len(failed) < len(tried):
-                if left:
-                    tried.append(asyncio.ensure_future(attempt(left.popleft())))
-                patience_s = min(PATIENCE_S, self.timeout_s) if left else None
-                waiting = [each for each in tried if not each.done()]
-                if waiting:
-                    first = asyncio.FIRST_COMPLETED
-                    await asyncio.wait(waiting, timeout=patience_s, return_when=first)
-                ended = [each for each in tried if each.done()]
-                for each in ended:
-                    if not isinstance(each.exception(), BrokerUnreachable):
-                        return each.result()
-                failed = [str(each.exception()) for each in ended]
-        finally:
-            for each in tried:
-                each.cancel()
-            await asyncio.gather(*tried, return_exceptions=True)
-        raise BrokerUnreachable(f"no broker answers: {'; '.join(failed)}")
+            return await first_success(ordered, attempt, min(PATIENCE_S, self.timeout_s))
+        except BrokerUnreachable as error:
+            raise BrokerUnreachable(f"no broker answers: {error}") from None
 
     def _speaks(self, address: Address, lane: str) -> bool:
         connection = self._connections.get((address, lane))
@@ -272,10 +265,22 @@ class Cluster:
         key = (address, lane)
         async with self._opening[key]:  # two that come at once get the same one
             if not self._speaks(address, lane):
-                self._connections[key] = await connect(
-                    address,
-                    self._security,
-                    timeout_s=self.timeout_s,
-                    user_timeout_ms=self._user_timeout_ms,
-                )
+                self._connections[key] = await self._connect(address)
             return self._connections[key]
+
+    async def _connect(self, address: Address) -> Connection:
+        now = asyncio.get_running_loop().time
+        began = now()
+        try:
+            made = await connect(
+                address,
+                self._security,
+                timeout_s=self.timeout_s,
+                user_timeout_ms=self._user_timeout_ms,
+            )
+        except BrokerUnreachable as error:
+            remedy = STARTED if address in self._bootstrap else ADVERTISED
+            self.unreached.failed(str(address), began, now(), Trouble(str(error), remedy))
+            raise
+        self.unreached.reached(str(address))
+        return made

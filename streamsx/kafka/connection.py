@@ -17,6 +17,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from ssl import SSLError
 from typing import Any, NamedTuple
 
 import aiokafka  # type: ignore[import-untyped]  # has no types
@@ -27,6 +28,7 @@ from streamsx.errors import BrokerUnreachable, Bug, SettingError, UsageError
 from streamsx.kafka import wire
 from streamsx.kafka.compiler import Malformed
 from streamsx.kafka.frames import Frame, Frames
+from streamsx.kafka.racing import first_success
 from streamsx.kafka.security import KERBEROS, OAUTH, PLAINTEXT, Security
 from streamsx.kafka.wire import Api
 
@@ -35,6 +37,8 @@ logging.getLogger("aiokafka.conn").setLevel(logging.ERROR)
 
 CLIENT_ID = "streamsx"
 CONNECT_TIMEOUT_S = 5.0
+NEXT_ADDRESS_S = 0.5
+"""Then the next address of a broker's name is tried too: a silent one takes all of a time-out."""
 REQUEST_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 1.0
 REPLY_BYTES_MAX = 128 << 20
@@ -97,14 +101,39 @@ REFUSALS = (
     theirs.UnsupportedSaslMechanismError,
 )
 """What another try cannot change."""
+HUNG_UP = (theirs.KafkaConnectionError, ConnectionResetError, ConnectionAbortedError, SSLError)
 OTHERS_CODE = (KERBEROS, OAUTH)
 """Mechanisms that run a library or the user's code, which may raise anything."""
+
+
+class _OneAddress:
+    """The event loop, for whom a broker's name has one address: that of `place`."""
+
+    def __init__(self, loop: Any, place: str) -> None:
+        self._loop, self._place = loop, place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    async def create_connection(
+        self, protocol: Any, host: str, port: int, *, ssl: Any = None
+    ) -> Any:
+        """Connect there; TLS asks for the certificate of the name."""
+        named = {} if ssl is None else {"server_hostname": host}
+        return await self._loop.create_connection(protocol, self._place, port, ssl=ssl, **named)
 
 
 class _Opened(AIOKafkaConnection):  # type: ignore[misc]  # has no types
     """A token that is refused is answered without an error code, by a challenge that says why (RFC
     7628, 3.2.3). aiokafka takes it for a yes, and the next request is answered ILLEGAL_SASL_STATE.
     """
+
+    _loop: Any
+
+    def go_to(self, place: str) -> None:
+        """Connect to this address of the broker's."""
+        if place != self.host:
+            self._loop = _OneAddress(self._loop, place)
 
     def authenticator_oauth(self) -> Any:
         sender = super().authenticator_oauth()
@@ -133,26 +162,73 @@ async def connect(
     BrokerUnreachable, also for a token that is refused: the next one may be a good one; and
     SettingError if the broker refuses who we are.
     """
+    places = await _places(address, timeout_s)
+    if len(places) == 1:
+        opened = await _open(places[0], address, security, timeout_s)
+    else:
+        patience_s = min(NEXT_ADDRESS_S, timeout_s)
+        opened = await first_success(
+            places, lambda place: _open(place, address, security, timeout_s), patience_s
+        )
+    return Connection(opened, address, user_timeout_ms)
+
+
+async def _places(address: Address, timeout_s: float) -> list[str]:
+    """Return each address that a name has. Raises BrokerUnreachable."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise BrokerUnreachable(
+            f"no connection: {address}: nobody has said in {timeout_s:g} s where that is"
+        ) from None
+    except OSError as error:
+        raise BrokerUnreachable(f"no connection: {address}: {_why(error)}") from None
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+async def _open(place: str, address: Address, security: Security, timeout_s: float) -> "_Opened":
+    """Open and authenticate at one address of a broker. Raises as `connect`."""
     settings = {name: getattr(security, name) for name in security.__slots__}
+    where = str(address) if place == address.host else f"{address} ({place})"
     try:
         async with asyncio.timeout(timeout_s):
             opened = _Opened(*address, client_id=CLIENT_ID, **settings)
+            opened.go_to(place)
             await opened.connect()
+            return opened
     except theirs.IllegalSaslStateError:
         why = "it asks for no user here: leave the credentials out, or give another port"
-        raise SettingError(f"refused by the broker: {address}: {why}") from None
+        raise SettingError(f"refused by the broker: {where}: {why}") from None
     except REFUSALS as error:
-        raise SettingError(f"refused by the broker: {address}: {error}") from None
+        raise SettingError(f"refused by the broker: {where}: {error}") from None
     except TimeoutError:
-        raise BrokerUnreachable(f"no answer in {timeout_s:g} s: {address}") from None
+        raise BrokerUnreachable(
+            f"no answer in {timeout_s:g} s: {where}: it is silent, or no Kafka broker"
+        ) from None
     except (OSError, theirs.KafkaError) as error:
-        raise BrokerUnreachable(f"no connection: {address}: {error}") from None
+        hint = _hint(error, security)
+        raise BrokerUnreachable(f"no connection: {where}: {_why(error)}{hint}") from None
     except Exception as error:
         if security.sasl_mechanism not in OTHERS_CODE:
             raise
         what = f"{security.sasl_mechanism}: {type(error).__name__}: {error}"
-        raise BrokerUnreachable(f"not authenticated: {address}: {what}") from None
-    return Connection(opened, address, user_timeout_ms)
+        raise BrokerUnreachable(f"not authenticated: {where}: {what}") from None
+
+
+def _hint(error: Exception, security: Security) -> str:
+    """Return what may be wrong with a broker that hangs up before it has said anything."""
+    if not isinstance(error, HUNG_UP):
+        return ""
+    if security.ssl_context is not None:
+        return ": is it a Kafka broker, and one with TLS?"
+    return ": is it a Kafka broker, and one without TLS and credentials?"
+
+
+def _why(error: Exception) -> str:
+    """Return what an error says, or its kind if that is nothing."""
+    return str(error) or type(error).__name__
 
 
 def taken_over(

@@ -22,8 +22,7 @@ def check_place(topic: str, partition: int | None, partitions: int) -> None:
     """
     if not partitions:
         raise NotFound(
-            f"unknown topic: {topic}: make it with app.topic before the app starts: topics are "
-            "looked up then, and not when something is sent"
+            f"unknown topic: {topic}: make it with app.topic before the app starts, or create it"
         )
     if partition is not None and not 0 <= partition < partitions:
         raise UsageError(f"no such partition: {topic}-{partition}: it has {partitions}, from 0 on")

@@ -15,6 +15,7 @@ from streamsx.errors import SettingError
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 WITH_PASSWORD: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 KERBEROS, OAUTH = "GSSAPI", "OAUTHBEARER"
+UNNAMED: Final = "the user of this worker"
 MECHANISMS: Final = (*WITH_PASSWORD, KERBEROS, OAUTH)
 
 
@@ -35,7 +36,7 @@ class Security:
     def principal(self) -> str:
         """The user that brokers know us as, for people."""
         name = self.sasl_plain_username
-        return "this client's user" if name is None else f"user {name}"
+        return UNNAMED if name is None else f"user {name}"
 
     def __post_init__(self) -> None:
         protocol, mechanism = self.security_protocol, self.sasl_mechanism

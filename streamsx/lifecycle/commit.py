@@ -56,9 +56,7 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
             topic: {reader: offset + ahead for reader, ahead in beside.readers.items()}
             for topic, (offset, beside) in found.items()
         },
-        topic_ids={
-            topic: beside.topic_id for topic, (_, beside) in found.items() if beside.topic_id
-        },
+        topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
     )
 
 

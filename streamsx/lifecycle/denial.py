@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from streamsx.errors import Fenced, StreamsxError
 from streamsx.kafka.errors import ErrorCode, failure, name_of
+from streamsx.kafka.security import UNNAMED
 from streamsx.lifecycle.metadata import TEXT_BYTES_MAX
 from streamsx.model import TaskId, TopicPartition
 
 REMEDIES: dict[int, str] = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let the user of this worker read the topic",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let {principal} read the topic",
     ErrorCode.OFFSET_METADATA_TOO_LARGE: (
         f"raise offset.metadata.max.bytes of the brokers to {TEXT_BYTES_MAX}"
     ),
@@ -26,8 +27,8 @@ ADVICE: dict[int, str] = {
         "set session_timeout within the brokers' group.min.session.timeout.ms and "
         "group.max.session.timeout.ms"
     ),
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "let the user of this worker read the group",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let the user of this worker read its topics",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "let {principal} read the group",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let {principal} read its topics",
     ErrorCode.FENCED_INSTANCE_ID: (
         "another worker with static_membership has the same instance id: give each an "
         "--instance-id of its own"
@@ -46,19 +47,25 @@ class Denial(NamedTuple):
     pauses: bool
 
 
-def denial(task: TaskId, tp: TopicPartition, code: int) -> Denial:
+def remedy(code: int, principal: str = UNNAMED) -> str:
+    """Return what a person can do about a refusal of a topic; nothing where that is not known."""
+    return REMEDIES.get(code, "").format(principal=principal)
+
+
+def denial(task: TaskId, tp: TopicPartition, code: int, principal: str = UNNAMED) -> Denial:
     """Of a commit. A broker that has just begun does not know each topic, and one that is gone has
     no records: for neither anybody need wait.
     """
     what = f"commit refused: {name_of(code)}: task {task}, {tp}"
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return Denial(f"{what}: tried again with each commit; nothing to do if it is gone", False)
-    remedy = REMEDIES.get(code, "see what the broker's log says of it")
-    return Denial(f"{what}: the task waits, and each commit interval tries again: {remedy}", True)
+    advice = remedy(code, principal) or "see what the broker's log says of it"
+    return Denial(f"{what}: the task waits, and each commit interval tries again: {advice}", True)
 
 
-def expulsion(why: str, code: int) -> StreamsxError:
+def expulsion(why: str, code: int, principal: str = UNNAMED) -> StreamsxError:
     """Of a member: `why` in our words, Kafka's code or 0."""
     if not code:
         return Fenced(f"the group refuses this worker: {why}")
-    return failure(code, "the group refuses this worker", ADVICE.get(code, ""))
+    advice = ADVICE.get(code, "").format(principal=principal)
+    return failure(code, "the group refuses this worker", advice)

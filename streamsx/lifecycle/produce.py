@@ -95,7 +95,7 @@ class OutPartition:
 
     __slots__ = (
         "_compression", "_opened", "acknowledged", "builder", "closed", "end", "flying", "latest",
-        "left", "queue", "retry_at", "runs", "since", "topic", "tp", "writer",
+        "left", "queue", "retry_at", "reworked", "runs", "since", "topic", "tp", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +119,8 @@ class OutPartition:
         """Until it is acknowledged, also while it is not on its way."""
         self.closed = self.acknowledged = 0
         """Batches, ever; a flush waits until so many are acknowledged as were closed."""
+        self.reworked = 0
+        """Number of the newest batch that was refused: offsets in it are not known."""
         self.flying, self.end = False, -1
         self.since = 0.0
         """When the last batch got its first record."""
@@ -153,7 +155,8 @@ class OutPartition:
     def written_by(self, sender: Sender) -> None:
         """Note who sends from the next record on; called when that changes, not for each."""
         self.writer = sender
-        sender.wrote[self] = None
+        if sender.task is not None:  # others seal nothing
+            sender.wrote[self] = None
         if self.builder is not None:
             self.runs.append(self._run(sender, self.builder.count))
 
@@ -445,6 +448,7 @@ class Sending:
         """
         code, topic = answer.code, lane.topic
         lane.left = None
+        lane.reworked = lane.acknowledged + 1
         self._goes_on(lane)
         self._numbers.give_back(lane.tp, batch.records)
         self._closed_bytes -= len(batch.data)

@@ -371,7 +371,9 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class IsLeaving:
-    """The member is on its way out; monotonic second of its deadline, None without one."""
+    """The member is on its way out; monotonic second of its deadline, None without one. Repeated
+    when the deadline moves.
+    """
 
     deadline: float | None
 

@@ -40,13 +40,14 @@ class Leaving:
     def _drain(self, deadline: float | None) -> None:
         if self.halting:
             return
-        first, self.draining = not self.draining, True
+        first, self.draining, before = not self.draining, True, self.deadline
         deadlines = [at for at in (self.deadline, deadline) if at is not None]
         if deadlines:
             self.deadline = min(deadlines)
             self._box.arm(e.Timer.DRAIN, self.deadline)
-        if first:
+        if first or self.deadline != before:
             self._box.emit(e.IsLeaving(self.deadline))
+        if first:
             self._box.want("leaving")
 
     def heed(self, mark: Mark | None, deadline: float | None) -> None:
@@ -67,7 +68,7 @@ class Leaving:
     def halt(self, deadline: float) -> None:
         if self.halting and self.deadline is not None:
             deadline = min(self.deadline, deadline)
-        if not self:
+        if not self or deadline != self.deadline:
             self._box.emit(e.IsLeaving(deadline))
         self.draining, self.halting, self.deadline = False, True, deadline
         self._box.disarm(e.Timer.DRAIN)

@@ -189,6 +189,7 @@ class Member:
         self.leader, self.nonce, self._comes_back = False, config.nonce, False
         self._box = Effects()
         self._calls = Calls(self._box, config.jitter)
+        self._revoke_timeout_s = config.revoke_timeout_s
         self.holding = Holding(self._box, config.revoke_timeout_s, eager=config.eager)
         self._commits = self.holding.commits
         self.lease = Lease(self._box, *config.lease_s)
@@ -424,9 +425,15 @@ class Member:
     # Out.
 
     def _stop(self, event: e.Stop | None = None) -> None:
-        """By itself: with time for a last commit."""
+        """Release everything and go. By itself it takes what is left of its time to leave, since
+        bodies may be at work (what was not released within `revoke_timeout` is lost), and enough
+        for a last commit.
+        """
         self._comes_back = self._comes_back or (event is not None and event.comes_back)
-        self.leaving.halt(event.deadline if event else self._box.now + LAST_COMMIT_S)
+        now, until = self._box.now, self.leaving.deadline
+        if until is None:
+            until = now + self._revoke_timeout_s
+        self.leaving.halt(event.deadline if event else max(now + LAST_COMMIT_S, until))
         self.holding.release_all()
 
     def _part(self) -> None:

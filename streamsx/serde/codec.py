@@ -26,8 +26,8 @@ import dataclasses
 from collections.abc import Callable
 from decimal import Decimal
 from functools import cache
-from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import orjson
@@ -133,7 +133,10 @@ def table_codec(kind: Any) -> Codec:
     if kind is None or kind is Any or kind is str:
         strict = TableEncoders(made.encoders)
         return made._replace(encoders=strict, check=PlainRoundTrip(made.decode))
-    return made._replace(check=_check(kind, made))
+    read = None if kind in CONVERSIONS or is_model(kind) or is_pydantic(kind) else _reader(kind)
+    if read is not None and read.hides:
+        made = made._replace(encoders=Encoders(JSON, BY_MSGSPEC))
+    return made._replace(check=_check(kind, made, read))
 
 
 def _hashable_codec(kind: Any, serializer: Any, *, empty: bool) -> Codec:
@@ -262,7 +265,7 @@ def to_json(value: Any) -> bytes:
 
 def to_table(value: Any) -> bytes:
     """Write what JSON gives back, but for what `roundtrip.PlainRoundTrip` looks for."""
-    return orjson.dumps(value, None, TABLE_OPTIONS)[:-1]
+    return orjson.dumps(value, option=TABLE_OPTIONS)[:-1]
 
 
 def _json_default(value: Any) -> Any:
@@ -469,26 +472,26 @@ def _or_missing(kind: Any, decode: Loads) -> Decode:
 # -- what a table with a type may hold
 
 
-def _check(kind: Any, made: Codec) -> RoundTrip:
+def _check(kind: Any, made: Codec, read: TypedReader | None) -> RoundTrip:
     """The cheapest check that is enough for a type."""
     if made.name == RAW:
         return TypeRoundTrip(kind)
     encode, decode = made.encode, made.decode
     if is_model(kind) and is_plain(kind):
-        return FieldsRoundTrip(kind, encode, decode, lambda record: vars(record).values(), None)
-    read = _reader(kind) if kind not in CONVERSIONS and not is_pydantic(kind) else None
-    fields = read and not is_model(kind) and read.fields
+        names = list(kind._options.fieldpos.values())  # noqa: SLF001  # as in `record`
+        values = _getter(names, itemgetter)
+        return FieldsRoundTrip(kind, encode, decode, lambda record: values(vars(record)), None)
+    fields = read.fields if read is not None and isinstance(kind, type) else None
     if fields:
         allowed = list(fields.values())
-        return FieldsRoundTrip(kind, encode, decode, _getter(list(fields)), allowed)
+        return FieldsRoundTrip(kind, encode, decode, _getter(list(fields), attrgetter), allowed)
     kept = frozenset({kind} if kind is int else ())
     floats = frozenset({kind} if kind is float else ())
     return RereadRoundTrip(_name(kind), encode, decode, kept, floats)
 
 
-def _getter(names: list[str]) -> Callable[[Any], Any]:
-    """The function from an object to the values of its fields."""
-    if len(names) == 1:
-        one = attrgetter(names[0])
-        return lambda value: (one(value),)
-    return attrgetter(*names)
+def _getter(names: list[str], getter: Callable[..., Any]) -> Callable[[Any], Any]:
+    """The function from an object to the values of its fields, always as a tuple."""
+    if len(names) > 1:
+        return cast("Callable[[Any], Any]", getter(*names))
+    return lambda value: tuple(getter(name)(value) for name in names)

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from inspect import Parameter, signature
 from types import FunctionType, NoneType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -32,6 +32,13 @@ BY_ORJSON: Final = (
 """Parts of a dataclass that orjson writes as msgspec reads them, but for an exponent's sign: such a
 dataclass is written by orjson as it always was."""
 TEXT_KEYS: Final = (inspect.AnyType, inspect.StrType, inspect.IntType, inspect.UUIDType)
+NO_KEYS: Final = (
+    inspect.BoolType, inspect.NoneType, inspect.TupleType, inspect.VarTupleType,
+    inspect.NamedTupleType, inspect.ListType, inspect.SetType, inspect.FrozenSetType,
+    inspect.DictType, inspect.TypedDictType, inspect.StructType, inspect.DataclassType,
+    inspect.CustomType,
+)  # fmt: skip
+"""Types that msgspec does not write as keys of a dict."""
 SCALARS: Final = (
     inspect.BoolType, inspect.IntType, inspect.FloatType, inspect.StrType, inspect.DateTimeType,
     inspect.DateType, inspect.TimeType, inspect.TimeDeltaType, inspect.UUIDType,
@@ -48,11 +55,14 @@ Convert = Callable[[Any], Any]
 
 
 class TypedReader(NamedTuple):
-    """A probed type. `by_orjson`: its values are written by orjson, as before msgspec read it."""
+    """A probed type. `by_orjson`: its values are written by orjson, as before msgspec read it.
+    `hides`: that leaves fields out.
+    """
 
     info: inspect.Type
     decode: Callable[[Any], Any]
     by_orjson: bool = False
+    hides: bool = False
 
     @property
     def scalar(self) -> bool:
@@ -91,10 +101,13 @@ def reader(kind: Any) -> TypedReader:
     for part in parts:
         if isinstance(part, inspect.CustomType) and not _has_own_methods(part.cls):
             raise TypeError(f"{part.cls.__module__}.{part.cls.__qualname__} cannot be read as JSON")
+        if isinstance(part, inspect.DictType) and not _is_key(part.key_type):
+            raise TypeError("a dict in JSON has text or numbers as keys: join parts to one text")
     if not isinstance(info, inspect.DataclassType):
         return TypedReader(info, decoder.decode)
     decode = _with_none_as_default(info, decoder.decode)
-    return TypedReader(info, decode, by_orjson=all(map(_by_orjson, parts)))
+    hides = any(map(_hides_fields, parts))
+    return TypedReader(info, decode, by_orjson=all(map(_by_orjson, parts)), hides=hides)
 
 
 def _alternatives(info: inspect.Type) -> tuple[inspect.Type, ...]:
@@ -132,6 +145,17 @@ def _parts(info: inspect.Type) -> Iterator[inspect.Type]:
 
 def _attributes(part: Any) -> list[Any]:
     return [getattr(part, name) for name in part.__struct_fields__]
+
+
+def _is_key(info: inspect.Type) -> bool:
+    """Whether some values of a type are the text of a key."""
+    return not all(isinstance(each, NO_KEYS) for each in _alternatives(info))
+
+
+def _hides_fields(part: inspect.Type) -> bool:
+    """Whether orjson leaves out a field of a dataclass: one whose name begins with `_`."""
+    fields = part.fields if isinstance(part, inspect.DataclassType) else ()
+    return any(field.name.startswith("_") for field in fields)
 
 
 def _by_orjson(part: inspect.Type) -> bool:
@@ -224,7 +248,7 @@ def _with_none_as_default(
     info: inspect.DataclassType, decode: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
     """Read null as None where that is a field's default: `when: datetime = None` is written so."""
-    fields = dataclasses.fields(info.cls)
+    fields = dataclasses.fields(get_origin(info.cls) or info.cls)
     lenient = frozenset(field.name for field in fields if field.default is None)
     if not lenient:
         return decode

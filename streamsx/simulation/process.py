@@ -109,6 +109,7 @@ class SimThread(BaseSelectorEventLoop):
         self._sockets = SimSelector(self.net, self.wake)
         super().__init__(self._sockets)
         self.set_debug(False)
+        self.set_task_factory(lambda loop, job, **options: SimTask(job, loop=loop, **options))
         self.result: Any = None
         self.error: BaseException | None = None
         self._over: Future[Any] = Future()
@@ -121,10 +122,6 @@ class SimThread(BaseSelectorEventLoop):
 
     def time(self) -> float:
         return self.process.clock.now()
-
-    def create_task(self, coro: Any, **options: Any) -> SimTask:
-        self._check_closed()
-        return SimTask(coro, loop=self, **options)
 
     def _make_self_pipe(self) -> None:
         """`_write_to_self` needs none."""

@@ -28,7 +28,7 @@ from streamsx.spark.compact import COMPACT
 from streamsx.spark.plan import Stage
 from streamsx.spark.publish import options_of
 from streamsx.spark.source import Asked
-from streamsx.state.snapshot import Manifest
+from streamsx.state.snapshot import Manifest, Position
 from streamsx.state.snapshot_files import SnapshotFiles, absolute
 
 RUNNING: Final = "running"
@@ -178,22 +178,31 @@ async def commit_positions(
         for stage in made for topic in stage.inner for n in range(stage.counts[topic])
     ]  # fmt: skip
     ends = await admin.bounds(cluster, inner)
-    places = {(t, n): at for t, each in manifest.positions.items() for n, at in each.items()}
+    places = {
+        TopicPartition(t, n): at for t, each in manifest.positions.items() for n, at in each.items()
+    }
     read = {topic for stage in made for topic in stage.external}
     at = {tp: ends[tp].high_watermark for tp in inner}
     read |= {topic for stage in made for topic in stage.inner if manifest.made_by == COMPACT}
-    known = {TopicPartition(*tp): each.next for tp, each in places.items() if tp[0] in read}
+    known = {tp: each.next for tp, each in places.items() if tp.topic in read}
     begins = await admin.bounds(cluster, known)
     at |= {tp: next_ or begins[tp].start for tp, next_ in known.items()}
     found = await admin.committed(cluster, group)
     read_back = {tp: (n, OffsetMetadata.decode(text)) for tp, (n, text) in found.items()}
     taken = {tp: each for tp, each in read_back.items() if each[1].spark}
     times = {tp: beside.stream_time for tp, (_, beside) in taken.items()}
-    times |= {TopicPartition(*tp): each.stream_time for tp, each in places.items()}
+    times |= {tp: each.stream_time for tp, each in places.items()}
     at = {tp: offset for tp, (offset, _) in taken.items()} | at  # no record of the others has come
     place = absolute(uri) if uri else None
     offsets = {
-        tp: (n, OffsetMetadata(times.get(tp, -1), spark=place).encode()) for tp, n in at.items()
+        tp: (n, OffsetMetadata(times.get(tp, -1), _ahead(places.get(tp), n), spark=place).encode())
+        for tp, n in at.items()
     }
     await admin.commit_offsets(cluster, group, offsets)
     return at
+
+
+def _ahead(place: Position | None, offset: int) -> dict[str, int]:
+    """Return how far each reader is ahead of an offset that is committed in a place."""
+    readers = place.readers if place is not None else {}
+    return {reader: at - offset for reader, at in readers.items() if at > offset}

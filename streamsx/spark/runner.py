@@ -557,13 +557,16 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
             raise why
         positions: dict[str, dict[int, Position]] = {}
         for tp, (begin, end) in (await admin.bounds(cluster, tps, committed=True)).items():
-            at, text = found[tp]
-            if at < 0:
+            offset, text = found[tp]
+            if (at := offset) < 0:
                 at = reset.offset(tp, begin, end)
             elif tp.topic in inner:
                 at = max(at, begin)  # nobody can read again what retention has taken
-            stream_time = OffsetMetadata.decode(text).stream_time
-            positions.setdefault(tp.topic, {})[tp.partition] = Position(at, stream_time)
+            beside = OffsetMetadata.decode(text)
+            readers = {r: offset + ahead for r, ahead in beside.readers.items()}
+            readers = {r: position for r, position in readers.items() if position > at}
+            made_at = Position(at, beside.stream_time, readers=readers)
+            positions.setdefault(tp.topic, {})[tp.partition] = made_at
         return positions
 
     return Asked(options_of(name)).ask(look)

@@ -162,6 +162,7 @@ class Attempt:
             dict(self._ends),
             max((each.stream_time for each in known.values()), default=-1),
             high={topic: each.high for topic, each in known.items()},
+            readers={topic: each.readers for topic, each in known.items()},
         )
         files, scratch = open_files(work.uri), scratch_folder(work.scratch)
         self._rows: dict[str, SnapshotRows] = {}
@@ -252,7 +253,7 @@ class Attempt:
     def finish(self) -> pa.RecordBatch:
         """The files of what was committed, and the row that names them."""
         task, partition = self._task, self._partition
-        reached = {body.topic: body.reached for body in task.bodies}
+        reached = {b.topic: min(b.reached, self._ends[b.topic]) for b in task.bodies}
         assert {**self._ends, **reached} == task.taken == self._ends, f"{task.id} at {reached}"
         task.close()
         self._loop.run_ready()
@@ -262,7 +263,10 @@ class Attempt:
         chains = {name: rows.chain for name, rows in self._rows.items()}
         chains = {n: c for n, c in chains.items() if c != self._work.chain(n, partition)}
         known = sorted(self._known)
-        at = {t: Position(self._ends[t], task.stream_time, task.high[t]) for t in known}
+        high, ahead = task.high, task.passing
+        at = {
+            t: Position(self._ends[t], task.stream_time, high[t], ahead.get(t, {})) for t in known
+        }
         outputs = self.outbox.sent[OUT] + self.outbox.sent[INNER]
         counts = self._records, outputs, self._failed, tuple(self._failures)
         report = TaskReport(self._stage.number, partition, at, chains, *counts)

@@ -55,7 +55,7 @@ class Scope:
         """
         streak = self._streak
         if streak.lasts(ordinal):
-            return Place(self.reader, streak.first, streak.since)
+            return Place(self.reader, min(streak.first, reached), streak.since)
         position = min(reached, self._task.taken[self._topic])
         return Place(self.reader, max(position, self.begin), self._task.stream_time)
 
@@ -87,6 +87,11 @@ class AgentRun:
         running = Running(task.id, task.stores, task.outbox, self._inbox)
         self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
         self.cut = self._inbox.cut
+
+    @property
+    def holds(self) -> bool:
+        """Something that it has sent waits for its topic."""
+        return self._inbox.holds
 
     @property
     def reached(self) -> int:

@@ -133,13 +133,12 @@ class Task:
         return queue[-1].batch.next_offset if queue else self.taken[topic]
 
     def reset(self, topic: str, offset: int, topic_id: str | None = None) -> None:
-        """Go on at another offset: the log does not have the one that was next.
-
-        `topic_id`: of the topic that has the name now, where it is another one. A reader that is
-        ahead stays so, unless the log goes back or is another one. The next commit has the new
-        place, whatever was committed before.
+        """Go on at another offset: the log does not have the one that was next. `topic_id`: of the
+        topic that has the name now. A reader that is ahead stays so, unless the log goes back or is
+        another topic's. The next commit says so, whatever was committed before.
         """
-        back = topic_id is not None or offset < self.taken[topic]
+        anew = topic_id is not None and topic_id != self.topic_ids.get(topic)
+        back = anew or offset < self.taken[topic]
         self._queues[topic].clear()
         self.taken[topic] = offset
         if topic_id is not None:
@@ -185,7 +184,7 @@ class Task:
         """An agent has not used up its input: it is given no more."""
         if self._closed or self.ended is not None:
             return False  # nobody is at work any more
-        return not all(body.actor.idle for body in self.bodies)
+        return not all(body.actor.idle and not body.holds for body in self.bodies)
 
     @property
     def positions(self) -> dict[str, int]:
@@ -218,6 +217,11 @@ class Task:
         """Topic -> highest timestamp taken from it."""
         only = len(self._queues) == 1
         return dict.fromkeys(self._queues, self.stream_time) if only else dict(self._merge.high)
+
+    @property
+    def dirty_bytes(self) -> int:
+        """Return the memory of what its stores hold until it is committed and written."""
+        return sum(store.dirty_bytes for store in self.stores.values())
 
     @property
     def dirty(self) -> bool:

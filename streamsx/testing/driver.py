@@ -51,9 +51,10 @@ from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
 from streamsx.task.batch import Batch
 from streamsx.task.policy import QUIET_S, Failure, Policy, Word
-from streamsx.task.stream import Outbox, Send, SendRows
+from streamsx.task.stream import Done, Host, Outbox, Send, SendRows, SentRecord, sent_to
 from streamsx.task.task import Task, TaskMetadata
 from streamsx.testing.watched import Handed, WatchedStore
+from streamsx.topology.internal_topics import TopicSpec
 from streamsx.topology.partitions import partitioned
 
 START_S: Final = 1_700_000_000.0
@@ -84,8 +85,10 @@ class _Logs(Outbox):
     """The topics: a list for each partition. `counts`: how many partitions each has."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
-        self._counts, self._unkeyed = counts, count()
+        self._counts, self._unkeyed = dict(counts), count()
         self._rows: defaultdict[TopicPartition, list[_Row]] = defaultdict(list)
+        self._last: tuple[int, int]
+        """Partition and offset of the record that was sent last."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         """Raises NotFound for a topic, UsageError for a partition. What it gives raises what a
@@ -103,9 +106,17 @@ class _Logs(Outbox):
                 chosen = turn % partitions if key is None else partition_of(key, partitions)
             tp = TopicPartition(topic, chosen)
             OutPartition(tp, "none", _nothing).open(at_ms, key, value, headers or NO_HEADERS)
+            self._last = chosen, len(self._rows[tp])
             self._rows[tp].append((key, value, at_ms, headers))
 
         return send
+
+    def make(self, topic: str, partitions: int) -> None:
+        """Make a topic."""
+        self._counts[topic] = partitions
+
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        return sent_to(topic, at_ms, *self._last)
 
     def rows(self, topic: str, partition: int) -> SendRows:
         """To a changelog."""
@@ -321,6 +332,26 @@ class TestDriver:
     def to(self, topic: str, partition: int | None = None) -> Send:
         return self._logs.to(topic, partition)
 
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        return self._logs.last_sent(topic, at_ms)
+
+    def send_late(
+        self, outbox: Outbox | Host, spec: TopicSpec, partition: int | None, record: SentRecord
+    ) -> Done:
+        """Make the topic, if the app may make topics, and send. Raises UsageError."""
+        if not self._app.conf.topic_allow_declare:
+            raise UsageError(
+                f"unknown topic: {spec.name}: it is not there, and may not be made: name it in "
+                "partitions=, or set topic_allow_declare"
+            )
+        self._logs.make(spec.name, spec.partitions or self._app.conf.topic_partitions)
+        outbox.to(spec.name, partition)(*record)
+        return outbox.last_sent(spec.name, record.timestamp)
+
+    @property
+    def thread(self) -> int | None:
+        return self._loop.thread
+
     def now_ms(self) -> int:
         return self._start_ms + round(self._loop.now_s * 1000)
 
@@ -330,6 +361,14 @@ class TestDriver:
             for id_, task in self._tasks.items()
             if name in task.stores
         }
+
+    def look(self, name: str, key: Any) -> Any:
+        """Return the value of a key of a table: all of it is here."""
+        found = (store.get(key) for store in self.stores(name).values())
+        return next((value for value in found if value is not None), None)
+
+    def tell_part(self, name: str) -> None:
+        """Nothing to tell: all of it is here."""
 
     def is_leader(self) -> bool:
         return True

@@ -182,7 +182,7 @@ def no_handshakes(broker: EmbeddedBroker, stack: ExitStack) -> None:
     assert "there are 100 connections" in broker.told()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_rubbish_ends_no_broker(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker", "--topic", "t:1") as broker:
         throw(broker, 1000)

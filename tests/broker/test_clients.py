@@ -296,6 +296,34 @@ def test_librdkafka_moves_records_and_offsets_in_one_transaction(broker: Broker)
         producer.commit_transaction(WAIT_S)
 
 
+def test_librdkafka_resets_the_offsets_of_a_group_that_nobody_is_in(broker: Broker) -> None:
+    """While somebody is in it, it is refused: a worker would commit over it."""
+    client = admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def reset(offset: int) -> bool:
+        """Whether the broker has taken it."""
+        asked = confluent_kafka.ConsumerGroupTopicPartitions("g", [At("t", 0, offset)])
+        (future,) = client.alter_consumer_group_offsets([asked]).values()
+        (answered,) = future.result(WAIT_S).topic_partitions
+        return answered.error is None
+
+    producer = Producer(librdkafka(broker))
+    for value in (b"1", b"2"):
+        producer.produce("t", value, partition=0)
+    producer.flush(WAIT_S)
+    first = Consumer(librdkafka(broker))
+    first.subscribe(["t"])
+    assert take(first, 2) == [1, 2]
+    first.commit(asynchronous=False)
+    assert not reset(1)
+    first.close()
+    assert reset(1)
+    second = Consumer(librdkafka(broker))
+    second.subscribe(["t"])
+    assert take(second, 1) == [2]
+    second.close()
+
+
 def test_librdkafka_administers(broker: Broker) -> None:
     client = admin.AdminClient({"bootstrap.servers": broker.bootstrap})
 

@@ -18,7 +18,7 @@ SOURCES = Path(__file__).parent / "java"
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.xdist_group("kafka"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 
 Clients = Callable[..., list[str]]

@@ -25,6 +25,7 @@ from streamsx.engine.given import Given
 from streamsx.engine.produce import Producer
 from streamsx.kafka.cluster import Cluster
 from streamsx.lifecycle.reconcile import Happened
+from streamsx.lifecycle.refusal import RefusedRecord
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.cache import CachedStore
 from streamsx.state.directory import StateDirectory
@@ -68,8 +69,8 @@ def ends(task: TaskId, error: Exception) -> None:
     raise AssertionError(task) from error
 
 
-def failed(error: Exception) -> None:
-    raise error
+def refused(tp: TopicPartition, code: int, record: RefusedRecord) -> None:
+    raise AssertionError((tp, code, record))
 
 
 def taken(task: TaskId, positions: Mapping[str, int]) -> None: ...
@@ -101,15 +102,18 @@ async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tupl
     found = []
     async with asyncio.TaskGroup() as jobs:
         producer = Producer(
-            cluster, clock, jobs.create_task, failed,
+            cluster, clock, jobs.create_task, refused,
             linger_s=0.005, buffer_bytes=32 * MB,
         )  # fmt: skip
         await producer.start()
         start = partial(GatedActor, lambda: None)
         stores = {"words": CachedStore(NODE, rows, 200 * MB)}
-        task = Task(PLAN, 0, stores, producer, start, Policy(), TaskMetadata({"src": 0}))
+        outbox = producer.of(TaskId(0, 0), lambda: None)
+        task = Task(PLAN, 0, stores, outbox, start, Policy(), TaskMetadata({"src": 0}))
         active = Active(task, Gap())
-        app = App("app", broker=f"kafka://{bootstrap}", commit_interval=0, memory_budget=10 << 40)
+        app = App(
+            "app", broker=f"kafka://{bootstrap}", commit_interval="10ms", memory_budget=10 << 40
+        )
         directory = StateDirectory(folder / "state", "app")
         given = replace(given_of(app, directory), owner=Spawning(jobs))
         for commit in range(COMMITS):
@@ -142,7 +146,7 @@ async def commit_of(active: Active, producer: Producer, given: Given) -> list[tu
 
     committing = Committing(
         given, producer, offset_commit, taken, settled=settled, undone=ends, failed=ends,
-        patience_s=lambda: 0.0,
+        patient_until=lambda since: since,
     )  # fmt: skip
     turns.timed("begin", committing.consider, clock.now(), [active])
     while not committing.idle:

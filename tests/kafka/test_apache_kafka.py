@@ -17,7 +17,7 @@ from tests.support.apache_kafka import ApacheKafka
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.xdist_group("kafka"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 
 
@@ -39,6 +39,7 @@ def test_an_unmodified_client_gets_back_what_it_sent(kafka: ApacheKafka) -> None
     assert asyncio.run(received(kafka.bootstrap, topic, 3)) == values
 
 
+@pytest.mark.slow
 def test_records_survive_a_restart_and_a_kill(kafka: ApacheKafka) -> None:
     topic, address = f"t-{uuid.uuid4()}", kafka.bootstrap
     asyncio.run(sent(address, topic, [b"one"]))
@@ -54,6 +55,7 @@ def test_records_survive_a_restart_and_a_kill(kafka: ApacheKafka) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
+@pytest.mark.slow
 def test_it_does_not_outlive_a_test_run_that_is_killed(kafka_jars: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tests.support.apache_kafka import *;"

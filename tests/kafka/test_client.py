@@ -24,7 +24,7 @@ from tests.support.markers import end_of_settled
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.xdist_group("kafka"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 NOW_MS = round(SystemClock().wall() * 1000)
 """Kafka's retention deletes older records at its next run, and Kafka refuses newer ones."""
@@ -249,7 +249,7 @@ def test_every_request_of_ours_is_one_that_kafka_speaks(kafka: ApacheKafka) -> N
     run(kafka, story)
 
 
-@pytest.mark.parametrize("how", ["restart", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("restart", marks=pytest.mark.slow), "kill"])
 def test_after_a_restart_or_a_crash_everything_goes_on(kafka: ApacheKafka, how: str) -> None:
     async def story(cluster: Cluster) -> None:
         tp = TopicPartition(await new_topic(cluster), 0)

@@ -15,7 +15,7 @@ from tests.support.apache_kafka import ApacheKafka, converse
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.xdist_group("kafka"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 
 
@@ -34,6 +34,7 @@ def create(kafka: ApacheKafka, *names: str) -> None:
         pass  # made by the controller, and not heard of by the broker yet
 
 
+@pytest.mark.slow
 def test_it_proves_the_same_and_leaves_what_others_made(kafka: ApacheKafka, tmp_path: Path) -> None:
     create(kafka, "orders", "wordcount-lines", "demo-0a0b0c0d-lines")
     before = topics(kafka)

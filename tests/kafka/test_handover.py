@@ -32,7 +32,7 @@ from tests.unit.spark.conftest import Batches, Fed, fed
 pytestmark = [
     pytest.mark.kafka,
     pytest.mark.xdist_group("kafka"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 APP = "tests.unit.spark.apps:grouped"
 """Reads orders, regroups them into three partitions, keeps sums."""

@@ -22,7 +22,7 @@ from tests.support.apache_kafka import ApacheKafka
 
 pytestmark = [
     pytest.mark.xdist_group("kafka"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 Pair = tuple[bytes, bytes | None]
 

@@ -21,7 +21,7 @@ from tests.support.markers import end_of_settled
 
 pytestmark = [
     pytest.mark.xdist_group("kafka"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 COMMITTED, BATCH = 10_000, 1000
 

@@ -15,7 +15,7 @@ from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
-ON_KAFKA = (pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(120))
+ON_KAFKA = (pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(240))
 
 SLOW_ON_KAFKA = pytest.mark.parametrize(
     "broker",
@@ -23,6 +23,26 @@ SLOW_ON_KAFKA = pytest.mark.parametrize(
     indirect=True,
 )
 """Tests whose broker does nothing special: the gate runs them on the embedded one alone."""
+
+
+def gate_on_kafka(name: str, on_both: str, **others: object) -> pytest.MarkDecorator:
+    """Return the cases of a test of which the gate runs one on Apache Kafka: that with `on_both`.
+
+    Args:
+        name: of the parameter beside `broker`.
+        on_both: the id of the case.
+        others: values by the ids of all cases.
+    """
+    cases = [
+        pytest.param(
+            broker, value, id=f"{broker}-{case}",
+            marks=[*(ON_KAFKA if broker == "kafka" else ()),
+                   *([pytest.mark.slow] if broker == "kafka" and case != on_both else [])],
+        )
+        for broker in ("embedded", "kafka")
+        for case, value in others.items()
+    ]  # fmt: skip
+    return pytest.mark.parametrize(("broker", name), cases, indirect=["broker"])
 
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])

@@ -5,9 +5,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
-from tests.process.conftest import SLOW_ON_KAFKA
+from tests.process.conftest import SLOW_ON_KAFKA, gate_on_kafka
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
@@ -104,7 +102,7 @@ def test_connections_that_are_closed_as_idle_disturb_nobody(
         broker.kill()  # who needs it next starts it without the limit
 
 
-@pytest.mark.parametrize("frozen_s", [2.0, 6.0], ids=["shorter", "longer"])
+@gate_on_kafka("frozen_s", "longer", shorter=2.0, longer=6.0)
 def test_while_the_broker_does_not_answer_workers_stand_still_and_lose_nothing(
     broker: EmbeddedBroker | ApacheKafka,
     workers: Workers,

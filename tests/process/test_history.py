@@ -54,7 +54,7 @@ def test_a_broker_that_loses_what_it_acknowledged_is_found_out(tmp_path: Path) -
     assert {Kind.LOST_WRITE, Kind.INCONSISTENT_OFFSET} <= found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_what_clients_saw_of_a_broker_that_was_killed_is_what_kafka_promises(
     tmp_path: Path,
 ) -> None:

@@ -4,8 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tests.process.conftest import SLOW_ON_KAFKA, gate_on_kafka
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
@@ -33,7 +32,7 @@ def runs_again(workers: Workers, name: str, tasks: set[str]) -> bool:
     return workers.held(name) >= tasks
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+@gate_on_kafka("killed", "killed", stopped=False, killed=True)
 def test_who_comes_back_has_what_it_had_and_the_others_hear_nothing_until_then(
     workers: Workers, wordcount: WordCount, killed: bool
 ) -> None:
@@ -62,6 +61,7 @@ def test_who_comes_back_has_what_it_had_and_the_others_hear_nothing_until_then(
     assert wordcount.surplus() <= allowed
 
 
+@SLOW_ON_KAFKA
 def test_a_tool_makes_one_leave_for_good(
     workers: Workers, wordcount: WordCount, broker: EmbeddedBroker | ApacheKafka
 ) -> None:

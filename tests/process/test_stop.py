@@ -2,6 +2,9 @@
 
 import os
 import signal
+from pathlib import Path
+
+import pytest
 
 from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
@@ -9,6 +12,26 @@ from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
+STUBBORN = """
+import asyncio
+import os
+import time
+import streamsx
+
+app = streamsx.App("stubborn", shutdown_timeout="2s")
+
+async def goes_on():
+    while True:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            pass
+
+@app.task
+async def job():
+    print("begun", flush=True)
+    await (goes_on() if os.environ["KIND"] == "task" else asyncio.to_thread(time.sleep, 100))
+"""
 LITTLE_S = 20.0
 """Beside its limit: one last commit of 5 s, closing, a busy machine. Less than the 25 s of
 `shutdown_timeout`."""
@@ -50,6 +73,7 @@ def test_a_second_signal_ends_it_now(workers: Workers, wordcount: WordCount) -> 
     assert wordcount.counts() == wordcount.words
 
 
+@SLOW_ON_KAFKA
 def test_one_whose_broker_is_away_ends_in_time_and_loses_nothing(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:
@@ -81,3 +105,19 @@ def test_one_whose_broker_does_not_answer_ends_in_time(
         assert workers.stop("a", timeout_s=2 + LITTLE_S) == [1]
     finally:
         os.kill(broker.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("kind", ["task", "thread"])
+def test_users_code_that_does_not_end_is_left_behind(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {"PYTHONPATH": path, "KIND": kind}
+    with (
+        EmbeddedBroker(tmp_path / "broker") as broker,
+        Workers(broker.bootstrap, tmp_path / "workers", app="stubborn", env=env) as workers,
+    ):
+        workers.start("a")
+        workers.until(lambda: "begun" in workers.log("a"), "begun")
+        assert workers.stop("a", timeout_s=2 + LITTLE_S) == [0]
+        named = "stubborn.job at " if kind == "task" else "threads ['asyncio_0']"
+        assert f"left behind: {named}" in workers.error("a")

@@ -91,6 +91,7 @@ def workers(
         yield workers
 
 
+@SLOW_ON_KAFKA
 def test_what_has_no_state_reads_the_partitions_that_its_topics_get(
     workers: Workers, topics: Topics
 ) -> None:

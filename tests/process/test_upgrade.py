@@ -2,6 +2,7 @@
 back: the two bounces of an upgrade, of which the first only makes all of them eager.
 """
 
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
@@ -27,6 +28,7 @@ def overlaps(workers: Workers) -> list[str]:
     return found
 
 
+@SLOW_ON_KAFKA
 def test_a_group_goes_over_one_worker_at_a_time_and_back(
     workers: Workers, wordcount: WordCount
 ) -> None:

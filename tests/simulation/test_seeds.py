@@ -27,6 +27,7 @@ def test_a_group_survives_what_its_seed_draws(first: int) -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", FOUND)
+@pytest.mark.slow
 def test_what_a_seed_has_found_is_mended(seed: int) -> None:
     assert failures(range(seed, seed + 1)) == []
 

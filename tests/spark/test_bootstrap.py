@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from streamsx.spark.runner import Committed
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 SHOP, WORDS = "streamsx.examples.shop", "streamsx.examples.wordcount"
 COUNTS = {"orders": 3, "shop-changes": 2}
 

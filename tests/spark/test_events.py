@@ -17,7 +17,7 @@ from streamsx.spark.events import EventTables, events, files_of, save, summary
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 START = 1_700_000_000.0
 LATER = 7200.0

@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.kafka,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(300),
 ]
 GUIDE: Final = Path(__file__).parents[2] / "examples" / "shop.md"
 SMALL: Final = {

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(300),
 ]
 SLOW_ON_KAFKA = pytest.mark.parametrize(
     "either",
@@ -214,6 +214,7 @@ def test_who_begins_amid_the_first_batch_ends_it(shop: Shop, either: Broker | Ap
     assert shop.logged() == {}
 
 
+@SLOW_ON_KAFKA
 def test_of_two_places_that_begin_at_once_one_goes_on(shop: Shop) -> None:
     """Neither had taken the state when the other looked."""
     shop.sell(0, 30)
@@ -232,6 +233,7 @@ def test_of_two_places_that_begin_at_once_one_goes_on(shop: Shop) -> None:
     assert shop.logged() == shop.truth
 
 
+@SLOW_ON_KAFKA
 def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -> None:
     def taken() -> set[TopicPartition]:
         found = Asked(options_of(APP)).ask(lambda cluster: admin.committed(cluster, "carried"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 JAVA = """#!/bin/sh
 case "$*" in *launcher.Main*) ;; *pyspark-shell) exec 9> "$HELD"; echo JVM >&9;; esac

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
 ]
 APP = "streamsx.examples.wordcount"
 

@@ -32,7 +32,7 @@ from tests.unit.spark.conftest import Fed, Stored, driven, stored
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 APP = "tests.spark.apps:frail"
 COUNTS = {"words": 2}
 

@@ -15,7 +15,7 @@ from streamsx.spark.session import accept, probe, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 
 def test_tasks_run_in_this_python_with_chunks_of_ten_thousand(spark: "SparkSession") -> None:

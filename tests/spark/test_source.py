@@ -18,7 +18,7 @@ from tests.support.client import Client
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 TOPICS = {"orders": 2, "clicks": 2, "empty": 1}
 TASKS = '[["orders", "clicks"]]'
 

@@ -23,7 +23,7 @@ from tests.support.client import Client
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 SHOP, WORDS = "streamsx.examples.shop", "streamsx.examples.wordcount"
 LOGS = {name: f"shop-{name}-changelog" for name in ("standing", "customers", "sold")}
 REPARTITION = "shop-streamsx.examples.shop.sell-shop-changes-product-repartition"

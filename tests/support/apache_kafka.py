@@ -23,7 +23,7 @@ from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.tools.cli.processes import Child
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 5.0
 PROBE_PAUSE_S = 0.05

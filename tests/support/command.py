@@ -28,6 +28,12 @@ def streamsx(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
+def error_line(stderr: str) -> str:
+    """Return the one line of an error. Behind 0.5 s a command says that it waits for brokers."""
+    (line,) = [each for each in stderr.splitlines() if not each.startswith("waiting for ")]
+    return line
+
+
 @contextmanager
 def undone(folder: Path | None) -> Iterator[None]:
     """Put back what a command may change: arguments, `sys.path`, variables, the handlers of signals

@@ -21,6 +21,9 @@ class Nobody:
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         raise AssertionError(name)
 
+    def spawn_users(self, job: Coroutine[Any, Any, None], *, name: str) -> None:
+        raise AssertionError(name)
+
     def fail(self, error: Exception) -> None:
         raise error
 

@@ -25,10 +25,45 @@ def test_a_duration_is_seconds_however_it_is_written(written: object, meant: flo
     assert seconds(written) == meant
 
 
-@pytest.mark.parametrize("written", ["5x", "", "ms", "-1s", -1, None, True, "1.2.3s", "s5"])
+@pytest.mark.parametrize(
+    "written", ["5x", "", "ms", "-1s", -1, None, True, "1.2.3s", "s5", "nan", math.nan, "1e999"]
+)
 def test_what_is_no_duration_says_how_to_write_one(written: object) -> None:
     with pytest.raises(ValueError, match="a duration is written"):
         seconds(written)
+
+
+@pytest.mark.parametrize(
+    ("setting", "refused", "least", "sensible"),
+    [
+        ("commit_interval", [0, "0ms", "infinite", "2d"], "1ms", "100ms to 1m"),
+        ("revoke_timeout", [0, "infinite"], "1ms", "30s to 10m"),
+        ("producer_linger", ["infinite", "1h"], 0, "0 to 100ms"),
+        ("restore_slice", [0, "infinite", "1m"], "1ms", "1ms to 20ms"),
+        ("session_timeout", [0, "infinite"], "1ms", "a broker takes"),
+        ("heartbeat_interval", [0, "infinite"], "1ms", "a broker takes"),
+        ("rebalance_timeout", [0, "infinite"], "1ms", "a broker takes"),
+        ("fetch_max_wait", [0, "infinite"], "1ms", "a broker takes"),
+        ("topic_replication_factor", [0], -1, "give 1 or more, or -1"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_with_what_is_sensible(
+    setting: str, refused: list[object], least: object, sensible: str
+) -> None:
+    parse = SETTINGS[setting].metadata["parse"]
+    assert parse(least) is not None
+    assert parse(SETTINGS[setting].default) == SETTINGS[setting].default
+    for value in refused:
+        with pytest.raises(ValueError, match=sensible):
+            parse(value)
+
+
+@pytest.mark.parametrize(
+    "setting", ["shutdown_timeout", "scale_down_timeout", "state_cleanup_delay"]
+)
+def test_at_once_and_never_make_sense_for_what_is_waited_for(setting: str) -> None:
+    parse = SETTINGS[setting].metadata["parse"]
+    assert (parse(0), parse("infinite")) == (0.0, math.inf)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +73,7 @@ def test_a_size_is_bytes(written: object, meant: int) -> None:
     assert size_bytes(written) == meant
 
 
-@pytest.mark.parametrize("written", ["5x", "KiB", None, True])
+@pytest.mark.parametrize("written", ["5x", "KiB", None, True, "-1", "nan", "1e999"])
 def test_what_is_no_size_says_how_to_write_one(written: object) -> None:
     with pytest.raises(ValueError, match="a size is written"):
         size_bytes(written)

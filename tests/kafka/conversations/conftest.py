@@ -19,7 +19,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         "embedded",
         pytest.param(
             "kafka",
-            marks=[pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(120)],
+            marks=[pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(240)],
         ),
     ]
 )

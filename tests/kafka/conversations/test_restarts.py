@@ -18,7 +18,7 @@ from tests.support.talk import NOW, Group, Talk, batch
         "embedded",
         pytest.param(
             "kafka",
-            marks=[pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(120)],
+            marks=[pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(240)],
         ),
     ]
 )

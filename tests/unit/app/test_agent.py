@@ -11,7 +11,6 @@ import pytest
 
 from streamsx import App, Table
 from streamsx.errors import NameClash, TopologyError
-from streamsx.task.stream import DONE
 from streamsx.testing import TestDriver
 
 Drive = Callable[..., TestDriver]
@@ -256,7 +255,7 @@ def test_an_agent_without_a_topic_reads_its_own(app: App, drive: Drive) -> None:
     assert ears.channel.get_topic_name() == "shop-ears"
     driver = drive(app)
     driver.pipe(ears.channel, ["a"])
-    assert ears.send(value="b", key="k") is DONE
+    assert ears.send(value="b", key="k").done()
     with pytest.raises(StopIteration):
         ears.cast("c").send(None)
     driver.advance(0)

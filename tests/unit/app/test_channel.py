@@ -10,7 +10,6 @@ import pytest
 
 from streamsx import App
 from streamsx.errors import UsageError
-from streamsx.task.stream import DONE
 from streamsx.testing import TestDriver
 from streamsx.topology.internal_topics import BROKER_DEFAULT, TopicKind
 
@@ -49,6 +48,38 @@ def test_a_record_without_a_time_gives_none_to_what_is_sent(app: App, drive: Dri
     assert [each.timestamp for each in driver.read("out")] == [-0.001, -0.001]
 
 
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (
+            {"headers": {"h": 5}},
+            "TypeError: header refused: topic out: 'h' is a int: give its name",
+        ),
+        ({"headers": [(5, b"v")]}, "TypeError: header refused: topic out: 5 is a bytes"),
+        ({"timestamp": -5.0}, "RecordRefused: record refused: topic out: its timestamp is -5.0"),
+        ({"timestamp": float("nan")}, "RecordRefused: record refused: topic out: its timestamp is"),
+        ({"timestamp": 1.7e18}, "RecordRefused: record refused: topic out: its timestamp is 1.7e"),
+    ],
+    ids=["header value", "header name", "before 1970", "no number", "nanoseconds"],
+)
+def test_record_that_no_topic_takes_fails_and_the_next_one_is_sent(
+    app: App, drive: Drive, how: Any, says: str
+) -> None:
+    out = app.topic("out", partitions=1)
+
+    @app.agent("words")
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            more = how if word == "bad" else {"timestamp": -0.001, "headers": [("h", None)]}
+            await out.send(value=word, **more)
+
+    driver = drive(app, raises=False)
+    driver.pipe("words", [(None, "bad"), (None, "good")])
+    assert [each.value for each in driver.read("out")] == ["good"]
+    (failure,) = driver.failures
+    assert f"{type(failure.error).__name__}: {failure.error}".startswith(says)
+
+
 def test_a_partition_can_be_given(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=4)
 
@@ -59,7 +90,7 @@ def test_a_partition_can_be_given(app: App, drive: Drive) -> None:
 
     driver = drive(app)
     driver.pipe("words", ["a"])
-    assert out.send(value="b", partition=2) is DONE
+    assert out.send(value="b", partition=2).done()
     assert [(each.partition, each.value) for each in driver.read("out")] == [(2, "b"), (3, "a")]
 
 
@@ -67,8 +98,8 @@ def test_serializers_can_be_given_for_one_record(app: App, drive: Drive) -> None
     out = app.topic("out", partitions=1)
     driver = drive(app)
     kinds: Any = {"key_serializer": "json", "value_serializer": "raw"}
-    assert out.send(key={"k": 1}, value="plain", **kinds) is DONE
-    assert out.send(key=None, value=None, key_serializer="json") is DONE
+    assert out.send(key={"k": 1}, value="plain", **kinds).done()
+    assert out.send(key=None, value=None, key_serializer="json").done()
     log = [
         (row.key, row.value)
         for row in driver.read(app.topic("out", value_type=bytes, value_serializer="raw"))
@@ -80,9 +111,9 @@ def test_outside_of_a_task_it_has_the_current_time(app: App, drive: Drive) -> No
     out = app.topic("out")
     driver = drive(app, now=50.0)
     driver.advance("2s")
-    assert out.send_soon(value=1) is DONE
-    assert app.send("out", "k", 2) is DONE
-    assert app.send(out, value=3, timestamp=1) is DONE
+    assert out.send_soon(value=1).done()
+    assert app.send("out", "k", 2).done()
+    assert app.send(out, value=3, timestamp=1).done()
     assert sorted((each.value, each.timestamp) for each in driver.read(out)) == [
         (1, 52.0), (2, 52.0), (3, 1.0),
     ]  # fmt: skip
@@ -93,19 +124,19 @@ def test_a_time_is_kept_to_the_millisecond(app: App, drive: Drive, at: float) ->
     app.topic("out")
     driver = drive(app)
     driver.pipe("out", [(None, 1, at)])
-    assert app.send("out", timestamp=at) is DONE
+    assert app.send("out", timestamp=at).done()
     assert [each.timestamp for each in driver.read("out")] == [at, at]
 
 
 def test_nothing_can_be_sent_while_nothing_runs(app: App) -> None:
     with pytest.raises(UsageError, match="not running: app shop: start a worker"):
-        assert app.topic("out").send(value=1) is DONE
+        assert app.topic("out").send(value=1).done()
 
 
 def test_several_topics_cannot_be_sent_to(app: App, drive: Drive) -> None:
     drive(app)
     with pytest.raises(ValueError, match="not one topic: a,b"):
-        assert app.topic("a", "b").send(value=1) is DONE
+        assert app.topic("a", "b").send(value=1).done()
 
 
 def test_what_cannot_be_written_is_the_record_s_failure(app: App, drive: Drive) -> None:

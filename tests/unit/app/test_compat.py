@@ -195,6 +195,17 @@ def test_what_a_body_does_to_its_stream_is_refused_as_it_is(app: App, line: str)
         app.topology()
 
 
+def test_remedy_for_take_says_what_a_list_in_the_body_loses(app: App) -> None:
+    @app.agent("orders", name="a")
+    async def body(stream: Any) -> None:
+        async for _ in stream.take(10, within=1):
+            pass
+
+    lost = "what a body keeps in a local list is lost when its worker ends"
+    with pytest.raises(NotSupported, match=rf"stream\.take: put records into a table, .*{lost}"):
+        app.topology()
+
+
 def test_what_an_event_lacks_ends_the_task_and_passes_no_record(app: App) -> None:
     out = app.topic("out")
 

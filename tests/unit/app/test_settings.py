@@ -128,7 +128,7 @@ def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
         ({"instance_id": "a,b"}, "bad setting: instance_id .*'a,b': use letters"),
         ({"events_file": ""}, "bad setting: events_file .*nothing is given"),
         ({"state_dir": " "}, "bad setting: state_dir .*nothing is given"),
-        ({"restore_slice": 0}, "0: give more than 0, and an end"),
+        ({"restore_slice": 0}, "0: give 0.1ms to 1s: 1ms to 20ms is sensible"),
         ({"consumer_max_fetch_size": 0}, "0: give more than 0, and an end"),
         ({"produce_buffer": 0}, "0: give more than 0, and an end"),
         ({"config": 5}, r"bad setting: config \(app shop\): 5: give a dict"),

@@ -10,7 +10,6 @@ from streamsx import App, Event
 from streamsx.app.stream import Message
 from streamsx.errors import TaskFailed, TopologyError, UsageError
 from streamsx.model import TopicPartition
-from streamsx.task.stream import DONE
 from streamsx.testing import TestDriver
 
 Drive = Callable[..., TestDriver]
@@ -66,7 +65,7 @@ def test_events_have_the_record_around_them(app: App, drive: Drive) -> None:
 
     driver = drive(app)
     words = app.topics["words"]
-    assert words.send(key="k", value={"a": 1}, timestamp=7.5, headers={"h": "1"}) is DONE
+    assert words.send(key="k", value={"a": 1}, timestamp=7.5, headers={"h": "1"}).done()
     driver.pipe("words", ["b"])
     event, other = heard
     assert (event.key, event.value, event.headers) == (b"k", {"a": 1}, {"h": b"1"})
@@ -87,7 +86,7 @@ def test_group_by_passes_bytes_and_headers_and_changes_the_key(app: App, drive: 
 
     driver = drive(app)
     raw = b'{"user":  "ann", "home": {"city": "Ulm"}}'
-    assert app.topics["orders"].send(key="k", value=raw, headers=[("h", b"1")]) is DONE
+    assert app.topics["orders"].send(key="k", value=raw, headers=[("h", b"1")]).done()
     driver.advance(0)
     assert heard == [(b"Ulm", "ann", {"h": b"1"}, raw)]
     (record,) = driver.read("shop-a-orders-Address.city-repartition")

@@ -135,7 +135,7 @@ def test_wrong_configurations_are_told_from_right_ones() -> None:
     bad = {
         "no.such": "1", "cleanup.policy": "forget", "retention.ms": "-2", "preallocate": "yes",
         "min.cleanable.dirty.ratio": "1.1", "segment.bytes": "2147483648", "segment.ms": "a day",
-        "message.timestamp.type": "LogAppendTime", "flush.ms": None, "retention.bytes": "",
+        "message.timestamp.type": "AppendTime", "flush.ms": None, "retention.bytes": "",
     }  # fmt: skip
     assert [name for name, value in bad.items() if wrong(name, value)] == list(bad)
     assert {config.kind for config in CONFIGS.values()} == set(ConfigType)

@@ -342,6 +342,11 @@ class Station:
         return self.process.alive and self._worker is not None and self._worker.made is not None
 
     @property
+    def left_behind(self) -> list[str]:
+        """Users' code that it has ended without."""
+        return self._worker.left_behind if self._worker else []
+
+    @property
     def made(self) -> Machinery:
         parts = self._worker.made if self._worker else None
         assert parts is not None

@@ -159,7 +159,7 @@ def test_task_whose_output_is_gone_is_fed_no_more_when_too_much_is_dirty(bench: 
     """The others are."""
     station = begun(bench, two_outputs(memory_budget="1MiB"), T0, T1)
     bench.delete("gone")
-    total = 3000
+    total = 1500
     for start in range(0, total, 100):
         feed(bench, *(f"{n}" for n in range(start, start + 100)))
         feed(bench, *(f"{n}" for n in range(start, start + 100)), partition=1)
@@ -259,6 +259,25 @@ def test_much_that_is_dirty_does_not_wait_for_the_interval(bench: Bench) -> None
     bench.until(lambda: committed(bench) > 0, 10)
 
 
+def test_chunk_of_records_that_leave_large_rows_ends_where_the_budget_does(bench: Bench) -> None:
+    """4,000 rows of 100 KB in a turn were 400 MB before the first commit looked at them."""
+
+    def put_much(kept: Any, word: str) -> None:
+        kept[word] = word + "x" * 100_000
+
+    station = begun(bench, app_of(put_much), T0)
+    feed(bench, *(f"{n}" for n in range(1000)))
+    most = 0
+
+    def all_are_committed() -> bool:
+        nonlocal most
+        most = max(most, station.made.tasks.actives[T0].task.dirty_bytes)
+        return committed(bench) == 1000
+
+    bench.until(all_are_committed, 60)
+    assert 1 << 20 < most < 0.3 * 32 * MB
+
+
 def test_a_changelog_that_takes_nothing_stops_the_intake_and_not_the_worker(bench: Bench) -> None:
     """A commit that does not end must not let memory grow."""
     station = begun(bench, app_of(put, produce_buffer="64MiB"), T0)
@@ -344,15 +363,35 @@ def test_a_body_that_waits_for_long_is_not_waited_for(bench: Bench) -> None:
     bench.until(lambda: station.states(T0)[-1] == "closed")
 
 
-def test_a_worker_on_its_way_out_waits_less_for_what_is_at_hand(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("leaves_in_s", "waits_s"),
+    [(25.0, 20.0), (6.0, 2.5), (100.0, 30.0), (None, 30.0)],
+    ids=["less than the last commit needs", "half of that", "as any other", "without an end"],
+)
+def test_worker_on_its_way_out_waits_for_what_is_at_hand_as_long_as_it_may(
+    bench: Bench, leaves_in_s: float | None, waits_s: float
+) -> None:
     station = begun(bench, app_of(waiting(1000.0)), T0)
     feed(bench, "a")
     bench.run(1.0)
-    station.deliver(e.IsLeaving(None))
+    now = bench.scheduler.now
+    station.deliver(e.IsLeaving(None if leaves_in_s is None else now + leaves_in_s))
     station.hand.revoke(T0)
-    bench.run(2.0)
+    bench.run(waits_s - 0.4)
     assert station.hand.released() == []
     bench.until(station.hand.released, 1)
+
+
+def test_second_signal_cuts_the_wait_for_what_is_at_hand(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(1000.0)), T0)
+    feed(bench, "a")
+    bench.run(1.0)
+    station.deliver(e.IsLeaving(bench.scheduler.now + 25))
+    station.hand.revoke(T0)
+    bench.run(5)
+    station.deliver(e.IsLeaving(bench.scheduler.now + 5))
+    bench.until(station.hand.released, 1)
+    assert len(station.told("leaving")) == 1
 
 
 def test_a_task_that_is_lost_while_it_waits_commits_nothing(bench: Bench) -> None:

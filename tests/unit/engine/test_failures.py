@@ -99,3 +99,16 @@ def test_who_fails_in_ever_new_ways_is_told_of_in_one_line_each(
     for operator in "abc":
         some.report(replace(failure(operator, 1), error=raised(ValueError)))
     assert traceback_of(caplog) == [True, False, False]
+
+
+def test_agent_that_did_not_ask_for_tombstones_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    some = Failures(Still())
+    for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
+        some.passed(failure(operator, offset))
+    says = "tombstone_passed no value: lines-1 offset {}, task 0_1, {}: passed over, as all that"
+    assert [message[: message.index(" follow")] for message in caplog.messages] == [
+        says.format(7, "split"), says.format(9, "count"),
+    ]  # fmt: skip
+    assert all("allow_empty=True" in message for message in caplog.messages)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from streamsx.broker.api.served import answered
+from streamsx.errors import NotHere
 from streamsx.kafka.batch import Header, scan
 from streamsx.kafka.errors import ErrorCode
+from streamsx.kafka.partitioner import partition_of
 from streamsx.kafka.wire import Api
 from streamsx.model import TaskId, TopicPartition
 from tests.unit.engine.conftest import changelog, counting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from streamsx import App
     from streamsx.broker.connection import Call
     from streamsx.broker.events import ReplyBody
@@ -135,3 +141,98 @@ def test_what_a_timer_has_sent_is_there_when_its_worker_has_ended(bench: Bench) 
     ticks = ticked(bench)
     assert ticks == list(range(len(ticks)))
     assert len(ticks) >= 9
+
+
+# -- tables of which a part is here
+
+OF_0, OF_1, OTHER_OF_1 = "f", "a", "c"
+"""Keys, by the partition of three that their bytes belong to; those of the records."""
+
+
+def parted(bench: Bench, *here: TaskId) -> Any:
+    """The table of a worker that has some of three partitions; all keys are counted."""
+    app = counting()
+    station = bench.begun(app)
+    station.hand.plan(*here)
+    for key in (OF_0, OF_1):
+        place = partition_of(key.encode(), 3)
+        bench.append(TopicPartition("words", place), [(key.encode(), key.encode())])
+    bench.run(2)
+    return app.tables["counts"]
+
+
+LOOKS: dict[str, Callable[[Any, str], object]] = {
+    "[]": lambda table, key: table[key],
+    "get": lambda table, key: table.get(key, 7),
+    "in": lambda table, key: key in table,
+}
+
+
+def test_keys_of_these_tests_belong_where_they_say() -> None:
+    places = [partition_of(key.encode(), 3) for key in (OF_0, OF_1, OTHER_OF_1)]
+    assert places == [0, 1, 1]
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_key_of_another_worker_raises_and_names_what_is_here(bench: Bench, look: str) -> None:
+    table = parted(bench, T0, TaskId(0, 2))
+    with pytest.raises(NotHere) as raised:
+        LOOKS[look](table, OF_1)
+    assert str(raised.value).startswith(
+        f"not on this worker: table counts, key {OF_1!r}: this worker has partitions 0, 2 of 3: "
+    )
+    found = raised.value
+    assert (found.table, found.key, found.partitions) == ("counts", OF_1, frozenset({0, 2}))
+    assert (table[OF_0], table.get(OF_0), OF_0 in table) == (1, 1, True)
+
+
+def test_key_that_belongs_here_and_is_missing_gives_the_default(bench: Bench) -> None:
+    table = parted(bench, TaskId(0, 1))
+    assert (table[OTHER_OF_1], table.get(OTHER_OF_1, 7), OTHER_OF_1 in table) == (0, 0, False)
+
+
+def test_worker_that_has_all_partitions_gives_the_default(bench: Bench) -> None:
+    table = parted(bench, T0, TaskId(0, 1), TaskId(0, 2))
+    assert (table["nobody's"], dict(table)) == (0, {OF_0: 1, OF_1: 1})
+
+
+def test_worker_without_a_partition_says_so(bench: Bench) -> None:
+    table = parted(bench)
+    with pytest.raises(NotHere, match="this worker has none of its 3 partitions"):
+        _ = table[OF_0]
+
+
+def test_table_with_other_keys_than_its_records_takes_no_missing_key_to_be_here(
+    bench: Bench,
+) -> None:
+    """A key is found in partition 0, and its bytes say 1: a body writes keys of its own choice."""
+    app = counting()
+    station = bench.begun(app)
+    station.hand.plan(T0, TaskId(0, 1))
+    bench.feed(0, OF_1)
+    bench.run(2)
+    table = app.tables["counts"]
+    assert (table[OTHER_OF_1], table[OF_1]) == (0, 1)
+    with pytest.raises(NotHere):
+        _ = table[OTHER_OF_1]
+
+
+def test_walk_over_a_part_of_a_table_warns_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = parted(bench, T0, TaskId(0, 2))
+    assert (len(table), list(table), dict(table.items()), list(table.values())) == (
+        1, [OF_0], {OF_0: 1}, [1],
+    )  # fmt: skip
+    told = [each.getMessage() for each in caplog.records if "only a part" in each.getMessage()]
+    part = "this worker has partitions 0, 2 of 3"
+    rest = "other workers have the rest, or it is being restored"
+    assert told == [f"only a part of table counts is read: {part}: {rest}"]
+
+
+def test_walk_over_a_whole_table_warns_of_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = parted(bench, T0, TaskId(0, 1), TaskId(0, 2))
+    assert len(table) == 2
+    assert not [each for each in caplog.records if "only a part" in each.getMessage()]

@@ -1,6 +1,7 @@
 """Who is called back of a rebalance, in which order, and whose error counts."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -269,3 +270,29 @@ def test_a_worker_that_ends_waits_for_who_is_told_of_what_it_has_lost(bench: Ben
     bench.until(lambda: not station.process.alive)
 
     assert told == ["begins", "is over"]
+
+
+def test_callback_of_a_rebalance_may_send_and_look_into_tables(bench: Bench) -> None:
+    """It has no timer beside it: what sends outside of agents was there for timers alone, and the
+    first `send` of a callback ended the worker."""
+    app = counting()
+    told = app.topic("told", partitions=1, value_serializer="raw")
+
+    @app.on_assigned
+    async def given(tps: PartitionSet) -> None:
+        acknowledged = await told.send(value=b"+%d %d" % (len(tps), len(app.tables["counts"])))
+        await acknowledged
+
+    @app.on_revoked
+    async def back(tps: PartitionSet) -> None:
+        await told.send(value=b"-%d" % len(tps))
+
+    station = bench.station(app, by_hand=False)
+    bench.until(lambda: station.told("assigned"))
+    bench.run(1)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive)
+    assert station.main.result == 0
+    values = [value or b"" for _, value in bench.read(TopicPartition("told", 0))]
+    assert values[0] in (b"+0 0", b"+3 0")
+    assert sum(int(value) for value in values if value.startswith(b"-")) == -3

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import pytest
 
+from streamsx import App
 from streamsx.clock import SystemClock
-from streamsx.engine.produce import Producer
+from streamsx.engine.produce import REMEMBERED_KEY_BYTES, Producer
 from streamsx.errors import NotFound, RecordRefused, RecordTooLarge, UsageError
 from streamsx.kafka.batch import columns, scan
 from streamsx.kafka.cluster import Cluster
@@ -21,7 +23,7 @@ from streamsx.lifecycle.refusal import RefusedRecord, SourceRecords, told
 from streamsx.model import TaskId, TopicPartition
 from streamsx.serde.codec import topic_codec
 from streamsx.task.batch import Batch, Chunk
-from streamsx.task.stream import DONE, Done, Inbox, Running
+from streamsx.task.stream import DONE, RUNNING, Done, Inbox, RecordMetadata, Running
 from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -133,10 +135,10 @@ async def playing(**settings: Any) -> AsyncIterator[Play]:
         Api.PRODUCE: log.produce,
         Api.INIT_PRODUCER_ID: lambda _: {"producer_id": PRODUCER_ID, "producer_epoch": 0},
     }
-    async with ScriptedBroker(script, {"t": 2}) as broker, asyncio.TaskGroup() as jobs:
+    async with ScriptedBroker(script, {"t": 2, "u": 2}) as broker, asyncio.TaskGroup() as jobs:
         cluster = Cluster(broker.bootstrap)
         await cluster.start()
-        await cluster.follow(["t"])
+        await cluster.follow(["t", "u"])
         defaults = {"linger_s": 0.001, "buffer_bytes": 1 << 20}
         producer = Producer(
             cluster, SystemClock(), jobs.create_task, lambda *of: failures.append(Told(*of)),
@@ -204,6 +206,93 @@ def test_a_body_at_work_sends_in_one_call_and_whoever_keeps_that_call_is_served_
         tp = TopicPartition("t", partition_of(b"k", 2))
         assert [sent.values for sent in play.log.of(tp)] == [[b"one", b"two"]]
         assert play.log.times == [6, 6]
+
+    play(story)
+
+
+def test_bound_send_is_refused_to_another_thread_while_the_body_is_at_work() -> None:
+    """It goes the long way, which names the thread."""
+
+    async def story(play: Play) -> None:
+        long_way: list[Any] = []
+
+        def rare(**record: Any) -> Done:
+            long_way.append(record["value"])
+            return DONE
+
+        raw, inbox = topic_codec(str, "raw", None).encoders, Inbox(0, print)
+        running = Running(TaskId(0, 0), {}, play.producer, inbox)
+        send = play.producer.bound("t", raw.or_none(), raw, running, rare)
+        inbox.chunks.append(Chunk(Batch("in", 0, (), (b"",), (5,), (0,), None, 1), 0, 1))
+        running.resumed()
+        inbox.begin()
+        inbox.index = 0
+        await send(key="k", value="own")
+        with ThreadPoolExecutor(1) as pool:
+            _ = pool.submit(send, key="k", value="other").result()
+        running.paused()
+        assert long_way == ["other"]
+        await play.producer.flush()
+        assert [sent.values for sent in play.log.arrived] == [[b"own"]]
+
+    play(story)
+
+
+def test_acknowledgement_of_a_record_has_its_partition_and_offset() -> None:
+    """Records ahead of it and behind it lie in the same batch, and in others."""
+
+    async def story(play: Play) -> None:
+        play.send(b"ahead")
+        await play.producer.flush()
+        play.send(b"a", b"b")
+        second = play.producer.last_sent("t", 7)
+        play.send(b"c", tp=Q)
+        other = play.producer.last_sent("t", 8)
+        play.send(b"d")
+        third = play.producer.last_sent("t", 9)
+        assert await (await second) == RecordMetadata("t", 0, P, 2, 7)
+        assert [sent.values for sent in play.log.of(P)] == [[b"ahead"], [b"a", b"b", b"d"]]
+        assert await (await other) == RecordMetadata("t", 1, Q, 0, 8)
+        assert await (await third) == RecordMetadata("t", 0, P, 3, 9)
+        assert (await third.result()).offset == 3
+
+    play(story)
+
+
+def test_acknowledgement_behind_a_later_batch_says_that_it_knows_no_offset() -> None:
+    async def story(play: Play) -> None:
+        play.send(b"a")
+        early = play.producer.last_sent("t", 7)
+        await play.producer.flush()
+        play.send(b"b")
+        await play.producer.flush()
+        told = await (await early)
+        assert (told.partition, told.offset) == (0, -1)
+
+    play(story)
+
+
+def test_body_that_awaits_acknowledgements_gets_offsets_from_then_on() -> None:
+    """The first `send` of a body goes the long way, and is exact; the fast path is left at once."""
+
+    async def story(play: Play) -> None:
+        app = App("t", producer_linger="1ms")
+        out, inbox = app.topic("t", value_serializer="raw"), Inbox(0, print)
+        running = Running(TaskId(0, 0), {}, play.producer, inbox)
+        inbox.chunks.append(Chunk(Batch("in", 0, (), (b"",), (5,), (0,), None, 1), 0, 1))
+        inbox.begin()
+        inbox.index = 0
+
+        async def body() -> list[int]:
+            RUNNING.set(running)
+            running.resumed()
+            first = await out.send(key="k", value=b"0")
+            second = await out.send(key="k", value=b"1")
+            offsets = [(await first).offset, (await second).offset]
+            return [*offsets, (await (await out.send(key="k", value=b"2"))).offset]
+
+        assert await asyncio.create_task(body()) == [0, -1, 2]
+        running.paused()
 
     play(story)
 
@@ -765,15 +854,27 @@ def test_a_broker_that_cannot_be_opened_is_tried_in_measure() -> None:
     play(story)
 
 
-def test_the_keys_that_are_remembered_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamsx.engine.produce.REMEMBERED_KEYS", 10)
+def test_keys_remembered_of_all_topics_share_one_limit_in_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """65,536 keys of 15 KB, each sent once, took 1 GB."""
+    short = REMEMBERED_KEY_BYTES + 3
+    monkeypatch.setattr("streamsx.engine.produce.REMEMBERED_BYTES", 10 * short)
 
     async def story(play: Play) -> None:
-        send = play.producer.to("t")
-        for number in range(1000):
-            send(b"%d" % number, None, 1, None)
-            topics = play.producer._sending.topics.values()
-            assert all(len(topic.known) <= 10 for topic in topics)
+        topics = play.producer._sending.topics
+        sends = [play.producer.to(topic) for topic in ("t", "u")]
+
+        def remembered() -> list[bytes]:
+            return [key for each in topics.values() for key in each.known if key is not None]
+
+        for number in range(100, 600):
+            for send in sends:
+                send(b"%d" % number, None, 1, None)
+            assert 1 <= len(remembered()) <= 10
+        sends[0](bytes(5 * short), None, 1, None)
+        assert sum(len(key) + REMEMBERED_KEY_BYTES for key in remembered()) <= 10 * short
+        assert bytes(5 * short) in remembered()
 
     play(story)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T0 = TaskId(0, 0)
 
 
-def running(bench: Bench, old: Station | None = None, **settings: object) -> Station:
+def running(bench: Bench, old: Station | None = None, **settings: Any) -> Station:
     """A worker whose tasks all run, in a real group."""
     stores = None if old is None else old.stores
     station = bench.station(counting(**settings), by_hand=False, stores=stores)

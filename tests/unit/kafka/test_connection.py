@@ -5,6 +5,7 @@ import itertools
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,92 @@ def test_a_broker_that_accepts_and_says_nothing_is_unreachable() -> None:
         pytest.raises(BrokerUnreachable, match=r"no answer in 0.05 s: 127.0.0.1:"),
     ):
         asyncio.run(connect(Address(*silent.getsockname()), timeout_s=0.05))
+
+
+def names(monkeypatch: pytest.MonkeyPatch, name: str, *addresses: str) -> None:
+    """Have the machine's resolver know a name with several addresses."""
+    real = socket.getaddrinfo
+
+    def found(host: Any, *about: Any, **more: Any) -> Any:
+        hosts = addresses if host == name else [host]
+        return [each for one in hosts for each in real(one, *about, **more)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+@pytest.mark.parametrize("first", ["refuses", "is silent", "hangs up"])
+def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+    names(monkeypatch, "kafka.test", "127.0.0.2", "127.0.0.1")
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def story() -> None:
+        async with ScriptedBroker(BEATS) as broker, AsyncExitStack() as stack:
+            if first == "is silent":
+                stack.enter_context(socket.create_server(("127.0.0.2", broker.port)))
+            elif first == "hangs up":
+                await stack.enter_async_context(
+                    await asyncio.start_server(hang_up, "127.0.0.2", broker.port)
+                )
+            opened = await connect(Address("kafka.test", broker.port))
+            await opened.ask(Api.HEARTBEAT, BEAT)
+            await opened.close()
+
+    asyncio.run(story())
+
+
+def test_a_name_of_which_no_address_answers_is_told_with_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names(monkeypatch, "kafka.test", "127.0.0.2", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(BrokerUnreachable) as told:
+        asyncio.run(connect(Address("kafka.test", port)))
+    for address in "127.0.0.2", "127.0.0.1":
+        assert f"no connection: kafka.test:{port} ({address}): " in str(told.value)
+
+
+def test_a_name_that_is_not_known_is_told_at_once() -> None:
+    with pytest.raises(BrokerUnreachable, match=r"no connection: kafka\.invalid:9092: "):
+        asyncio.run(connect(Address("kafka.invalid", 9092)))
+
+
+def test_a_certificate_is_that_of_the_name_whatever_the_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    certificate = Path(__file__).parents[2] / "support" / "localhost.pem"
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    security = Security(security_protocol="SSL", ssl_context=trusting)
+
+    async def story(name: str) -> None:
+        names(monkeypatch, name, "127.0.0.2", "127.0.0.1")
+        async with ScriptedBroker(BEATS, ssl_context=server) as broker:
+            opened = await connect(Address(name, broker.port), security)
+            await opened.close()
+
+    asyncio.run(story("localhost"))
+    with pytest.raises(BrokerUnreachable, match="certificate verify failed"):
+        asyncio.run(story("kafka.test"))
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_who_hangs_up_is_asked_whether_it_is_a_kafka_broker(tls: bool) -> None:
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def story() -> None:
+        async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+            context = ssl.create_default_context() if tls else None
+            security = Security("SSL" if tls else "PLAINTEXT", ssl_context=context)
+            await connect(Address(*server.sockets[0].getsockname()), security)
+
+    what = "one with TLS" if tls else "one without TLS and credentials"
+    with pytest.raises(BrokerUnreachable, match=f"is it a Kafka broker, and {what}"):
+        asyncio.run(story())
 
 
 def test_the_kernel_is_told_how_long_it_may_go_on_delivering() -> None:

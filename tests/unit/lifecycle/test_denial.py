@@ -47,3 +47,10 @@ def test_whose_fault_it_is_that_a_group_refuses_a_worker(
 
 def test_a_session_that_no_broker_takes_names_the_setting() -> None:
     assert "set session_timeout within" in str(expulsion("quiet", 26))
+
+
+def test_missing_right_names_the_user_and_the_resource() -> None:
+    told = denial(T, P, 29, "user alice")
+    assert f"{P}" in told.what
+    assert told.what.endswith("let user alice read the topic")
+    assert "let user alice read the group" in str(expulsion("quiet", 30, "user alice"))

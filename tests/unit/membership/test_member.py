@@ -912,14 +912,18 @@ def test_a_leaver_goes_in_the_middle_of_a_round(play: Plays) -> None:
     assert group.member.state is MemberState.GONE
 
 
-def test_a_leaver_that_nobody_can_relieve_stops_at_once(play: Plays) -> None:
+@pytest.mark.parametrize(("deadline", "until"), [(40.0, 40.0), (2.0, 5.0), (None, 60.0)])
+def test_a_leaver_that_nobody_can_relieve_stops_at_once_and_has_its_time_for_that(
+    play: Plays, deadline: float | None, until: float
+) -> None:
+    """Bodies may be at work: the record of one that awaited 4 s was done twice."""
     group = play()
     group.stable(P)
-    group.feed(e.Leave(60.0))
+    group.feed(e.Leave(deadline))
     group.joined(2)
     effects = group.synced(P, no_takers=True)
     assert only(effects, e.Revoke)
-    assert group.armed[e.Timer.STOP] == 5.0
+    assert group.armed[e.Timer.STOP] == until
 
 
 def test_a_drain_ends_at_its_deadline(play: Plays) -> None:

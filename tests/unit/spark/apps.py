@@ -45,6 +45,24 @@ async def keep(stream: Stream[str]) -> None:
         kept[key] = None if value == "delete" else object() if value == "set" else value
 
 
+# Two agents of one topic, each with a table of its own.
+
+pair = App("pair", topic_partitions=1)
+ones, twos = (pair.Table(name, key_type=str, default=int) for name in ("ones", "twos"))
+
+
+@pair.agent(pair.topic("both", key_type=str), name="one")
+async def count_one(stream: Stream[Any]) -> None:
+    async for key, value in stream.items():
+        ones[key] += value
+
+
+@pair.agent(pair.topic("both", key_type=str), name="two")
+async def count_two(stream: Stream[Any]) -> None:
+    async for key, value in stream.items():
+        twos[key] += value
+
+
 # The same as its next version, which reads another topic.
 
 next_keeper = App("keeper", version=2)

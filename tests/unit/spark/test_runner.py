@@ -57,7 +57,7 @@ def test_rows_that_we_have_numbered_move_no_position_of_kafka_s(batches: Make) -
     assert made.reports[0].records == 2
     manifest = made.work().base
     assert manifest is not None
-    assert manifest.positions["edits"][0] == (0, 7, 7)
+    assert manifest.positions["edits"][0] == (0, 7, 7, {})
 
 
 TRACE = """An exception was thrown from the Python worker.

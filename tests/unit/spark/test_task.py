@@ -15,8 +15,9 @@ from streamsx.spark.checkout import discard_all
 from streamsx.spark.plan import INNER, LOG, OUT
 from streamsx.spark.rows import ROWS
 from streamsx.spark.task import RUN_ROWS, TaskReport, run_task
-from streamsx.state.snapshot import Position, to_json
+from streamsx.state.snapshot import Position, commit, to_json
 from streamsx.task.policy import Policy, Word
+from streamsx.topology.nodes import reader_name
 from tests.unit.spark import apps
 from tests.unit.spark.conftest import Batches, Fed, Row, driven, fed
 
@@ -350,3 +351,17 @@ def test_an_executor_with_another_app_is_refused(batches: Make) -> None:
 def test_a_task_without_rows_is_not_run(batches: Make) -> None:
     made = batches(f"{APPS}:waiter")
     assert list(run_task(made.work(), 0, [pa.RecordBatch.from_pylist([], ROWS)])) == []
+
+
+def test_reader_that_workers_left_ahead_passes_over_what_it_has_done(batches: Make) -> None:
+    """Also where a batch ends before that: the next one still knows."""
+    made = batches(f"{APPS}:pair")
+    rows = made.rows([Fed("both", 0, n, b'"k"', b"%d" % n) for n in range(9)])
+    base = made.batch(rows[:2])
+    ahead = {reader_name("one"): 6}
+    left = base.positions["both"][0]._replace(readers=ahead)
+    commit(made.files, replace(base, number=1, positions={"both": {0: left}}), before=base)
+    assert made.batch(rows[2:4]).positions["both"][0].readers == ahead
+    assert made.batch(rows[4:]).positions["both"][0] == Position(9, 8, 8)
+    values = {name: value for (name, _), ((_, value),) in made.stored().items()}
+    assert values == {"ones": b"22", "twos": b"36"}

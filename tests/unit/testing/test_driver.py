@@ -15,6 +15,7 @@ from streamsx import App
 from streamsx.errors import (
     NotFound,
     PartitionMismatch,
+    RecordRefused,
     RecordTooLarge,
     TaskStopped,
     UsageError,
@@ -169,7 +170,7 @@ def test_it_is_raised_by_a_commit_of_the_test_s_own_too(drive: Drive) -> None:
     [
         ({"value": "x" * 2_000_000}, RecordTooLarge),
         ({"value": 1, "headers": {"h": 5}}, TypeError),
-        ({"value": 1, "timestamp": 1e30}, OverflowError),
+        ({"value": 1, "timestamp": 1e30}, RecordRefused),
     ],
 )
 def test_what_no_producer_takes_is_refused(
@@ -223,17 +224,31 @@ def test_an_error_of_a_task_s_last_words_is_raised_by_the_close() -> None:
     assert app.host is None
 
 
-def test_a_topic_that_a_worker_would_not_know_is_refused(drive: Drive) -> None:
-    """Its name is made when the record is there, and a worker has looked its topics up before."""
-    app = App("shop")
+def test_topic_that_is_named_when_a_record_is_there_is_made(drive: Drive) -> None:
+    app = App("shop", topic_partitions=2)
+
+    @app.agent("words")
+    async def route(stream: Any) -> None:
+        async for word in stream:
+            told = await (await app.topic(f"{word}s").send(value=word))
+            assert (told.topic, told.offset) == (f"{word}s", 0)
+
+    driver = drive(app)
+    driver.pipe("words", ["a", "b"])
+    assert [each.value for each in driver.read("as")] == ["a"]
+    assert [each.value for each in driver.read("bs")] == ["b"]
+
+
+def test_topic_that_is_named_when_a_record_is_there_may_not_be_made(drive: Drive) -> None:
+    app = App("shop", topic_allow_declare=False)
 
     @app.agent("words")
     async def route(stream: Any) -> None:
         async for word in stream:
             await app.topic(f"{word}s").send(value=word)
 
-    driver = drive(app)
-    with pytest.raises(UsageError, match=r"unknown topic: as: make it with app\.topic"):
+    driver = drive(app, partitions={"words": 1})
+    with pytest.raises(UsageError, match=r"unknown topic: as: it is not there, and may not be"):
         driver.pipe("words", ["a"])
     with pytest.raises(NotFound):
         driver.read("as")

@@ -4,12 +4,14 @@ import collections
 import dataclasses
 import datetime
 import json
+import random
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import faust
 import msgspec
+import pydantic
 import pytest
 
 from streamsx import App
@@ -21,6 +23,19 @@ Drive = Callable[..., TestDriver]
 
 class User(faust.Record):
     name: str
+
+
+class Base(faust.Record, allow_blessed_key=True):
+    kind: str
+
+
+class Circle(Base, allow_blessed_key=True):
+    r: int
+
+
+class Group(Base, allow_blessed_key=True):
+    first: Circle | None = None
+    rest: list[Circle] | None = None
 
 
 @dataclasses.dataclass
@@ -46,6 +61,11 @@ class Leg(msgspec.Struct):
     x: int
 
 
+class Parcel(pydantic.BaseModel):
+    x: int
+    sent: datetime.datetime | None = None
+
+
 AT = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -65,7 +85,7 @@ def drive() -> Any:
 def counting(**options: Any) -> App:
     """A histogram with ints as keys."""
     app = App("shop", topic_partitions=1)
-    table = app.Table("hist", default=dict, **options)
+    table: Any = app.Table("hist", default=dict, **options)
 
     @app.agent("in")
     async def count(stream: Any) -> None:
@@ -151,6 +171,8 @@ def test_refused_value_costs_its_record_only(drive: Drive) -> None:
         (uuid.UUID, uuid.UUID(int=1)),
         (Line, Line(Point(1), AT)),
         (Leg, Leg(1)),
+        (Parcel, Parcel(x=1, sent=AT)),
+        (dict[int, Parcel], {1: Parcel(x=1)}),
         (dict[int, Leg], {1: Leg(2)}),
     ],
 )
@@ -210,13 +232,37 @@ def test_key_that_is_read_as_another_one_is_refused(drive: Drive, first: Any, ke
     assert "key does not come back: table t, key " in str(driver.failures[0].error)
 
 
+def test_dict_with_keys_that_json_has_not_ends_the_start() -> None:
+    app = counting(value_type=dict[tuple[int, int], int])
+    with pytest.raises(TopologyError, match="a dict in JSON has text or numbers as keys"):
+        app.topology()
+
+
+def test_key_that_is_read_as_another_one_deletes_nothing(drive: Drive) -> None:
+    app = App("shop", topic_partitions=1)
+    table = app.Table("t", default=int)
+
+    @app.agent("in")
+    async def put(stream: Any) -> None:
+        async for n in stream:
+            if n:
+                table[None] = n
+            else:
+                table.pop(float("nan"))
+
+    driver = drive(app, raises=False)
+    driver.pipe("in", [5, 0])
+    assert driver.table("t") == {None: 5}
+    assert "key nan of type float: it is read as None" in str(driver.failures[0].error)
+
+
 @pytest.mark.parametrize("make", ["topic", "Table"])
 def test_type_that_cannot_be_read_ends_the_start_with_file_and_line(make: str) -> None:
     app = counting()
     if make == "topic":
         app.topic("typed", value_type=collections.deque)
     else:
-        app.Table("typed", value_type=dict[str, collections.Counter])
+        app.Table("typed", value_type=dict[str, collections.Counter[str]])
     says = r"typed: unknown type: .* \(.*test_values.py:\d+\)"
     with pytest.raises(TopologyError, match=says):
         app.topology()
@@ -225,7 +271,7 @@ def test_type_that_cannot_be_read_ends_the_start_with_file_and_line(make: str) -
 # -- records without a value
 
 
-@pytest.mark.parametrize("kind", [User, Point, Own, Leg, int, dict[int, int]])
+@pytest.mark.parametrize("kind", [User, Point, Own, Leg, Parcel, int, dict[int, int]])
 def test_tombstones_of_a_typed_topic_are_passed_over(drive: Drive, kind: Any) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=kind))
@@ -256,6 +302,81 @@ def test_tombstones_do_not_interrupt_a_row_of_failures(drive: Drive) -> None:
     driver = drive(hearing(heard, value_type=Point), raises=False)
     with pytest.raises(Exception, match="10 records in a row failed"):
         send(driver, *[b"{}", None] * 10)
+
+
+def test_tombstones_of_a_topic_without_a_type_are_none_with_their_keys(drive: Drive) -> None:
+    heard: list[Any] = []
+    app = App("shop", topic_partitions=1)
+
+    @app.agent(app.topic("in", key_type=str))
+    async def hear(stream: Any) -> None:
+        async for key, value in stream.items():
+            heard.append((key, value))
+
+    driver = drive(app)
+    write = driver.to("in", 0)
+    for key, value in ((b"a", None), (b"a", b"1"), (None, None), (b"b", b"null")):
+        write(key, value, driver.now_ms(), None)
+    driver.pipe("in", [])
+    assert heard == [("a", None), ("a", 1), (None, None), ("b", None)]
+
+
+def test_two_types_of_records_on_one_topic_come_as_what_they_are(drive: Drive) -> None:
+    app = App("shop", topic_partitions=1)
+    table = app.Table("t", value_type=Base)
+
+    @app.agent(app.topic("in", value_type=Base))
+    async def keep(stream: Any) -> None:
+        async for record in stream:
+            table[type(record).__name__] = record
+
+    sent = {
+        "Circle": Circle(kind="c", r=1),
+        "Group": Group(kind="g", first=Circle(kind="c", r=2), rest=[Circle(kind="c", r=3)]),
+        "Base": Base(kind="plain"),
+    }
+    driver = drive(app)
+    driver.pipe("in", list(sent.values()))
+    driver.restart()
+    found = driver.table("t")
+    assert found == sent
+    assert {name: type(value).__name__ for name, value in found.items()} == {n: n for n in sent}
+    assert type(found["Group"].rest[0]) is Circle
+
+
+def sweep(table: Any, model: dict[str, int], n: int) -> None:
+    """Delete while walking: by keys, by items, or all."""
+    if n % 5 == 0:
+        for key in table.keys():  # noqa: SIM118  # no dict: what is walked is being changed
+            if model[key] % 3 == 0:
+                del table[key], model[key]
+    elif n % 5 == 1:
+        for key, value in table.items():
+            if value % 4 == 0:
+                assert table.pop(key) == model.pop(key)
+    elif n % 50 == 2:
+        table.clear()
+        model.clear()
+
+
+def test_table_that_is_walked_and_changed_equals_a_dict(drive: Drive) -> None:
+    app, seen = App("shop", topic_partitions=1), random.Random(7)
+    table, model = app.Table("t", default=int), dict[str, int]()
+
+    @app.agent("in")
+    async def walk(stream: Any) -> None:
+        async for n in stream:
+            for key in (f"k{seen.randrange(40)}" for _ in range(5)):
+                table[key] += 1
+                model[key] = model.get(key, 0) + 1
+            sweep(table, model, n)
+            assert dict(table.items()) == model
+            assert (len(table), sorted(table)) == (len(model), sorted(model))
+
+    driver = drive(app)
+    for start in range(0, 200, 25):
+        driver.pipe("in", range(start, start + 25))
+    assert driver.table("t") == model
 
 
 def test_tombstones_pass_a_group_by(drive: Drive) -> None:
@@ -289,7 +410,7 @@ def test_missing_key_of_a_record_fails_the_record(drive: Drive) -> None:
 # -- numbers and fields
 
 
-@pytest.mark.parametrize("kind", [Point, Own, Leg, User])
+@pytest.mark.parametrize("kind", [Point, Own, Leg, Parcel, User])
 def test_fields_that_a_type_does_not_know_are_passed_over(drive: Drive, kind: Any) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=kind))

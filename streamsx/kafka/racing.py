@@ -1,0 +1,43 @@
+"""Attempts of which one has to succeed: the next one begins when the last has failed, or has not
+succeeded for a while, as connections are raced in RFC 8305.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+from streamsx.errors import BrokerUnreachable
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+async def first_success(
+    tried: Iterable[U], attempt: Callable[[U], Awaitable[T]], patience_s: float
+) -> T:
+    """Return what the first attempt that succeeds gives, and cancel the others; raise what one
+    raises that is no BrokerUnreachable.
+
+    Raises BrokerUnreachable with the reasons of all.
+    """
+    left, attempts, failed = deque(tried), list[asyncio.Future[T]](), list[str]()
+    try:
+        while left or len(failed) < len(attempts):
+            if left:
+                attempts.append(asyncio.ensure_future(attempt(left.popleft())))
+            waiting = [each for each in attempts if not each.done()]
+            if waiting:
+                first = asyncio.FIRST_COMPLETED
+                timeout_s = patience_s if left else None
+                await asyncio.wait(waiting, timeout=timeout_s, return_when=first)
+            ended = [each for each in attempts if each.done()]
+            for each in ended:
+                if not isinstance(each.exception(), BrokerUnreachable):
+                    return each.result()
+            failed = [str(each.exception()) for each in ended]
+    finally:
+        for each in attempts:
+            each.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+    raise BrokerUnreachable("; ".join(failed))

@@ -1,0 +1,43 @@
+"""What a command's log leaves of the logging that a user's module has set up."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from streamsx.tools.cli.logs import set_up
+
+NAMES = ("streamsx", "aiokafka", "asyncio")
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in NAMES]
+    before = [(each, each.handlers, each.propagate, each.level) for each in loggers]
+    yield
+    for each, handlers, propagate, level in before:
+        each.handlers, each.propagate = handlers, propagate
+        each.setLevel(level)
+
+
+def test_loggers_of_the_user_keep_handlers_levels_and_format(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The root logger too: it is the user's, and so is whatever goes through it."""
+    root, own = logging.getLogger(), logging.getLogger("shop.orders")
+    before = (root.level, list(root.handlers), own.level, own.propagate, own.disabled)
+    set_up("info", "text")
+    assert (root.level, list(root.handlers), own.level, own.propagate, own.disabled) == before
+    own.warning("an order of %d", 3)
+    assert [each.getMessage() for each in caplog.records] == ["an order of 3"]
+
+
+def test_line_of_ours_is_written_once_whatever_the_root_logger_does(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    set_up("info", "text")
+    logging.getLogger("streamsx").info("worker_started")
+    logging.getLogger("streamsx").debug("too much")
+    logging.getLogger("aiokafka").info("a library's")
+    assert capsys.readouterr().err.count("\n") == 1
+    assert caplog.records == []
