@@ -3,7 +3,8 @@
     {state_dir}/{app}/LOCK             held with flock for as long as the process lives; its pid
                       process.json     ids that survive a restart
                       member.json      the member id that this process uses in the group
-                      sources.json     ids of the topics that the app reads, when seen last
+                      sources.json     topics that the app reads: ids when seen last, and how many
+                                       partitions each had when seen first
                       stores/{store}/{partition}/
                       stores/{store}/changelog.json   which topic they are made from
                       kept/            stores that their changelog does not fit any more
@@ -132,12 +133,15 @@ class StateDirectory:
 
     def source_ids(self) -> dict[str, str]:
         """Return the id of each source topic when a worker here saw it last, as hex digits."""
-        known = _read(self.path / SOURCES_FILE)
-        return {topic: str(known[topic]) for topic in known if topic != "format"}
+        return dict(_read(self.path / SOURCES_FILE).get("ids", {}))
 
-    def remember_sources(self, ids: Mapping[str, str]) -> None:
-        """Keep the ids of source topics for the next start."""
-        _write(self.path / SOURCES_FILE, **ids)
+    def source_counts(self) -> dict[str, int]:
+        """Return how many partitions each source topic had when a worker here saw it first."""
+        return dict(_read(self.path / SOURCES_FILE).get("partitions", {}))
+
+    def remember_sources(self, ids: Mapping[str, str], counts: Mapping[str, int]) -> None:
+        """Keep ids and partition counts of source topics for the next start."""
+        _write(self.path / SOURCES_FILE, ids=dict(ids), partitions=dict(counts))
 
     def kept(self, name: str, partition: int) -> str:
         """A new folder for a store that may be the last copy: nothing of ours deletes it."""
@@ -208,7 +212,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _write(path: Path, **content: str) -> None:
+def _write(path: Path, **content: object) -> None:
     new = path.with_suffix(".new")
     with told(path):
         path.parent.mkdir(parents=True, exist_ok=True)

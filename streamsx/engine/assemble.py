@@ -98,11 +98,12 @@ class Machinery:
 
 
 def bounds_of(given: Given, partitions: Mapping[str, int]) -> LogBounds:
-    config = given.config
+    config, first = given.config, given.directory.source_counts()
+    known = {topic: min(count, first.get(topic, count)) for topic, count in partitions.items()}
     rule = Reset(
         config.consumer_auto_offset_reset == LATEST,
         given.topology.own,
-        partitions,
+        known,
         given.directory.source_ids(),
         config.on_lost_offsets,
     )

@@ -172,9 +172,11 @@ class AppTopics:
         and then nobody else knows that it was another one.
         """
         read = {topic for plan in self.topology.subtopologies for topic in plan.topics}
-        ids = {t: topic_id.hex() for t in read if (topic_id := found.get(t)) and topic_id != NO_ID}
-        if ids != self.directory.source_ids():
-            self.directory.remember_sources(self.directory.source_ids() | ids)
+        ids, counts = self.directory.source_ids(), self.directory.source_counts()
+        now = {t: topic_id.hex() for t in read if (topic_id := found.get(t)) and topic_id != NO_ID}
+        counts = {topic: self.cluster.partitions(topic) for topic in read} | counts
+        if now != ids or counts != self.directory.source_counts():
+            self.directory.remember_sources(ids | now, counts)
 
     async def watch(self, presence: Presence, fail: Callable[[StreamsxError], None]) -> None:
         """Until cancelled; `fail` is told of a changelog that was made anew."""

@@ -52,9 +52,9 @@ class Beginnings(NamedTuple):
 class Reset:
     """Rule for partitions of which the group has no offset.
 
-    `own`: topics that the app's tasks write; `counts`: partitions of each topic when this worker
-    started; `ids`: of topics when a worker of this state directory saw them last; `lost`: the
-    setting `on_lost_offsets`.
+    `own`: topics that the app's tasks write; `counts`: partitions of each topic when a worker of
+    this state directory saw it first; `ids`: of topics when one saw them last; `lost`: the setting
+    `on_lost_offsets`.
     """
 
     latest: bool = False

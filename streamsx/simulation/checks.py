@@ -432,6 +432,8 @@ class NothingIsSkipped(Check):
         fed = world.client.words
         if world.upstream is not None:
             fed = fed + Counter(world.upstream.brought(counted))
+        if not world.client.words and world.scene.latest:
+            self.wrong("idle tasks have not committed where they begin")
         lost = {word: (counted[word], n) for word, n in fed.items() if counted[word] < n}
         if lost:
             total = sum(n - count for count, n in lost.values())

@@ -99,10 +99,19 @@ class Client:
         self._send_again()
 
     def _feed(self) -> None:
-        if self.feeding:
+        if self.feeding and not self._begun():
+            self.world.after(AGAIN_S, self._feed)
+        elif self.feeding:
             size = self._rng.choice(AT_ONCE)
             self.world.nodes.process.main.call(self._write, size)
             self.world.after(self._rng.expovariate(self.scene.rate / size), self._feed)
+
+    def _begun(self) -> bool:
+        """Whether the app reads what is fed now: under `latest` from when its idle tasks have
+        committed where they begin.
+        """
+        tps = [tp for topic in self.scene.sources for tp in self.world.partitions(topic)]
+        return not self.scene.latest or self.world.offsets.keys() >= set(tps)
 
     def _send_again(self) -> None:
         for tp, fed in self._fed.items():

@@ -74,8 +74,18 @@ class Scene:
     """Of the broker's logs, as an admin sets it; 0: the usual."""
     upstream: str = drawn("none", ("none", "none", "none", "v1", "v2"))
     """Who writes lines and offsets in transactions, and in which version of the protocol."""
+    reset: str = drawn("earliest", ("earliest", "earliest", "latest"))
+    """Setting `consumer_auto_offset_reset`, see `latest`."""
     readers: int = drawn(0, (0, 0, 0, 2, 3))
     """Of lines, in a group of the consumer protocol."""
+
+    @property
+    def latest(self) -> bool:
+        """Whether workers begin at the ends of topics. Not where others write before the app has
+        begun, nor where topics grow: a worker that lost its disk knows no more how many partitions
+        there were.
+        """
+        return self.reset == "latest" and self.upstream == "none" and self.pair is None
 
     def session_s(self, worker: int) -> float:
         return self.sessions[worker % len(self.sessions)]
@@ -115,6 +125,7 @@ class Scene:
             "tags": {"zone": zone} if zone else {},
             "fetch_max_wait": self.waits[worker % len(self.waits)],
             "memory_budget": self.memory,
+            "consumer_auto_offset_reset": "latest" if self.latest else "earliest",
         }
 
     @property

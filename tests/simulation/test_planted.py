@@ -21,6 +21,7 @@ from streamsx.broker.classic import ClassicGroup, GroupState
 from streamsx.broker.coordinator import Coordinator
 from streamsx.engine import assemble, tasks
 from streamsx.engine.active import Active
+from streamsx.engine.committing import Committing
 from streamsx.engine.produce import Goals, Producer
 from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
@@ -157,6 +158,12 @@ class EveryTaskWaitsForAllOutputs(Producer):
 
     async def settle(self, goals: Mapping[TaskId, Goals], patience_s: float) -> frozenset[TaskId]:
         return await super().settle(goals, 1000 * patience_s)
+
+
+class BeginningsAreNotCommitted(Committing):
+    """An idle task says to nobody where it begins."""
+
+    def first(self, active: Active) -> None: ...
 
 
 def half_is_sent_again(*refused: Any) -> Reworked:
@@ -299,6 +306,10 @@ def an_instance_is_told_to_leave(made: World) -> None:
     made.leave("w1")
 
 
+def workers_begin_at_the_end(made: World) -> None:
+    made.homes[2].start()
+
+
 def workers_are_bounced(made: World) -> None:
     """One after the other ends cleanly, in the middle of what its agents await, and is back."""
     for turn in range(6):
@@ -339,6 +350,12 @@ PLANTED: list[Planted] = [
         "OutputsHoldUpTheirOwn",
     ),
     ((produce, "rework"), half_is_sent_again, batches_are_too_large, "NothingIsSkipped"),
+    (
+        (tasks, "Committing"),
+        BeginningsAreNotCommitted,
+        workers_begin_at_the_end,
+        "NothingIsSkipped",
+    ),
     ((commit, "metadata_of"), no_reader_is_ahead, workers_are_bounced, "NothingIsSkipped"),
     ((tasks, "place_of"), nobody_was_ahead, workers_are_bounced, "CommittedIsDoneOnce"),
     ((tasks.Tasks, "_patient_until"), nobody_waits, workers_are_bounced, "NothingIsSkipped"),
@@ -350,6 +367,7 @@ PLANTED: list[Planted] = [
 SCENES: dict[Story, dict[str, Any]] = {
     a_commit_is_late: {"sessions": (30.0,)},  # TCP tries for a third of it
     an_upgrade: {"eager": "some"},
+    workers_begin_at_the_end: {"reset": "latest", "rate": 20.0},
     an_output_has_no_leader: {"pair": (1, 1), "rate": 10.0, "workers": 2, "words": 2, "lines": 2},
     batches_are_too_large: {"rate": 20.0, "workers": 2, "words": 2, "lines": 2},
     workers_are_bounced: {

@@ -6,6 +6,8 @@ import asyncio
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from streamsx.membership import events as e
 from streamsx.model import TaskId, TopicPartition
 from streamsx.testing import TestDriver
@@ -98,7 +100,10 @@ def test_repartition_topic_without_any_offset_begins_at_its_start(bench: Bench) 
     stop(bench, station)
 
 
-def test_new_partitions_of_a_topic_begin_at_their_start(bench: Bench) -> None:
+@pytest.mark.parametrize("runs_meanwhile", [True, False])
+def test_new_partitions_of_a_topic_begin_at_their_start(
+    bench: Bench, *, runs_meanwhile: bool
+) -> None:
     """The first record is there before any member knows of the partition."""
     app = app_of(consumer_auto_offset_reset="latest")
     seen: list[str] = []
@@ -111,8 +116,11 @@ def test_new_partitions_of_a_topic_begin_at_their_start(bench: Bench) -> None:
     bench.feed(0, "old")
     station = start(bench, app)
     bench.until(lambda: runs(station, 3))
+    if not runs_meanwhile:
+        stop(bench, station)
     bench.grow("words", 4)
     bench.append(words(3), [(None, b"new")])
+    station = station if runs_meanwhile else start(bench, app, old=station)
     bench.until(lambda: runs(station, 4), 20)
     bench.until(lambda: seen == ["new"], 5)
     stop(bench, station)

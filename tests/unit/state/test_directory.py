@@ -178,8 +178,9 @@ def test_the_topic_that_a_tables_stores_are_made_from_is_no_store(tmp_path: Path
 def test_ids_of_sources_are_there_at_the_next_start(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "shop")
     assert directory.source_ids() == {}
-    directory.remember_sources({"orders": "0a" * 16})
+    directory.remember_sources({"orders": "0a" * 16}, {"orders": 4})
     directory.release()
     again = StateDirectory(tmp_path, "shop")
     assert again.source_ids() == {"orders": "0a" * 16}
+    assert again.source_counts() == {"orders": 4}
     again.release()
