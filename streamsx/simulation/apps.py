@@ -14,6 +14,8 @@ from streamsx.simulation.scene import APP, LINES, ROUTED, WORDS, A, B, Scene
 POISON = "poison"
 UNDECODABLE = b"\xff\xfe poison"
 SLEEPS_S = (0.01, 0.3, 1.5)
+FAILS, WAITS = 0.15, 0.03
+"""Shares of the records of `size`, where it is moody: ten that fail in a row are one in 2e8."""
 
 
 HearsDone = Callable[[str, TopicPartition, int], None]
@@ -44,7 +46,7 @@ def app_of(scene: Scene, done: HearsDone, rng: random.Random, **settings: object
     _split(app, words, told)
     _count(app, words, told)
     if scene.sizes:
-        _size(app, words, told)
+        _size(app, words, told, moody=scene.moody)
     if scene.pair:
         _route(app, told)
     return app
@@ -73,14 +75,25 @@ def _count(app: App, words: Topic, told: _Told) -> None:
             told.finish("count", event)
 
 
-def _size(app: App, words: Topic, told: _Told) -> None:
+def _size(app: App, words: Topic, told: _Told, *, moody: bool) -> None:
     sizes = app.Table("sizes", default=int, key_type=str, value_type=int)
 
     @app.agent(words, name="size")
     async def size(stream: Stream[str]) -> None:
         async for event in stream.events():
+            found = mood(event.message.tp, event.message.offset) if moody else 1.0
+            if found < FAILS:
+                told.finish("size", event)
+                raise ValueError(event.value)
             sizes[event.value] += len(event.value)
+            if found < FAILS + WAITS:
+                await asyncio.sleep(SLEEPS_S[event.message.offset % len(SLEEPS_S)])
             told.finish("size", event)
+
+
+def mood(tp: TopicPartition, offset: int) -> float:
+    """Return a number from 0 to 1 that is a record's own, whoever reads it and how often."""
+    return random.Random(f"{tp}/{offset}").random()
 
 
 def _route(app: App, told: _Told) -> None:
@@ -92,10 +105,6 @@ def _route(app: App, told: _Told) -> None:
             await told.something_foreign()
             await routed.send(value=event.value)
             told.finish("route", event)
-
-
-def failing(value: bytes | None) -> bool:
-    return value == UNDECODABLE or (value is not None and value.startswith(POISON.encode()))
 
 
 def readers(scene: Scene) -> dict[str, tuple[str, ...]]:

@@ -17,17 +17,19 @@ from streamsx.errors import BrokerUnreachable, DiskFailed, InstanceIdTaken
 from streamsx.kafka.batch import columns
 from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.lifecycle.reconcile import Holdings
 from streamsx.lifecycle.task import TaskState
 from streamsx.membership import member
 from streamsx.model import Role, TaskId, TopicPartition
-from streamsx.simulation.apps import UNDECODABLE, readers
+from streamsx.simulation.apps import FAILS, UNDECODABLE, mood, readers
 from streamsx.simulation.guests import HIDDEN, READERS, Fate
 from streamsx.simulation.homes import Home
 from streamsx.simulation.nodes import NOBODY
 from streamsx.simulation.scene import APP, COUNTS, LINES, ROUTED, SIZES, WORDS, A, B
 from streamsx.state.api import ROW
 from streamsx.state.layout import changelog_key
+from streamsx.topology.nodes import reader_name
 
 if TYPE_CHECKING:
     from streamsx.simulation.world import World
@@ -171,17 +173,21 @@ class OnlyItsRunnerCommits(Check):
         if call.api is not Api.OFFSET_COMMIT or call.body.group_id != APP:
             return
         asked = {
-            TopicPartition(topic.name, p.partition_index): p.committed_offset
+            TopicPartition(topic.name, p.partition_index): (
+                p.committed_offset, OffsetMetadata.decode(p.committed_metadata or ""),
+            )
             for topic in call.body.topics
             for p in topic.partitions
-        }
+        }  # fmt: skip
         for topic in body["topics"]:
             for partition in topic["partitions"]:
                 tp = TopicPartition(topic["name"], partition["partition_index"])
                 if not partition["error_code"]:
-                    self._committed(host, tp, asked[tp])
+                    self._committed(host, tp, *asked[tp])
 
-    def _committed(self, host: str, tp: TopicPartition, offset: int) -> None:
+    def _committed(
+        self, host: str, tp: TopicPartition, offset: int, beside: OffsetMetadata
+    ) -> None:
         before = self.world.offsets.get(tp, 0)
         if offset < before:
             self.wrong(f"{host} sets {tp} back from {before} to {offset}")
@@ -190,17 +196,52 @@ class OnlyItsRunnerCommits(Check):
             self.wrong(f"{host} commits {tp}, which {runner} runs")
         self.world.offsets[tp] = offset
         for agent in self.readers.get(tp.topic, ()):
-            processed = self.processed[host, agent, tp]
-            for missing in (n for n in range(before, offset) if n not in processed):
-                if self.world.record(tp, missing) not in (None, UNDECODABLE):
-                    self.wrong(f"{host} commits {tp} to {offset}: {agent} never saw {missing}")
-                    return
+            reached = offset + beside.readers.get(reader_name(agent), 0)
+            self._reached(host, agent, tp, reached)
+
+    def _reached(self, host: str, agent: str, tp: TopicPartition, reached: int) -> None:
+        before = self.world.reached.get((agent, tp), 0)
+        if reached < before:
+            self.wrong(f"{host} sets {agent} of {tp} back from {before} to {reached}")
+        self.world.reached[agent, tp] = reached
+        processed = self.processed[host, agent, tp]
+        for missing in (n for n in range(before, reached) if n not in processed):
+            if self.world.record(tp, missing) not in (None, UNDECODABLE):
+                self.wrong(f"{host} commits {tp} to {reached}: {agent} never saw {missing}")
+                return
 
     def sample(self) -> None:
         group = self.world.group
         for (topic, partition), value in (group.committed if group else {}).items():
             if value.offset < self.world.offsets.get(TopicPartition(topic, partition), 0):
                 self.wrong(f"{topic}-{partition} was set back to {value.offset}")
+
+
+class CommittedIsDoneOnce(Check):
+    """S7. An agent is not given again what it has done and its task has committed, whoever goes on
+    with the task: of two agents on one topic the faster one as little as the slower one.
+    """
+
+    needs_disk = True
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world)
+        self.readers = readers(world.scene)
+        self.floors: dict[tuple[str, str, TopicPartition], int] = {}
+        """Position of each agent when its task began to run in a process."""
+
+    def begins(self, home: Home, task: TaskId) -> None:
+        for topic, number in self.world.numbers.items():
+            if number == task.subtopology:
+                tp = TopicPartition(topic, task.partition)
+                for agent in self.readers.get(topic, ()):
+                    reached = self.world.reached.get((agent, tp), 0)
+                    self.floors[home.process.name, agent, tp] = reached
+
+    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+        floor = self.floors.get((home.process.name, agent, tp), 0)
+        if offset < floor:
+            self.wrong(f"{home.name}: {agent} does {tp} {offset} again, {floor} is committed")
 
 
 class StoresEqualTheirChangelogs(Check):
@@ -284,8 +325,7 @@ class NoTaskStands(Check):
     """A task with input, a lease and a leader goes on. One that hangs looks like one that is idle.
 
     Counted, `foreign`: its agent waits for something that is not ours to hurry, and that takes no
-    longer here. Excused, `streak`: the last records of its log failed, and its position is held at
-    the first until a good one follows.
+    longer here. Failures in a row hold a position for 5 s at the end of its log.
     """
 
     def __init__(self, world: "World") -> None:
@@ -311,11 +351,8 @@ class NoTaskStands(Check):
     def _input(self, task: TaskId, positions: dict[str, int]) -> bool:
         for topic, offset in positions.items():
             tp = TopicPartition(topic, task.partition)
-            if self.world.nodes.leads(topic) == NOBODY or offset >= self.world.end(tp):
-                continue
-            if not self.world.streak(tp, offset):
+            if self.world.nodes.leads(topic) != NOBODY and offset < self.world.end(tp):
                 return True
-            self.world.excuse("streak")
         return False
 
 
@@ -357,19 +394,14 @@ class OutputsHoldUpTheirOwn(Check):
 
 
 class EverythingIsCommitted(Check):
-    """L. What was processed and stays uncommitted is processed again at the next hand-over.
-
-    Excused, `streak`: as above.
-    """
+    """L. What was processed and stays uncommitted is processed again at the next hand-over."""
 
     def settled(self) -> None:
         behind = []
         for topic in (*self.world.scene.sources, WORDS):
             for tp in self.world.partitions(topic):
                 offset, end = self.world.offsets.get(tp, 0), self.world.end(tp)
-                if offset < end and self.world.streak(tp, offset):
-                    self.world.excuse("streak")
-                elif offset < end:
+                if offset < end:
                     behind.append(f"{tp} {offset} of {end}")
         if behind:
             self.wrong(f"committed: {'; '.join(behind)}")
@@ -409,10 +441,7 @@ class NothingIsSkipped(Check):
         if world.surplus and not repeats:
             self.wrong(f"{world.surplus} words twice, and nobody has lost anything")
         if world.scene.sizes:
-            sizes = world.counts(SIZES)
-            short = [word for word, n in fed.items() if sizes[word] < n * len(word)]
-            if short:
-                self.wrong(f"sizes of {short[:5]} lack some")
+            self._sizes(exact=not repeats)
         routed = Counter(
             value or b""
             for tp in world.partitions(ROUTED)
@@ -420,6 +449,20 @@ class NothingIsSkipped(Check):
         )
         if left := world.client.lines - routed:
             self.wrong(f"{left.total()} of {world.client.lines.total()} records are not passed on")
+
+    def _sizes(self, *, exact: bool) -> None:
+        """Compare with the topic: what `size` fails on it does not add."""
+        world, truth = self.world, Counter[str]()
+        for tp in world.partitions(WORDS):
+            for offset, _, value in world.records(tp, 0, world.end(tp)):
+                if not (world.scene.moody and mood(tp, offset) < FAILS):
+                    word = (value or b"").decode()
+                    truth[word] += len(word)
+        sizes = world.counts(SIZES)
+        if short := truth - sizes:
+            self.wrong(f"sizes lack {short.total()} of {truth.total()}: {sorted(short)[:5]}")
+        if exact and (more := sizes - truth):
+            self.wrong(f"sizes have {more.total()} too much, and nobody has lost anything")
 
 
 class WorkersEndWell(Check):

@@ -37,6 +37,8 @@ class Scene:
     words: int = drawn(4, (2, 4, 4, 12))
     pair: tuple[int, int] | None = drawn(None, (None, None, (4, 2), (1, 3)))
     sizes: bool = False
+    moody: bool = drawn(False, (False, False, True))
+    """`size` waits for something foreign, or fails, on records of its own; it is there, then."""
     sleepy: float = drawn(0.0, (0.0, 0.0, 0.01))
     poison: float = drawn(0.0, (0.0, 0.0, 0.01))
     rate: float = drawn(20.0, (4.0, 12.0))
@@ -136,4 +138,5 @@ def draw(seed: int) -> Scene:
         if "choices" in each.metadata:
             rng = random.Random(f"{seed}/scene/{each.metadata['stream'] or each.name}")
             found[each.name] = rng.choice(each.metadata["choices"])
+    found["sizes"] = found["sizes"] or found["moody"]
     return Scene(**found)

@@ -38,7 +38,7 @@ from streamsx.broker.log import Log
 from streamsx.engine import faults as points
 from streamsx.kafka.batch import columns
 from streamsx.model import TaskId, TopicPartition
-from streamsx.simulation.apps import app_of, failing
+from streamsx.simulation.apps import app_of
 from streamsx.simulation.checks import CHECKS, Check
 from streamsx.simulation.clients import Client, Tool
 from streamsx.simulation.faults import Faults
@@ -56,8 +56,6 @@ MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there 
 PLANTED = os.strerror(errno.EIO)
 """Of `power`: a disk that fails is no fault of the broker's."""
 READ_BYTES = 1 << 20
-STREAK_MAX = 10
-"""So many records in a row that fail stop a task: the setting's default."""
 BROKER_LOG = "streamsx.broker"
 QUIET = frozenset({"commit", "gap", "calm_gap", "restore_progress", "metrics", "plan"})
 """Of the journal, not in the story."""
@@ -79,6 +77,8 @@ class World:
         self._counted_in: ClassicGroup | None = None
         self.offsets: dict[TopicPartition, int] = {}
         """Committed, as the broker has said so."""
+        self.reached: dict[tuple[str, TopicPartition], int] = {}
+        """Position of each agent, as that was committed with them."""
         self.runner: dict[TaskId, str] = {}
         """The process in which a task has begun to run last."""
         self.tools: list[Tool] = []
@@ -227,13 +227,6 @@ class World:
     def record(self, tp: TopicPartition, offset: int) -> bytes | None:
         """Its value; None if it is gone."""
         return next((value for _, _, value in self.records(tp, offset, offset + 1)), None)
-
-    def streak(self, tp: TopicPartition, start: int) -> bool:
-        """The rest of the log from `start` on is records that fail, too few to stop a task."""
-        if not self.scene.poison:
-            return False
-        rest = [value for _, _, value in self.records(tp, start, self.end(tp))]
-        return 0 < len(rest) < STREAK_MAX and all(map(failing, rest))
 
     def newest(self, tp: TopicPartition, end: int) -> dict[bytes, bytes]:
         """Of each key of a changelog, up to an offset."""

@@ -19,13 +19,16 @@ from streamsx.broker import events as b
 from streamsx.broker import shell
 from streamsx.broker.classic import ClassicGroup, GroupState
 from streamsx.broker.coordinator import Coordinator
-from streamsx.engine import assemble
+from streamsx.engine import assemble, tasks
+from streamsx.engine.active import Active
 from streamsx.engine.produce import Goals, Producer
 from streamsx.group_tool.departures import Departure, DepartureState
 from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
-from streamsx.lifecycle import produce
+from streamsx.lifecycle import commit, produce
+from streamsx.lifecycle.commit import metadata_of, place_of
+from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.lifecycle.refusal import Reworked, rework
 from streamsx.membership import events as e
 from streamsx.membership import member, session
@@ -33,11 +36,13 @@ from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
 from streamsx.membership.member import Member
 from streamsx.model import TaskId, TopicPartition
+from streamsx.simulation.apps import POISON
 from streamsx.simulation.checks import Check
 from streamsx.simulation.nodes import HOSTS
-from streamsx.simulation.scene import COUNTS, ROUTED, WORDS, Scene
+from streamsx.simulation.scene import COUNTS, LINES, ROUTED, WORDS, Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import World, world
+from streamsx.task.task import TaskMetadata
 from streamsx.tools import leave
 
 
@@ -161,6 +166,25 @@ def half_is_sent_again(*refused: Any) -> Reworked:
     return Reworked(parts[:1], records)
 
 
+def no_reader_is_ahead(sealed: TaskMetadata) -> Mapping[str, OffsetMetadata]:
+    """A commit says how far the slowest reader is, and nothing of others."""
+    return metadata_of(sealed._replace(readers={}))
+
+
+def nobody_was_ahead(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
+    """All readers begin where the slowest one was."""
+    return place_of(found)._replace(readers={})
+
+
+def nobody_waits(_: tasks.Tasks, since: float) -> float:
+    """A task that is wanted back is cut off in the middle of what its agents await."""
+    return since
+
+
+def failures_are_held(*_: object) -> None:
+    """For as long as nothing comes behind them."""
+
+
 class When(Check):
     """Does something once, when the broker answers one worker's request of a kind."""
 
@@ -276,6 +300,21 @@ def an_instance_is_told_to_leave(made: World) -> None:
     made.leave("w1")
 
 
+def workers_are_bounced(made: World) -> None:
+    """One after the other ends cleanly, in the middle of what its agents await, and is back."""
+    for turn in range(6):
+        home, at = made.homes[turn % 2], 21.0 + 5 * turn
+        made.at(at, home.terminate)
+        made.at(at + 3.5, home.start)
+
+
+def the_input_ends(made: World) -> None:
+    """With a record that fails, in each partition."""
+    made.client.feeding = False
+    for tp in made.partitions(LINES):
+        made.client._fed[tp].unsent.append([POISON.encode()])
+
+
 ASSIGNOR = assemble, "StreamsPartitionAssignor"
 COORDINATOR, MEMBER = (shell, "Coordinator"), (session, "Member")
 HOLDING, LEASE = (member, "Holding"), (member, "Lease")
@@ -304,6 +343,10 @@ PLANTED: list[Planted] = [
         "OutputsHoldUpTheirOwn",
     ),
     ((produce, "rework"), half_is_sent_again, batches_are_too_large, "NothingIsSkipped"),
+    ((commit, "metadata_of"), no_reader_is_ahead, workers_are_bounced, "NothingIsSkipped"),
+    ((tasks, "place_of"), nobody_was_ahead, workers_are_bounced, "CommittedIsDoneOnce"),
+    ((tasks.Tasks, "_patient_until"), nobody_waits, workers_are_bounced, "NothingIsSkipped"),
+    ((Active, "pass_over"), failures_are_held, the_input_ends, "NoTaskStands"),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
 ]
 
@@ -313,6 +356,14 @@ SCENES: dict[Story, dict[str, Any]] = {
     an_upgrade: {"eager": "some"},
     an_output_has_no_leader: {"pair": (1, 1), "rate": 10.0, "workers": 2, "words": 2, "lines": 2},
     batches_are_too_large: {"rate": 20.0, "workers": 2, "words": 2, "lines": 2},
+    workers_are_bounced: {
+        "rate": 20.0,
+        "workers": 2,
+        "sizes": True,
+        "moody": True,
+        "sleepy": 0.02,
+    },
+    the_input_ends: {"rate": 20.0, "workers": 2},
 }
 
 
