@@ -37,9 +37,10 @@ from streamsx.membership.holding import Holding
 from streamsx.membership.lease import Lease
 from streamsx.membership.member import Member
 from streamsx.model import TaskId, TopicPartition
+from streamsx.simulation.apps import POISON
 from streamsx.simulation.checks import Check
 from streamsx.simulation.nodes import HOSTS
-from streamsx.simulation.scene import COUNTS, ROUTED, WORDS, Scene
+from streamsx.simulation.scene import COUNTS, LINES, ROUTED, WORDS, Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import World, world
 from streamsx.task.task import TaskMetadata
@@ -318,8 +319,11 @@ def workers_are_bounced(made: World) -> None:
         made.at(at + 3.5, home.start)
 
 
-def the_input_ends(_: World) -> None:
-    """With records that fail, in some partition."""
+def the_input_ends(made: World) -> None:
+    """With a record that fails, in each partition."""
+    made.client.feeding = False
+    for tp in made.partitions(LINES):
+        made.client._fed[tp].unsent.append([POISON.encode()])
 
 
 ASSIGNOR = assemble, "StreamsPartitionAssignor"
@@ -359,7 +363,7 @@ PLANTED: list[Planted] = [
     ((commit, "metadata_of"), no_reader_is_ahead, workers_are_bounced, "NothingIsSkipped"),
     ((tasks, "place_of"), nobody_was_ahead, workers_are_bounced, "CommittedIsDoneOnce"),
     ((tasks.Tasks, "_patient_until"), nobody_waits, workers_are_bounced, "NothingIsSkipped"),
-    ((Active, "pass_over"), failures_are_held, the_input_ends, "EverythingIsCommitted"),
+    ((Active, "pass_over"), failures_are_held, the_input_ends, "NoTaskStands"),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
 ]
 
@@ -377,7 +381,7 @@ SCENES: dict[Story, dict[str, Any]] = {
         "moody": True,
         "sleepy": 0.02,
     },
-    the_input_ends: {"rate": 20.0, "workers": 2, "sizes": True, "moody": True, "poison": 0.2},
+    the_input_ends: {"rate": 20.0, "workers": 2},
 }
 
 
