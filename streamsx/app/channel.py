@@ -122,7 +122,7 @@ class Topic(FaustNames):
         """Send one record; complete when it returns, and awaiting it suspends nobody.
 
         `await (await topic.send(...))` waits until Kafka has the record, as in Faust, and gives its
-        RecordMetadata.
+        RecordMetadata. It raises RecordRefused for a record that the broker has refused.
 
         Within an agent it has the time of the record at hand (none, where that has none) unless
         `timestamp` (in seconds) is given, and the commit that covers that record waits for it.

@@ -246,10 +246,13 @@ class Committing:
         self._step(commit.OffsetsCommitted(dropped, frozenset(denied)))
 
     def _deny(self, active: Active, why: Denial) -> None:
-        """It is tried again with each cycle, and told once."""
+        """It is tried again with each cycle, and told once. A first commit is waited for, whatever
+        it is refused for.
+        """
         if not active.denied:
             self._journal("error", what=why.what, where=f"task {active.id}")
-        active.denied, active.paused = True, why.pauses
+        active.denied = True
+        active.paused = why.pauses or active.begins
         active.task.uncommitted()
 
     def refused(self, number: int) -> None:

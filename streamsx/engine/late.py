@@ -13,11 +13,12 @@ Not here: topics that an app names before it starts (`topics`), what is sent to 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from streamsx.config import Config
 from streamsx.engine.journal import LOG
-from streamsx.errors import BrokerUnreachable, StreamsxError, UsageError
+from streamsx.errors import BrokerUnreachable, StreamsxError, UsageError, WorldError
 from streamsx.kafka import admin
 from streamsx.kafka.admin import NewTopic
 from streamsx.kafka.cluster import Cluster
@@ -136,20 +137,20 @@ class LateTopics:
 
     async def _find(self, spec: TopicSpec) -> None:
         """Look it up, make it if it may be, and follow it."""
-        for _ in range(ASKED_MAX):
-            code = await self._asked(spec.name)
-            if code == ErrorCode.NONE:
-                break
+        asked = 0
+        while asked < ASKED_MAX and (code := await self._asked(spec.name)) != ErrorCode.NONE:
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 await self._make(spec)
-            elif code not in RETRIABLE:
+            elif code in RETRIABLE:
+                asked += 1
+            else:
                 raise UsageError(str(failure(code, f"topic {spec.name}")))
             await asyncio.sleep(PAUSE_S)
         while not self._cluster.partitions(spec.name):
-            try:
+            with suppress(BrokerUnreachable):
                 await self._cluster.follow([spec.name])
                 await self._cluster.refresh()
-            except BrokerUnreachable:
+            if not self._cluster.partitions(spec.name):
                 await asyncio.sleep(PAUSE_S)
 
     async def _asked(self, topic: str) -> int:
@@ -174,8 +175,9 @@ class LateTopics:
         made = NewTopic(spec.name, partitions, spec.replication, spec.config)
         try:
             await admin.create_topics(self._cluster, [made])
-        except BrokerUnreachable:
-            return  # asked again
+        except WorldError as error:  # asked again
+            LOG.warning("topic not made yet: %s: %s", spec.name, error)
+            return
         except StreamsxError as error:
             raise UsageError(f"topic not made: {spec.name}: {error}") from error
         LOG.info("topic_created topic=%s partitions=%d", spec.name, partitions)

@@ -44,7 +44,7 @@ from streamsx.lifecycle.produce import (
     Sending,
     Sent,
 )
-from streamsx.lifecycle.refusal import OF_RECORDS, OUTSIDE, RefusedRecord, Sender
+from streamsx.lifecycle.refusal import OF_RECORDS, OUTSIDE, RefusedRecord, Sender, advice
 from streamsx.loops import wait
 from streamsx.model import RECORD_BYTES_MAX, Headers, TaskId, TopicPartition
 from streamsx.serde.codec import Encoders
@@ -119,6 +119,9 @@ class Delivery:
             await self._producer.flush()
             return metadata_of(self._topic, UNKNOWN, UNKNOWN, self._at_ms)
         end = await self._producer.acknowledged(lane, self._number)
+        code = lane.refused.get(self._number, {}).get(self._behind - 1)
+        if code is not None:
+            raise self._producer.refusal(lane.tp, code)
         offset = end if end == UNKNOWN else end - self._batch.count + self._behind - 1
         return metadata_of(self._topic, lane.tp.partition, offset, self._at_ms)
 
@@ -395,6 +398,11 @@ class Producer(Outbox):
             await self._moved.wait()
         known = lane.acknowledged == number and lane.reworked != number
         return lane.end if known else UNKNOWN
+
+    def refusal(self, tp: TopicPartition, code: int) -> RecordRefused:
+        """Return the error of whoever awaits a record that a broker has refused."""
+        what = f"record refused: {tp}: {name_of(code)}: "
+        return RecordRefused(what + advice(tp, code, self._cluster.principal))
 
     def forget(self, task: TaskId) -> None:
         """Let go of a task that has ended; its records may still be on their way."""

@@ -41,6 +41,8 @@ ACKS_ALL = -1
 BACKOFF_S = 0.1
 PAUSED_SHARE = 1 / 2
 """Of the buffer, for partitions that take nothing: then whose records are there is fed no more."""
+REFUSED_MAX: Final = 16
+"""Batches of a partition whose refused records are kept for those who await them."""
 NO_TASKS: Final = frozenset[TaskId]()
 
 
@@ -53,6 +55,8 @@ class NumberedBatch:
     runs: list[Run]
     completes: bool
     """Its acknowledgement is that of a batch as it was closed: its whole, or its last part."""
+    origins: Sequence[int] | None = None
+    """Index of each record in the batch as it was closed; None where nothing has changed."""
 
 
 class ClosedBatch(NamedTuple):
@@ -61,6 +65,7 @@ class ClosedBatch(NamedTuple):
     builder: Builder
     runs: list[Run]
     completes: bool = True
+    origins: Sequence[int] | None = None
 
 
 class OutTopic:
@@ -95,7 +100,8 @@ class OutPartition:
 
     __slots__ = (
         "_compression", "_opened", "acknowledged", "builder", "closed", "end", "flying", "latest",
-        "left", "queue", "retry_at", "reworked", "runs", "since", "topic", "tp", "writer",
+        "left", "queue", "refused", "retry_at", "reworked", "runs", "since", "topic", "tp",
+        "writer",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +127,8 @@ class OutPartition:
         """Batches, ever; a flush waits until so many are acknowledged as were closed."""
         self.reworked = 0
         """Number of the newest batch that was refused: offsets in it are not known."""
+        self.refused: dict[int, dict[int, int]] = {}
+        """Of the newest batches with refused records: number -> index -> the broker's code."""
         self.flying, self.end = False, -1
         self.since = 0.0
         """When the last batch got its first record."""
@@ -187,6 +195,15 @@ class OutPartition:
         self.closed += 1
         self.builder = None
         return builder.size
+
+    def refuse(self, codes: Mapping[int, int]) -> None:
+        """Keep which records of the batch that has just been refused are not sent, for a while:
+        whoever awaits one of them is to know.
+        """
+        if codes:
+            self.refused.setdefault(self.reworked, {}).update(codes)
+        if len(self.refused) > REFUSED_MAX:
+            del self.refused[next(iter(self.refused))]
 
     def drop(self) -> None:
         """What is not acknowledged is gone, and nobody waits for it."""
@@ -393,11 +410,11 @@ class Sending:
         """The batch that leaves next; from now on it has its numbers."""
         if not lane.queue:
             self.close(lane)
-        builder, runs, completes = lane.queue.popleft()
+        builder, runs, completes, origins = lane.queue.popleft()
         records, size = builder.count, builder.size
         data = builder.close(*self._numbers.number(lane.tp, records))
         self._closed_bytes += len(data) - size
-        return NumberedBatch(data, records, runs, completes)
+        return NumberedBatch(data, records, runs, completes, origins)
 
     def answered(
         self, now: float, request: Iterable[Sent], answers: Mapping[TopicPartition, Acknowledged],
@@ -460,10 +477,17 @@ class Sending:
         parts, refused = rework(
             batch.data, batch.runs, refusal, self._compression, topic.batch_bytes, when
         )
+        origins = batch.origins or range(batch.records)
+        gone = {index for record in refused for index in record.indices}
+        lane.refuse({origins[index]: code for index in gone})
+        left = [origin for index, origin in enumerate(origins) if index not in gone]
         lane.acknowledged += batch.completes and not parts
         for number, (builder, runs) in enumerate(reversed(parts)):
-            lane.queue.appendleft(ClosedBatch(builder, runs, batch.completes and not number))
+            cut = len(left) - builder.count
+            completes = batch.completes and not number
+            lane.queue.appendleft(ClosedBatch(builder, runs, completes, left[cut:]))
             self._closed_bytes += builder.size
+            left = left[:cut]
         return [SendRefused(lane.tp, code, again=False, records=tuple(refused))]
 
 

@@ -77,13 +77,16 @@ class Run(NamedTuple):
 
 
 class RefusedRecord(NamedTuple):
-    """One record that is not sent, or one for all of a batch; `key`: of the first of them."""
+    """One record that is not sent, or one for all of a batch; `key`: of the first of them;
+    `indices`: in the batch.
+    """
 
     sender: Sender
     source: SourceRecords | None
     key: bytes | None
     records: int
     why: str
+    indices: Sequence[int] = ()
 
 
 class Reworked(NamedTuple):
@@ -161,7 +164,7 @@ def run_of(runs: Sequence[Run], index: int) -> Run:
 
 def _refused(rows: Columns, runs: Sequence[Run], index: int, why: str) -> RefusedRecord:
     run = run_of(runs, index)
-    return RefusedRecord(run.sender, run.source, rows.keys[index], 1, why)
+    return RefusedRecord(run.sender, run.source, rows.keys[index], 1, why, [index])
 
 
 def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[RefusedRecord]:
@@ -172,10 +175,13 @@ def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[Re
         count = end - run.start
         if count and run.sender in found:
             before = found[run.sender]
-            found[run.sender] = before._replace(records=before.records + count)
+            indices = [*before.indices, *range(run.start, end)]
+            found[run.sender] = before._replace(records=before.records + count, indices=indices)
         elif count:
             key = rows.keys[run.start]
-            found[run.sender] = RefusedRecord(run.sender, run.source, key, count, refusal.said)
+            indices = [*range(run.start, end)]
+            record = RefusedRecord(run.sender, run.source, key, count, refusal.said, indices)
+            found[run.sender] = record
     return list(found.values())
 
 

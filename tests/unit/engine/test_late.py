@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.broker.api.served import answered
+from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
 from streamsx.model import TaskId, TopicPartition
 from tests.unit.engine.conftest import app_of, changelog, words
@@ -218,3 +219,27 @@ def test_send_that_waits_for_its_topic_is_an_awaitable_of_any_form(bench: Bench,
     else:
         assert told == [("late", 0)]
         assert values(bench, "late") == [b"x"]
+
+
+def test_topic_that_no_controller_makes_for_long_is_waited_for(bench: Bench) -> None:
+    """Its record failed when 30 s were over, and the next one was read."""
+    until_s = bench.scheduler.now + 150
+    asked: list[Api] = []
+
+    def answer(service: Service, call: Call) -> ReplyBody | None:
+        asked.append(call.api)
+        if call.api is not Api.CREATE_TOPICS or bench.scheduler.now > until_s:
+            return answered(service, call)
+        names = [topic.name for topic in call.body.topics if topic.name == "to-a"]
+        told = [{"name": name, "error_code": ErrorCode.NOT_CONTROLLER} for name in names]
+        return {"topics": told} if names else answered(service, call)
+
+    bench.answer = answer
+    station = bench.begun(routing())
+    station.hand.plan(*TASKS)
+    bench.feed(0, "a", "stay")
+    bench.run(140)
+    assert committed(bench) <= 0, "nothing of it is passed over"
+    bench.until(lambda: committed(bench) == 2, 60)
+    assert values(bench, "to-a") == [b"a"]
+    assert asked.count(Api.METADATA) < 150 * 20, "there is a pause between two questions"

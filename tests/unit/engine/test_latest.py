@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from streamsx.kafka.errors import ErrorCode
 from streamsx.membership import events as e
 from streamsx.model import TaskId, TopicPartition
 from streamsx.testing import TestDriver
@@ -52,6 +53,10 @@ def runs(station: Station, tasks: int) -> bool:
 def stop(bench: Bench, station: Station) -> None:
     station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive, 30)
+
+
+def commits(station: Station) -> list[e.Commit]:
+    return [event for event in station.hand.posted if isinstance(event, e.Commit)]
 
 
 def feed(bench: Bench, names: Iterable[str]) -> None:
@@ -139,6 +144,24 @@ def test_task_is_fed_nothing_before_the_group_has_where_it_begins(bench: Bench) 
     assert asked.offsets[words(0)][0] == 0
     assert station.made.tasks.actives[T0].task.taken == {"words": 0}
     station.hand.commit(asked)
+    bench.until(lambda: station.made.tasks.actives[T0].task.taken == {"words": 2}, 1)
+
+
+def test_refused_first_commit_is_waited_for(bench: Bench) -> None:
+    """A broker that has just begun did not know the topic, and the task ran on without an offset:
+    killed then, the next owner begins at a later end, or finds state without offsets.
+    """
+    bench.uncommitted = (-1, "")
+    station = bench.begun(counting(consumer_auto_offset_reset="latest"))
+    station.hand.holds = True
+    station.hand.plan(T0)
+    bench.until(lambda: commits(station), 5)
+    refused = {words(0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    station.deliver(e.CommitDone(commits(station)[-1].id, refused))
+    bench.feed(0, "a", "b")
+    bench.until(lambda: len(commits(station)) == 2, 5)
+    assert station.made.tasks.actives[T0].task.taken == {"words": 0}
+    station.hand.commit(commits(station)[-1])
     bench.until(lambda: station.made.tasks.actives[T0].task.taken == {"words": 2}, 1)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.broker.api.served import answered
+from streamsx.errors import RecordRefused
 from streamsx.kafka.batch import columns
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
@@ -214,3 +215,31 @@ def test_records_of_timers_are_told_once_a_second_and_the_worker_goes_on(
     assert 2 <= len(lines) <= 6
     assert "sent outside of tasks: INVALID_RECORD (no)" in lines[-1]
     assert "more before it" in lines[-1]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE])
+def test_awaiting_a_refused_record_raises_and_the_others_of_its_batch_are_there(
+    bench: Bench, code: ErrorCode
+) -> None:
+    """It gave a RecordMetadata, and what was lost seemed to be sent."""
+    app = app_of()
+    topic = app.topic("out", partitions=1, value_serializer="raw")
+    became: list[tuple[bytes, object]] = []
+
+    @app.timer(interval=1.0)
+    async def tick() -> None:
+        keys = [b"a", BAD, b"b", b"c", BAD, b"d"]
+        sent = [await topic.send(key=key, value=key) for key in keys]
+        for key, each in zip(keys, sent, strict=True):
+            try:
+                became.append((key, await each))
+            except RecordRefused as error:
+                became.append((key, str(error)))
+
+    bench.answer = refusing(code, "out", BAD.__eq__)
+    bench.station(app)
+    bench.until(lambda: len(became) >= 6)
+    assert [key for key, what in became[:6] if isinstance(what, str)] == [BAD, BAD]
+    assert str(became[1][1]).startswith(f"record refused: out-0: {code.name}: ")
+    bench.until(lambda: len(out(bench)) >= 4)
+    assert out(bench)[:4] == [b"a", b"b", b"c", b"d"]

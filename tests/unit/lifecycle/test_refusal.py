@@ -52,7 +52,7 @@ def test_record_without_the_named_one_keeps_key_time_and_headers(compression: st
     assert (rows.keys, rows.values, rows.timestamps) == ([b"k0", b"k2"], [b"a", b"c"], [0, 2])
     assert rows.headers == [[("h", b"0")], [("h", b"2")]]
     assert [(run.start, run.sender) for run in runs] == [(0, ONE), (1, TWO)]
-    assert found.refused == [RefusedRecord(ONE, RUNS[0].source, b"k1", 1, "no")]
+    assert found.refused == [RefusedRecord(ONE, RUNS[0].source, b"k1", 1, "no", [1])]
 
 
 def test_batch_without_a_named_record_is_halved_until_one_is_left() -> None:
