@@ -65,6 +65,14 @@ class Line:
 
 
 @dataclasses.dataclass
+class Lines:
+    all: list[Line]
+    named: dict[str, Line]
+    first: Line | None = None
+    two: tuple[Line, int] = None  # type: ignore[assignment]
+
+
+@dataclasses.dataclass
 class Private:
     _x: int = 0
 
@@ -189,6 +197,8 @@ def test_untyped_table_refuses_the_rest_with_path_and_remedy(value: Any, where: 
         (Point, Point(1, 2.0)),
         (Line, Line(Point(1), AT)),
         (Line, Line(Point(1), AT, "noted")),
+        (Lines, Lines([Line(Point(1), AT)], {"a": Line(Point(2), AT)})),
+        (list[Line], [Line(Point(1), AT), Line(Point(2), AT, "noted")]),
         (Private, Private(3)),
         (Box[int], Box(3)),
         (Leg, Leg("ULM", 3)),
@@ -329,3 +339,19 @@ def test_parts_are_not_compared_one_by_one(
     values = [value, copy.deepcopy(value)]
     assert made.check.first(values, [made.encode(each) or b"" for each in values]) is None
     assert made.check.comes_back(value, made.encode(value) or b"")
+
+
+def test_null_is_none_in_a_dataclass_inside_of_another() -> None:
+    """`{"lines": [{"note": null}]}`, which is how it is written, failed each record."""
+    line = b'{"start":{"x":1,"y":0.0},"at":"2024-01-01T12:30:00Z","note":null}'
+    data = b'{"all":[%b],"named":{"a":%b},"first":%b,"two":[%b,7]}' % ((line,) * 4)
+    read = table_codec(Lines).decode(data)
+    one = Line(Point(1), AT)
+    assert read == Lines([one], {"a": one}, one, (one, 7))
+
+
+@pytest.mark.parametrize("data", [b'{"two":[%b,7,8]}', b'{"all":[%b,null]}', b'{"first":[%b]}'])
+def test_null_hides_nothing_else_that_does_not_fit(data: bytes) -> None:
+    line = b'{"start":{"x":1},"at":"2024-01-01T12:30:00Z","note":null}'
+    with pytest.raises(msgspec.ValidationError):
+        table_codec(Lines).decode(b'{"all":[],"named":{},' + data[1:] % line)
