@@ -16,7 +16,9 @@ from streamsx.model import TopicPartition
 from streamsx.task.policy import QUIET_S, Failure
 
 TELL_EVERY_S = 1.0
-LATER = f"skipped when a later one is processed, or none comes for {QUIET_S:g} s"
+LATER = (
+    f"skipped when a later one is processed, or none comes for {QUIET_S:g} s, unless its task stops"
+)
 """A row of failures that lasts is held, and is read again by mended code."""
 KINDS_MAX = 100
 """So many tracebacks; then those who fail in ever new ways are told of in one line each."""

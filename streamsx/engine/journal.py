@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
@@ -21,6 +22,10 @@ QUIET: Final = frozenset(
     {"task", "commit", "gap", "calm_gap", "restore_progress", "first_record", "plan", "metrics"}
 )
 """Events that come by the dozen: in the log only when it is told to tell everything."""
+MONOTONIC: Final = frozenset({"at"})
+"""Fields for programs alone: monotonic seconds tell a reader of the log nothing."""
+DEADLINE: Final = "deadline"
+"""Field in unix seconds; the log has it as its own lines have their time."""
 
 
 class Journal:
@@ -73,7 +78,10 @@ class Journal:
 
 def line(event: str, fields: dict[str, object]) -> str:
     """`promoted task=1_0 lag=12`; values with spaces are quoted."""
-    return " ".join([event, *(f"{name}={_quoted(value)}" for name, value in fields.items())])
+    shown = {name: value for name, value in fields.items() if name not in MONOTONIC}
+    if isinstance(until := shown.get(DEADLINE), int | float):
+        shown[DEADLINE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until))
+    return " ".join([event, *(f"{name}={_quoted(value)}" for name, value in shown.items())])
 
 
 def _quoted(value: object) -> str:

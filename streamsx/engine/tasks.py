@@ -204,7 +204,7 @@ class Tasks:
         self._anew[task] = dict(self.actives[task].task.taken), why
         self.feed(Happened(task, life.Event.UNDO))
         if isinstance(why, ValueRefused):
-            what = f"{why}: going back to the last commit, to pass over its record; nothing to do"
+            what = f"{why}: going back to the last commit, to pass over its record"
             self._given.journal("error", what=what, where=f"task {task}")
 
     def failed(self, task: TaskId, error: Exception) -> None:

@@ -205,7 +205,7 @@ async def _open(place: str, address: Address, security: Security, timeout_s: flo
         raise SettingError(f"refused by the broker: {where}: {error}") from None
     except TimeoutError:
         raise BrokerUnreachable(
-            f"no answer in {timeout_s:g} s: {where}: it is silent, or no Kafka broker"
+            f"no answer in {timeout_s:.3g} s: {where}: it is silent, or no Kafka broker"
         ) from None
     except (OSError, theirs.KafkaError) as error:
         hint = _hint(error, security)
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
                 future.set_result(reply)
 
         self.call(api, body, answered, version)
-        overdue = loop.call_later(timeout_s, self.abort, f"no answer in {timeout_s:g} s")
+        overdue = loop.call_later(timeout_s, self.abort, f"no answer in {timeout_s:.3g} s")
         return await future
 
     def abort(self, why: str = "given up by this worker") -> None:

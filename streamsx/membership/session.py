@@ -138,7 +138,7 @@ class Session:
                 self._keep(member_id)
             case e.Count(metric, why):
                 self.failed = why or self.failed
-                LOG.info("%s", f"count {metric}: {why}".rstrip(": "))
+                LOG.debug("%s", f"count {metric}: {why}".rstrip(": "))
             case _:
                 self._tell(effect)
 

@@ -458,6 +458,7 @@ def test_the_record_of_a_value_that_cannot_be_committed_is_found_and_passed_over
     (told,) = errors(station)
     assert "store kept, key 'bad', type " in told
     assert "(task 0_0, set since words-0 1-3): going back to the last commit" in told
+    assert told.endswith("to pass over its record")  # it ended in "nothing to do"
     assert "words-0 offset 2, task 0_0, " in caplog.text
     assert (station.begun, "closing" in station.states(T1)) == (True, False)
     feed(bench, "d")

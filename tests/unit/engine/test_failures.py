@@ -32,7 +32,7 @@ def failure(operator: str, offset: int) -> Failure:
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     """None is said to be skipped: a row that lasts is held, and mended code finds it again."""
-    later = ": skipped when a later one is processed, or none comes for 5 s"
+    later = ": skipped when a later one is processed, or none comes for 5 s, unless its task stops"
     assert all(message.endswith(later) for message in caplog.messages)
     return [re.sub(r"^record_failed ", "", message)[: -len(later)] for message in caplog.messages]
 

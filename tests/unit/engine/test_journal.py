@@ -73,3 +73,21 @@ def test_people_see_it_at_its_level_and_with_spaces_quoted(
     assert (record.levelno, record.getMessage()) == (
         level, f'{event} what="a b" tasks=0_1,1_1 why=""',
     )  # fmt: skip
+
+
+def test_the_log_has_a_deadline_as_its_own_times_and_no_monotonic_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It showed `deadline=1795734538.540551` and `at=5468.41406111`."""
+    caplog.set_level(logging.INFO, "streamsx")
+    path = tmp_path / "w.jsonl"
+    journal = Journal("w", Stopped(), path)
+    journal("leaving", deadline=1795734538.540551)
+    journal("leaving", deadline=None)
+    journal("promoted", task="1_0", at=5468.41406111)
+    assert caplog.messages == [
+        "leaving deadline=2026-11-26T23:08:58Z", "leaving deadline=None", "promoted task=1_0",
+    ]  # fmt: skip
+    assert '"deadline": 1795734538.540551' in path.read_text()
+    assert '"at": 5468.41406111' in path.read_text()
+    journal.close()
