@@ -67,6 +67,8 @@ class BrokerServer:
     """0 picks a free one."""
     topics: Mapping[str, int] = field(default_factory=dict)
     """Made with so many partitions if they are not there."""
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
+    """Configuration of those that are made so."""
     options: Options = field(default_factory=Options)
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     groups: GroupConfig = field(default_factory=GroupConfig)
@@ -248,7 +250,7 @@ class BrokerServer:
         topics.remove = lambda gone: loop.run_in_executor(None, remove_folders, gone)
         for name, partitions in self.topics.items():  # now that the groups miss what is gone
             if name not in topics.by_name:
-                topics.create(name, self.fresh_id().bytes, partitions, {})
+                topics.create(name, self.fresh_id().bytes, partitions, self.topic_configs)
             elif (found := len(topics.by_name[name].logs)) != partitions:
                 logger.warning(
                     "topic_is_there topic=%s partitions=%d, not %d", name, found, partitions

@@ -21,6 +21,10 @@ from streamsx.broker.server import BrokerServer
 from streamsx.errors import UsageError
 from streamsx.loops import run
 
+KEEP_ALL = {"retention.ms": "-1"}
+"""A test's records may be of 1970: by Kafka's default of a week they would go after half a minute.
+"""
+
 
 class Broker:
     """A context manager, to be entered as often as you like. It serves when it is entered, in some
@@ -35,9 +39,11 @@ class Broker:
         **options: Any,
     ) -> None:
         """`folder`: one that stays, with all that it is told; without, one that is made and
-        deleted. `topics` are made, with so many partitions. `options` are `BrokerServer`'s.
+        deleted. `topics` are made, with so many partitions; they keep records of any time.
+        `options` are `BrokerServer`'s.
         """
-        self._folder, self._options = folder, {"topics": topics or {}, **options}
+        self._folder = folder
+        self._options = {"topics": topics or {}, "topic_configs": KEEP_ALL, **options}
         self._started: Future[BrokerServer] | None = None
         self._ended: Future[None]
         self._served: Future[None]

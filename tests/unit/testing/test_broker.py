@@ -194,3 +194,8 @@ def test_a_broker_that_fails_by_itself_says_so_at_its_end() -> None:
 
     with pytest.raises(ZeroDivisionError):
         body()
+
+
+def test_topics_of_a_test_keep_records_of_any_time() -> None:
+    with Broker(topics={"orders": 1}) as broker:
+        assert broker.server.service.topics.by_name["orders"].configs["retention.ms"] == "-1"
