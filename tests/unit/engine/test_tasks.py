@@ -405,7 +405,7 @@ def test_a_changelog_that_is_cut_under_a_reader_does_not_hang_its_restore(
     """What was read is of before the cut; what comes next begins behind it."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
     log = changelog(0)
-    end = bench.remember(log, 40, b"%0100d")
+    end = bench.remember(log, 40, b"1%099d")
 
     def cut_behind_the_first_answer(service: Service, call: Call) -> ReplyBody | None:
         tp, offset = bench.fetched(0)[-1] if call.api is Api.FETCH else (log, 0)
