@@ -76,6 +76,20 @@ def outcome(call: Any, *arguments: Any) -> Any:
     return type(result), repr(result)
 
 
+NONE = (type(None), "None")
+
+
+def as_faust(kind: Any, data: bytes | None, read: Any, of_faust: Any) -> bool:
+    """Tell whether a reading is Faust's, but for a typed value that is missing or JSON's null.
+
+    Faust gives None for some of these and fails for others. Here a topic's value is passed over
+    unless its agent asks for None, and a key or a table's value is None: `unit/testing/test_values`.
+    """
+    if kind is not None and data in (None, b"null") and of_faust in (NONE, "error"):
+        return read in (NONE, "error")
+    return bool(read == of_faust)
+
+
 def faust_schema(kind: Any, serializer: Any) -> Any:
     return Schema(
         key_type=kind, value_type=kind, key_serializer=serializer, value_serializer=serializer
@@ -108,14 +122,17 @@ def test_a_topic_is_read_as_faust_reads_it(kind: Any, serializer: Any, value: An
         data = b"\xff\x00 not it"
     loads = ((schema.loads_key, key_codec), (schema.loads_value, value_codec))
     for load, codec in loads:
-        assert outcome(codec.decode, data) == outcome(load, FAUST, message(data))
+        read = outcome(codec.decode, data)
+        assert as_faust(kind, data, read, outcome(load, FAUST, message(data)))
 
 
 @given(kinds, st.binary())
 def test_any_bytes_are_read_as_faust_reads_them(kind: Any, data: bytes) -> None:
     schema, (key_codec, value_codec) = faust_schema(kind, None), codecs(kind, None)
-    assert outcome(key_codec.decode, data) == outcome(schema.loads_key, FAUST, message(data))
-    assert outcome(value_codec.decode, data) == outcome(schema.loads_value, FAUST, message(data))
+    loads = ((schema.loads_key, key_codec), (schema.loads_value, value_codec))
+    for load, codec in loads:
+        read = outcome(codec.decode, data)
+        assert as_faust(kind, data, read, outcome(load, FAUST, message(data)))
 
 
 @given(kinds, values, values)
@@ -132,9 +149,10 @@ def test_tables_are_written_and_read_as_faust_does(kind: Any, key: Any, value: A
             assert outcome(codec.encode, thing) == written
         if written != "error" and written[0] is bytes:
             data = codec.encode(thing)
-            assert outcome(codec.decode, data) == outcome(
+            of_faust = outcome(
                 lambda data=data: FAUST.serializers.loads_value(kind, data, serializer=serializer)
             )
+            assert as_faust(kind, data, outcome(codec.decode, data), of_faust)
 
 
 @given(
