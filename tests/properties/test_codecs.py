@@ -83,7 +83,7 @@ def as_faust(kind: Any, data: bytes | None, read: Any, of_faust: Any) -> bool:
     """Tell whether a reading is Faust's, but for a typed value that is missing or JSON's null.
 
     Faust gives None for some of these and fails for others. Here a topic's value is passed over
-    unless its agent asks for None, and a key or a table's value is None: `unit/testing/test_values`.
+    unless its agent asks for None; a key or a table's value is None (`unit/testing/test_values`).
     """
     if kind is not None and data in (None, b"null") and of_faust in (NONE, "error"):
         return read in (NONE, "error")
@@ -145,8 +145,11 @@ def test_tables_are_written_and_read_as_faust_does(kind: Any, key: Any, value: A
         written = outcome(
             lambda thing=thing: FAUST.serializers.dumps_value(kind, thing, serializer=serializer)
         )
+        made = outcome(codec.encode, thing)
+        if made == "error" and isinstance(thing, bytes | set | Decimal):
+            continue  # JSON does not give these back: a table refuses them
         if written == "error" or written[0] is bytes:
-            assert outcome(codec.encode, thing) == written
+            assert made == written
         if written != "error" and written[0] is bytes:
             data = codec.encode(thing)
             of_faust = outcome(
