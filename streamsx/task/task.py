@@ -114,6 +114,7 @@ class Task:
         self._changelogs = {
             node.name: outbox.rows(node.changelog, partition) for node in plan.stores
         }
+        self._limit_rows()
         self._check_values()
         self._noted = self._place()
 
@@ -328,10 +329,10 @@ class Task:
         place, checked, records = self._place(), self._checking, self.records
         stream_time = self._stream_time(place.positions)
         self.records, self._noted = 0, place
+        self._limit_rows()
         self._check_values()
         parts: deque[tuple[SendRows, Changes]] = deque()
         for name, store in sorted(self.stores.items()):
-            store.row_bytes_max = self.outbox.row_bytes_max(self._changelog_of[name])
             while (part := self._encoded(store, rows, checked=checked)).keys:
                 parts.append((self._changelogs[name], part))
                 yield None
@@ -342,6 +343,11 @@ class Task:
                 yield None
         self._sealing = None
         yield place._replace(stream_time=stream_time, records=records)
+
+    def _limit_rows(self) -> None:
+        """Take the limits of the changelogs: values are checked against them before a seal too."""
+        for name, store in self.stores.items():
+            store.row_bytes_max = self.outbox.row_bytes_max(self._changelog_of[name])
 
     def _check_values(self) -> None:
         """From the next seal on; at once where nothing has changed yet."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from streamsx.broker.api.served import answered
 from streamsx.kafka.batch import columns
 from streamsx.kafka.errors import ErrorCode
@@ -14,8 +16,6 @@ from tests.unit.engine.conftest import app_of, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import pytest
 
     from streamsx import App, Stream
     from streamsx.broker.connection import Call
@@ -120,6 +120,30 @@ def test_large_records_pass_where_topics_allow_them(
         2_000_002, 2_000_002,
     ]  # fmt: skip
     assert failures(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "good", "bad"), [(5_000_000, 2_000_000, 6_000_000), (20_000, 9_000, 30_000)]
+)
+def test_row_too_large_for_its_changelog_costs_its_record_and_large_ones_beside_it_none(
+    bench: Bench, caplog: pytest.LogCaptureFixture, limit: int, good: int, bad: int
+) -> None:
+    """Where the records of a refused row were done again, 1 MB was the limit of all topics."""
+    make(bench, CHANGELOG, 3, cleanup_policy="compact", max_message_bytes=f"{limit}")
+    app = app_of()
+    table = app.Table("kept", key_type=str, value_type=str)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def agent(stream: Stream[str]) -> None:
+        async for word in stream:
+            table[word] = "x" * (bad if word == "bad" else good)
+
+    begun(bench, app)
+    bench.feed(0, "a", "bad", "b")
+    bench.until(lambda: committed(bench) == 3)
+    assert [key for key, _ in bench.read(TopicPartition(CHANGELOG, 0))] == [b'"a"', b'"b"']
+    (line,) = failures(caplog)
+    assert "value too large: store kept, key 'bad'" in line
 
 
 def test_record_over_the_limit_of_its_topic_fails_with_that_limit_named(
