@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from crc32c import crc32c
 
 OddHeader = tuple[bytes | None, bytes | None]
-LATIN_1 = "café".encode("latin-1")
+LATIN_1 = "grün".encode("latin-1")
 """A header name as clients in C or Go may write it: it is not UTF-8."""
 NOW = 1_700_000_000_000
 
