@@ -213,18 +213,25 @@ class Client:
 
     def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """-1 where nothing is committed."""
+        return {tp: part.committed_offset for tp, part in self._committed(group, tps).items()}
+
+    def beside(self, group: str, tp: TopicPartition) -> str:
+        """Return the text beside a committed offset; empty where nothing is committed."""
+        return self._committed(group, [tp])[tp].metadata or ""
+
+    def _committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
         wanted: dict[str, list[int]] = {}
         for tp in tps:
             wanted.setdefault(tp.topic, []).append(tp.partition)
         topics = [{"name": topic, "partition_indexes": some} for topic, some in wanted.items()]
 
-        def attempt() -> dict[TopicPartition, int] | None:
+        def attempt() -> dict[TopicPartition, Any] | None:
             body = {"group_id": group, "topics": topics}
             told = self._ask(Api.OFFSET_FETCH, 7, body, self._coordinator(group))
             found = list(parts(told))
             if not good(told.error_code, *(part.error_code for _, part in found)):
                 return None
-            return {tp: part.committed_offset for tp, part in found}
+            return dict(found)
 
         return self._persist(attempt, f"committed offsets of {group}")
 

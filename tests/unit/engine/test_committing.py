@@ -15,6 +15,7 @@ from streamsx.engine.committing import DIRTY_ROWS_MAX
 from streamsx.errors import DiskFailed, TaskFailed
 from streamsx.kafka.errors import ErrorCode
 from streamsx.kafka.wire import Api
+from streamsx.lifecycle.metadata import TEXT_BYTES_MAX, OffsetMetadata
 from streamsx.membership import events as e
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import ROW
@@ -577,6 +578,55 @@ def test_a_value_that_cannot_be_committed_ends_the_worker_where_its_policy_is_st
     assert isinstance(station.main.error, TaskFailed)
     assert "store kept, key 'bad', type " in str(station.main.error)
     assert "(task 0_0, set since words-0 0-1): its policy is stop" in str(station.main.error)
+
+
+# -- several readers of one topic
+
+
+def crowd(agents: int) -> App:
+    """An app whose first agent waits for ever, and the others for nothing."""
+    app = App("t", broker="127.0.0.1:9092", topic_partitions=3, memory_budget="32MiB")
+    topic = app.topic("words", value_type=str, value_serializer="raw")
+
+    async def first(stream: Stream[str]) -> None:
+        async for _ in stream:
+            await asyncio.Event().wait()
+
+    async def other(stream: Stream[str]) -> None:
+        async for _ in stream:
+            pass
+
+    for number in range(agents):
+        app.agent(topic, name=f"agent{number}")(other if number else first)
+    return app
+
+
+def test_agents_of_which_no_room_is_for_positions_are_named_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(bench, crowd(400), T0)
+    feed(bench, "a", "b")
+    bench.until(lambda: committed(bench) == 0)
+    bench.run(5)
+    text = bench.committed[P0][1]
+    kept = OffsetMetadata.decode(text).readers
+    assert len(text) <= TEXT_BYTES_MAX
+    assert 200 < len(kept) < 399
+    (told,) = [each for each in caplog.messages if each.startswith("metadata_full")]
+    assert told.startswith("metadata_full task=0_0: words-0: no room in the 4096 bytes")
+    assert told.count("agent") == 399 - len(kept) + 2, "those without room, and the sentence"
+    assert "repeat up to 2 records" in told
+
+
+def test_agents_whose_positions_only_a_later_version_can_read_are_named(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.committed[P0] = (1, 'AQAAAYvP5WgA {"r":{"1a2b3c4d":10},"v":2}')
+    bench.append(P0, [(None, b"a"), (None, b"b")])
+    begun(bench, crowd(2), T0)
+    (told,) = [each for each in caplog.messages if each.startswith("metadata_newer")]
+    assert told.startswith("metadata_newer words-0: a later version of streamsx committed offset 1")
+    assert "those of agent0, agent1 that were ahead repeat records from there" in told
 
 
 # -- records that fail
