@@ -64,6 +64,11 @@ def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(f
     assert feed.stored() == feed.truth()
 
 
+@pytest.mark.parametrize(
+    "either",
+    ["embedded", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.slow])],
+    indirect=True,
+)
 def test_a_driver_that_is_killed_between_changelogs_and_manifest_goes_on_exactly(
     feed: Feed, either: Broker | ApacheKafka
 ) -> None:
@@ -155,6 +160,7 @@ def wait_behind(live: "subprocess.Popen[str]", feed: Feed, last: int) -> None:
             live.wait(LOOK_S)
 
 
+@pytest.mark.slow
 def test_who_was_killed_behind_its_commit_goes_on_and_ends_on_sigterm(feed: Feed, cli: Cli) -> None:
     """With 0, when the batch that runs is over."""
     feed.feed(*some(0, 30))
