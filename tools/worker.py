@@ -60,8 +60,8 @@ class UsersCode:
 
     left: bool = False
     """Some goes on in the event loop, and will not end."""
-    patience_s: float = 0.0
-    """How long its threads may still take."""
+    patience_s: float | None = None
+    """How long its threads may still take; None while no worker has run."""
 
 
 def work(options: argparse.Namespace, users: UsersCode) -> int:
@@ -123,6 +123,8 @@ def end_without(users: UsersCode, end: SystemExit) -> None:
     code = end.code if isinstance(end.code, int) else int(end.code is not None)
     if users.left:
         _exit(code)
+    if users.patience_s is None:
+        return
     watchdog = threading.Timer(users.patience_s, _exit_beside_threads, [code])
     watchdog.daemon = True
     watchdog.start()
