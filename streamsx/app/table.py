@@ -18,7 +18,7 @@ from streamsx.errors import SettingError, TableNotInTask, TopologyError
 from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.cache import GONE, CachedStore
 from streamsx.state.layout import StoreNode
-from streamsx.task.stream import RUNNING, is_at_work
+from streamsx.task.stream import AT_WORK, RUNNING
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Table(FaustNames, MutableMapping[K, V]):
 
     def __getitem__(self, key: K) -> V:
         store = self._store
-        if store is None or not is_at_work():
+        if store is None or not AT_WORK._is_owned():  # noqa: SLF001  # of RLock
             store = self._here()
             if store is None:
                 return self._or_default(key, self._elsewhere(key))
@@ -80,7 +80,7 @@ class Table(FaustNames, MutableMapping[K, V]):
     def get(self, key: K, default: Any = None) -> Any:
         """What `self[key]` gives; `default` where that raises KeyError."""
         store = self._store
-        if store is None or not is_at_work():
+        if store is None or not AT_WORK._is_owned():  # noqa: SLF001  # of RLock
             store = self._here()
         if store is None:
             value = self._elsewhere(key)
@@ -95,7 +95,7 @@ class Table(FaustNames, MutableMapping[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         store = self._store
-        if store is None or not is_at_work():
+        if store is None or not AT_WORK._is_owned():  # noqa: SLF001  # of RLock
             store = self._here()
             if store is None:
                 self._refuse()

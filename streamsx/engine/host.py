@@ -8,7 +8,7 @@ from typing import Any
 from streamsx.clock import Clock
 from streamsx.engine.journal import LOG
 from streamsx.engine.late import LateTopics
-from streamsx.engine.produce import Producer
+from streamsx.engine.produce import DoneFuture, Producer
 from streamsx.engine.tasks import Tasks
 from streamsx.errors import BrokerUnreachable, NotHere
 from streamsx.kafka.partitioner import partition_of
@@ -162,7 +162,7 @@ def take_sends_as_tasks(loop: asyncio.AbstractEventLoop) -> None:
     given = loop.get_task_factory()
 
     def made(loop: asyncio.AbstractEventLoop, job: Any, **options: Any) -> Any:
-        if isinstance(job, Done):
+        if isinstance(job, Done | DoneFuture):
             job = _awaited(job)
         if given is not None:
             return given(loop, job, **options)
@@ -171,5 +171,5 @@ def take_sends_as_tasks(loop: asyncio.AbstractEventLoop) -> None:
     loop.set_task_factory(made)
 
 
-async def _awaited(sent: Done) -> Any:
+async def _awaited(sent: Done | DoneFuture) -> Any:
     return await sent

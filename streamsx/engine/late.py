@@ -12,7 +12,7 @@ Not here: topics that an app names before it starts (`topics`), what is sent to 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any
 
@@ -40,11 +40,11 @@ class LateSend(Done):
     """
 
     def __init__(self, job: asyncio.Task[Awaitable[RecordMetadata]]) -> None:
-        super().__init__(job, self._begin)
+        super().__init__(job)
         self._job, self._awaited = job, False
         job.add_done_callback(self._over)
 
-    def _begin(self) -> Any:
+    def __await__(self) -> Generator[Any, None, Any]:
         self._awaited = True
         return self._job.__await__()
 

@@ -19,7 +19,7 @@ Not here: transactions, who waits for a flush and why.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -58,7 +58,6 @@ from streamsx.task.stream import (
     Send,
     SendRows,
     SendValue,
-    is_at_work,
     metadata_of,
 )
 
@@ -124,6 +123,17 @@ class Delivery:
             raise self._producer.refusal(lane.tp, code)
         offset = end if end == UNKNOWN else end - self._batch.count + self._behind - 1
         return metadata_of(self._topic, lane.tp.partition, offset, self._at_ms)
+
+
+class DoneFuture(asyncio.Future[Delivery]):
+    """A Done of which one serves all records that a body sends to a topic.
+
+    C awaits it: 30 ns, where Done takes a frame of Python.
+    """
+
+    def __init__(self, delivery: Delivery) -> None:
+        super().__init__()
+        self.set_result(delivery)
 
 
 class Producer(Outbox):
@@ -250,13 +260,11 @@ class Producer(Outbox):
         """
         send_bytes, inbox = self.to(topic, None, sender), running.inbox
         known = self._out(topic, None).known
-        begun = asyncio.get_running_loop().create_future()  # for its `__await__`: one of C
-        begun.set_result(delivery := Delivery(self, topic))
-        done = Done(delivery, begun.__await__)
+        done, turn = DoneFuture(Delivery(self, topic)), running.turn
 
-        def send(*, key: Any = None, value: Any = None, **other: Any) -> Done:
+        def send(*, key: Any = None, value: Any = None, **other: Any) -> Awaitable[Any]:
             batch = inbox.batch
-            if other or batch is None or not running.at_work or not is_at_work():
+            if other or batch is None or not turn._is_owned():  # noqa: SLF001  # of RLock
                 return rare(key=key, value=value, **other)
             raw, data = keys[type(key)](key), values[type(value)](value)
             at_ms, lane = batch.timestamps[inbox.index], known.get(raw)
