@@ -44,7 +44,9 @@ def still_in(broker: EmbeddedBroker, member_id: str) -> bool:
         return beat == 0 and bytes(converse(sock, Api.SYNC_GROUP, 3, about).assignment) == b"mine"
 
 
-@pytest.mark.parametrize("options", [[], ["--sync"]], ids=["interval", "sync"])
+@pytest.mark.parametrize(
+    "options", [pytest.param([], marks=pytest.mark.slow), ["--sync"]], ids=["interval", "sync"]
+)
 def test_nothing_acknowledged_is_lost_or_doubled(options: list[str], tmp_path: Path) -> None:
     rng = random.Random(1)
     acknowledged: set[int] = set()

@@ -74,7 +74,7 @@ class Reader:
     ("records", "kills", "options"),
     [
         pytest.param(1200, 3, [], id="short"),
-        pytest.param(600, 2, ["--sync"], id="short-sync"),
+        pytest.param(600, 2, ["--sync"], id="short-sync", marks=[pytest.mark.slow]),
         pytest.param(12_000, 12, [], id="long", marks=[pytest.mark.slow]),
         pytest.param(6000, 12, ["--sync"], id="long-sync", marks=[pytest.mark.slow]),
     ],

@@ -25,19 +25,20 @@ SLOW_ON_KAFKA = pytest.mark.parametrize(
 """Tests whose broker does nothing special: the gate runs them on the embedded one alone."""
 
 
-def gate_on_kafka(name: str, on_both: str, **others: object) -> pytest.MarkDecorator:
-    """Return the cases of a test of which the gate runs one on Apache Kafka: that with `on_both`.
+def gate_on_kafka(name: str, on_kafka: str, **others: object) -> pytest.MarkDecorator:
+    """Return the cases of a test of which the gate runs one on Apache Kafka, that with `on_kafka`,
+    and the others on the embedded broker. `just slow` runs every case on both.
 
     Args:
         name: of the parameter beside `broker`.
-        on_both: the id of the case.
+        on_kafka: the id of the case.
         others: values by the ids of all cases.
     """
     cases = [
         pytest.param(
             broker, value, id=f"{broker}-{case}",
             marks=[*(ON_KAFKA if broker == "kafka" else ()),
-                   *([pytest.mark.slow] if broker == "kafka" and case != on_both else [])],
+                   *([pytest.mark.slow] if (broker == "kafka") != (case == on_kafka) else [])],
         )
         for broker in ("embedded", "kafka")
         for case, value in others.items()

@@ -5,6 +5,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.process.conftest import SLOW_ON_KAFKA, gate_on_kafka
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
@@ -51,6 +53,7 @@ def frozen(broker: EmbeddedBroker | ApacheKafka) -> Iterator[None]:
         os.kill(broker.pid, signal.SIGCONT)
 
 
+@SLOW_ON_KAFKA
 def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:
@@ -73,6 +76,7 @@ def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_connections_that_are_closed_as_idle_disturb_nobody(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_broker_that_loses_what_it_acknowledged_is_found_out(tmp_path: Path) -
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_what_clients_saw_of_a_broker_that_was_killed_is_what_kafka_promises(
     tmp_path: Path,
 ) -> None:

@@ -15,6 +15,7 @@ COMMIT = "400ms"
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_worker_that_is_killed_and_comes_back_loses_nothing(
     workers: Workers, wordcount: WordCount
 ) -> None:

@@ -75,6 +75,7 @@ def outcome(
     }
 
 
+@SLOW_ON_KAFKA
 def test_a_worker_leaves_when_others_have_learned_its_tasks(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
@@ -138,6 +139,7 @@ def test_at_rest_two_leave_at_once_and_the_last_one_alone(
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_host_is_swapped_for_another_and_nobody_else_learns_anything(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
@@ -201,6 +203,7 @@ def check(workers: Workers, wordcount: WordCount, since: int) -> None:
 
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_mark_stays_when_its_tool_is_interrupted_until_it_is_taken_back(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
@@ -232,6 +235,7 @@ def test_a_mark_stays_when_its_tool_is_interrupted_until_it_is_taken_back(
 
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_at_its_deadline_a_worker_leaves_what_nobody_has_learned(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
@@ -249,6 +253,7 @@ def test_at_its_deadline_a_worker_leaves_what_nobody_has_learned(
     assert workers.stop("a") == [0]
 
 
+@SLOW_ON_KAFKA
 def test_a_group_of_protocol_type_stream_is_led_and_left_as_any_other(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
@@ -280,6 +285,7 @@ def calm(workers: Workers) -> bool:
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_tool_that_is_killed_in_the_middle_holds_nobody_up_for_longer_than_its_session(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:

@@ -64,6 +64,7 @@ def test_what_is_given_back_waits_for_the_app_and_nothing_else_does(
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_one_that_fails_ends_its_worker_when_all_has_been_given_back(
     listening: Workers, wordcount: WordCount
 ) -> None:

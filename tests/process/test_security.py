@@ -86,7 +86,8 @@ def written(folder: Path, mechanism: str, protocol: str, password: str = PASSWOR
 @pytest.mark.parametrize(
     ("mechanism", "protocol"),
     [
-        ("SCRAM-SHA-512", "SASL_SSL"), ("OAUTHBEARER", "SASL_SSL"),
+        ("SCRAM-SHA-512", "SASL_SSL"),
+        pytest.param("OAUTHBEARER", "SASL_SSL", marks=pytest.mark.slow),
         pytest.param("PLAIN", "SASL_PLAINTEXT", marks=pytest.mark.slow),
         pytest.param("PLAIN", "SASL_SSL", marks=pytest.mark.slow),
         pytest.param("SCRAM-SHA-256", "SASL_SSL", marks=pytest.mark.slow),

@@ -86,6 +86,7 @@ def test_a_worker_takes_the_snapshot_and_replays_only_what_is_behind_it(
 
 
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
+@pytest.mark.slow
 def test_a_worker_killed_while_it_takes_a_snapshot_takes_it_again(
     workers: Workers, wordcount: WordCount, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.conftest import SLOW_ON_KAFKA, gate_on_kafka
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
@@ -62,6 +64,7 @@ def test_who_comes_back_has_what_it_had_and_the_others_hear_nothing_until_then(
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_tool_makes_one_leave_for_good(
     workers: Workers, wordcount: WordCount, broker: EmbeddedBroker | ApacheKafka
 ) -> None:
@@ -79,6 +82,7 @@ def test_a_tool_makes_one_leave_for_good(
     assert workers.stop("a") == [0]
 
 
+@SLOW_ON_KAFKA
 def test_of_two_with_one_instance_id_the_first_ends_and_says_why(
     workers: Workers, wordcount: WordCount, broker: EmbeddedBroker | ApacheKafka, tmp_path: Path
 ) -> None:

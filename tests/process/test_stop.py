@@ -48,6 +48,7 @@ def test_one_that_waits_for_its_broker_ends_at_once(
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_one_that_is_not_in_the_group_yet_ends_at_once(workers: Workers) -> None:
     for moment in range(6):
         name = f"w{moment}"
@@ -93,6 +94,7 @@ def test_one_whose_broker_is_away_ends_in_time_and_loses_nothing(
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_one_whose_broker_does_not_answer_ends_in_time(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:

@@ -122,6 +122,8 @@ def test_state_ends_when_its_topic_grows(workers: Workers, topics: Topics) -> No
     assert workers.error("w").startswith(says)
 
 
+@SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_changelog_that_is_deleted_takes_no_state_with_it(
     workers: Workers, topics: Topics
 ) -> None:

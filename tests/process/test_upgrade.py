@@ -2,6 +2,8 @@
 back: the two bounces of an upgrade, of which the first only makes all of them eager.
 """
 
+import pytest
+
 from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
@@ -29,6 +31,7 @@ def overlaps(workers: Workers) -> list[str]:
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_group_goes_over_one_worker_at_a_time_and_back(
     workers: Workers, wordcount: WordCount
 ) -> None:

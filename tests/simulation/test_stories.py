@@ -166,8 +166,15 @@ def test_who_was_told_to_stay_after_all_is_not_removed_when_the_time_is_over() -
 # -- the broker
 
 
-@pytest.mark.parametrize("api", [Api.JOIN_GROUP, Api.SYNC_GROUP])
-@pytest.mark.parametrize("when", ["asked", "told"])
+@pytest.mark.parametrize(
+    ("when", "api"),
+    [
+        ("asked", Api.JOIN_GROUP),
+        pytest.param("asked", Api.SYNC_GROUP, marks=pytest.mark.slow),
+        pytest.param("told", Api.JOIN_GROUP, marks=pytest.mark.slow),
+        ("told", Api.SYNC_GROUP),
+    ],
+)
 def test_a_broker_that_dies_at_a_write_leaves_a_group_that_goes_on(when: str, api: Api) -> None:
     """Right before or right behind the generation, or the assignment, is on its disk."""
     with group(alive=1, workers=3) as made:
@@ -200,7 +207,7 @@ def test_a_broker_that_is_away_for_most_of_a_session_costs_nobody_a_task() -> No
         assert counts(made) == [4, 4]
 
 
-@pytest.mark.parametrize("what", ["coordinator", "leader"])
+@pytest.mark.parametrize("what", ["coordinator", pytest.param("leader", marks=pytest.mark.slow)])
 def test_who_moves_while_its_old_broker_lives_is_followed(what: str) -> None:
     """Shown on three real brokers in 3 of 3 runs: every worker stopped for good."""
     with group(rate=40.0) as made:
@@ -212,7 +219,7 @@ def test_who_moves_while_its_old_broker_lives_is_followed(what: str) -> None:
         assert pauses.longest < 5.0
 
 
-@pytest.mark.parametrize("topic", [LINES, WORDS])
+@pytest.mark.parametrize("topic", [pytest.param(LINES, marks=pytest.mark.slow), WORDS])
 def test_one_damaged_batch_costs_no_record_behind_it(topic: str) -> None:
     """52 to 120 of 17,000 words, 8 of 8 seeds."""
     with group(rate=40.0) as made:
@@ -333,6 +340,7 @@ def test_a_commit_that_is_refused_for_good_is_given_up() -> None:
         assert told(made, "refuses OFFSET_COMMIT")
 
 
+@pytest.mark.slow
 def test_who_stayed_and_lost_everything_later_leaves_cleanly_in_the_end() -> None:
     """It was leaving for its data loop for ever: a clean SIGTERM ended with 1, without a flush."""
     with group(workers=3) as made:
@@ -347,9 +355,10 @@ def test_who_stayed_and_lost_everything_later_leaves_cleanly_in_the_end() -> Non
         assert told(made, "ended: 0", home.name)
 
 
+@pytest.mark.slow
 def test_a_member_that_is_about_to_go_learns_nothing_more() -> None:
     """What its last plan had it learn was opened beside its last commits."""
-    assert any(goes_behind_a_plan(seed) for seed in range(1, 6))
+    assert any(goes_behind_a_plan(seed) for seed in range(2, 6))
 
 
 def goes_behind_a_plan(seed: int) -> bool:
@@ -490,7 +499,14 @@ def after(kind: str, *, dies: bool) -> tuple[dict[str, set[TaskId]], int]:
         return {name: {t for t in some if t.subtopology == 1} for name, some in runs.items()}, again
 
 
-@pytest.mark.parametrize("kind", ["up", "down", "swap"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("up", marks=pytest.mark.slow),
+        pytest.param("down", marks=pytest.mark.slow),
+        "swap",
+    ],
+)
 def test_a_leader_that_dies_amid_a_change_of_size_changes_nothing_of_it(kind: str) -> None:
     """Nobody learns anything twice, and everybody has as many tasks in the end; where a leader
     comes back to more than it is to keep, which ones go on from there is for its disk to say.

@@ -101,6 +101,7 @@ def test_a_shop_out_of_files_in_the_order_of_time(boot: Boot, tmp_path: Path, fo
     assert {name for name, _ in boot.stored()} == {"standing", "customers", "sold"}
 
 
+@pytest.mark.slow
 def test_files_with_offsets_are_taken_in_their_order_and_end_at_until(
     boot: Boot, tmp_path: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_what_is_sent_meanwhile_is_behind_the_snapshot(
     assert done.records == 2  # a line, a word
 
 
+@pytest.mark.slow
 def test_orders_of_a_topic_come_late_and_are_cancelled_as_they_were(boot: Boot) -> None:
     app, records = app_of(SHOP), shop_records()
     assert None in {each.value for each in records}

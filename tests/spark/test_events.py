@@ -187,6 +187,7 @@ def test_a_night_becomes_its_tables_its_files_and_their_summary(
     assert read.torn == 1
 
 
+@pytest.mark.slow
 def test_each_move_says_from_whom(spark: "SparkSession", tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.start(0, "a", "b")

@@ -69,6 +69,7 @@ def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(f
     ["embedded", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.slow])],
     indirect=True,
 )
+@pytest.mark.slow
 def test_a_driver_that_is_killed_between_changelogs_and_manifest_goes_on_exactly(
     feed: Feed, either: Broker | ApacheKafka
 ) -> None:

@@ -104,6 +104,7 @@ def shop(spark: "SparkSession", either: Broker | ApacheKafka, tmp_path: Path) ->
     discard_all()
 
 
+@SLOW_ON_KAFKA
 def test_what_workers_have_left_goes_on_on_spark_and_back(
     shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_what_workers_have_left_goes_on_on_spark_and_back(
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_what_workers_had_committed_in_another_life_is_not_ahead(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +236,7 @@ def test_of_two_places_that_begin_at_once_one_goes_on(shop: Shop) -> None:
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -> None:
     def taken() -> set[TopicPartition]:
         found = Asked(options_of(APP)).ask(lambda cluster: admin.committed(cluster, "carried"))
@@ -255,6 +258,7 @@ def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_who_has_lost_the_place_goes_on_from_changelogs_and_offsets(shop: Shop) -> None:
     """Both are where the last batch was: also lag is what it is, for whoever looks at the group."""
     shop.sell(0, 30)
@@ -275,6 +279,7 @@ def test_who_has_lost_the_place_goes_on_from_changelogs_and_offsets(shop: Shop) 
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_run_that_stood_still_writes_no_changelog_any_more(shop: Shop) -> None:
     shop.sell(0, 30)
     shop.run(sink="noop")

@@ -118,6 +118,7 @@ def test_an_attempt_that_is_killed_after_it_applied_records_leaves_no_trace(feed
     assert feed.stored() == feed.truth()
 
 
+@pytest.mark.slow
 def test_the_newest_snapshot_alone_says_where_a_query_goes_on(feed: Feed) -> None:
     """One that is lost is made again; nothing of Spark's repeats or jumps a number."""
     feed.feed(*some(0))
@@ -206,6 +207,7 @@ def test_a_query_that_does_not_begin_leaves_no_mark(
     assert feed.files.names(RUNNING) == []
 
 
+@pytest.mark.slow
 def test_an_old_manifest_that_cannot_be_read_ends_no_query(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +252,7 @@ def test_records_that_are_passed_over_are_told(feed: Feed) -> None:
     assert [f"words-0 offset {n}" in told for n in range(5)] == [True] * 3 + [False] * 2
 
 
+@pytest.mark.slow
 def test_garbage_that_stays_is_told_and_ends_nothing(feed: Feed) -> None:
     feed.feed("a")
     feed.run()
@@ -329,6 +332,7 @@ def test_what_is_not_there_is_refused_before_anything_is_written(feed: Feed) -> 
     assert not Path(feed.uri).exists()
 
 
+@pytest.mark.slow
 def test_records_that_are_gone_are_not_passed_over(feed: Feed) -> None:
     feed.feed(*["a"] * 5)
     feed.run(max_records=2)

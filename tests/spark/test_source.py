@@ -111,6 +111,7 @@ def test_what_is_written_is_there(spark: "SparkSession", bootstrap: str) -> None
 
 
 @pytest.mark.kafka  # its jars come through Maven too
+@pytest.mark.slow
 def test_spark_s_own_connector_gives_the_same_rows(
     spark: "SparkSession", bootstrap: str, tmp_path: Path
 ) -> None:

@@ -36,16 +36,16 @@ def error_line(stderr: str) -> str:
 
 @contextmanager
 def undone(folder: Path | None) -> Iterator[None]:
-    """Put back what a command may change: arguments, `sys.path`, variables, the handlers of signals
-    and of the root logger, and the modules that it imports from the folder.
+    """Put back what a command may change: arguments, `sys.path`, variables, the handlers of
+    signals, what loggers do, and the modules that it imports from the folder.
     """
     argv = sys.argv
     path = sys.path
     modules = set(sys.modules)
     variables = {**os.environ}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    logs = [*logging.root.handlers]
-    level = logging.root.level
+    loggers = [logging.getLogger(name) for name in (None, "streamsx", "aiokafka", "asyncio")]
+    logs = [(each, [*each.handlers], each.level, each.propagate) for each in loggers]
     sys.path = [*path]
     try:
         yield
@@ -62,5 +62,7 @@ def undone(folder: Path | None) -> Iterator[None]:
         os.environ.update(variables)
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        logging.root.handlers[:] = logs
-        logging.root.setLevel(level)
+        for logger, was, level, propagate in logs:
+            logger.handlers[:] = was
+            logger.setLevel(level)
+            logger.propagate = propagate
