@@ -3,7 +3,7 @@
 Each bug is a child of one machine that does one thing wrong, as somebody once did.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -386,13 +386,15 @@ SCENES: dict[Story, dict[str, Any]] = {
 }
 
 
-def one_of_each_check() -> Iterator[ParameterSet]:
+def one_of_each_check() -> list[ParameterSet]:
     """The gate plants one bug for each check; `just slow` plants all of them."""
     seen = set[str]()
+    cases = []
     for planted in PLANTED:
         check = planted[-1]
-        yield pytest.param(planted, marks=[pytest.mark.slow] if check in seen else [])
+        cases.append(pytest.param(planted, marks=[pytest.mark.slow] if check in seen else []))
         seen.add(check)
+    return cases
 
 
 @pytest.mark.timeout(300)
