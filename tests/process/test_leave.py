@@ -254,6 +254,7 @@ def test_at_its_deadline_a_worker_leaves_what_nobody_has_learned(
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_group_of_protocol_type_stream_is_led_and_left_as_any_other(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:

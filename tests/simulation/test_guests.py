@@ -52,7 +52,7 @@ def story(seed: int, upstream: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize("upstream", ["v1", "v2"])
+@pytest.mark.parametrize("upstream", [pytest.param("v1", marks=pytest.mark.slow), "v2"])
 def test_transactions_and_groups_of_other_clients_are_served(upstream: str) -> None:
     for seed in SEEDS[:2]:
         assert story(seed, upstream) == ""

@@ -7,9 +7,9 @@ import pytest
 from streamsx.simulation.faults import KINDS
 from streamsx.simulation.world import play
 
-SWARM = 4
+SWARM = 6
 """Seeds whose stories are looked at, too: the first of those that a commit plays."""
-SEEDS, CHUNK = 8, 2
+SEEDS, CHUNK = 8, 1
 SLOW, SLOW_CHUNK = 3_020, 60
 FOUND = [7352, 32435, 51852, 62207, 81461, 99097]
 """Each has broken an invariant once, and was mended."""

@@ -229,6 +229,7 @@ def test_one_damaged_batch_costs_no_record_behind_it(topic: str) -> None:
         assert len(told(made, "damages")) > 10
 
 
+@pytest.mark.slow
 def test_what_is_not_committed_stays_within_its_limit_while_a_changelog_takes_nothing() -> None:
     """A cycle that does not end held up no record: memory grew for as long as it lasted."""
     with group(alive=1, rate=300.0, vocabulary=10**6, memory="1MiB") as made:
@@ -499,14 +500,8 @@ def after(kind: str, *, dies: bool) -> tuple[dict[str, set[TaskId]], int]:
         return {name: {t for t in some if t.subtopology == 1} for name, some in runs.items()}, again
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("up", marks=pytest.mark.slow),
-        pytest.param("down", marks=pytest.mark.slow),
-        "swap",
-    ],
-)
+@pytest.mark.parametrize("kind", ["up", "down", "swap"])
+@pytest.mark.slow
 def test_a_leader_that_dies_amid_a_change_of_size_changes_nothing_of_it(kind: str) -> None:
     """Nobody learns anything twice, and everybody has as many tasks in the end; where a leader
     comes back to more than it is to keep, which ones go on from there is for its disk to say.

@@ -91,7 +91,8 @@ def app_of(name: str) -> Any:
     return app_named(name)
 
 
-@pytest.mark.parametrize("form", ["parquet", pytest.param("jsonl", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.slow
 def test_a_shop_out_of_files_in_the_order_of_time(boot: Boot, tmp_path: Path, form: str) -> None:
     rows = sorted(history(600, 40), key=lambda row: row.timestamp)  # stable, as a file is
     write(tmp_path / "orders", history(600, 40), form, 250)

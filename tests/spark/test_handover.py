@@ -330,6 +330,7 @@ def test_what_a_changelog_held_of_another_life_is_not_state(shop: Shop) -> None:
 
 
 @SLOW_ON_KAFKA
+@pytest.mark.slow
 def test_a_shadow_beside_workers_has_what_they_have(
     shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
 ) -> None:

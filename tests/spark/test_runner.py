@@ -141,6 +141,7 @@ def test_latest_is_where_it_was_when_the_first_query_began(feed: Feed) -> None:
     assert feed.stored() == feed.truth()
 
 
+@pytest.mark.slow
 def test_where_no_worker_has_committed_anything_it_begins_as_one_would(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run(start="group")
@@ -220,6 +221,7 @@ def test_an_old_manifest_that_cannot_be_read_ends_no_query(
     assert feed.stored() == feed.truth()
 
 
+@pytest.mark.slow
 def test_garbage_goes_and_the_newest_snapshots_stay(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def undone(folder: Path | None) -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     loggers = [logging.getLogger(name) for name in (None, "streamsx", "aiokafka", "asyncio")]
     logs = [(each, [*each.handlers], each.level, each.propagate) for each in loggers]
+    disabled = logging.root.manager.disable
     sys.path = [*path]
     try:
         yield
@@ -62,6 +63,7 @@ def undone(folder: Path | None) -> Iterator[None]:
         os.environ.update(variables)
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        logging.disable(disabled)
         for logger, was, level, propagate in logs:
             logger.handlers[:] = was
             logger.setLevel(level)
