@@ -7,10 +7,11 @@ import pytest
 from streamsx.simulation.faults import KINDS
 from streamsx.simulation.world import play
 
-SWARM = 6
-"""Seeds whose stories are looked at, too: the first of those that a commit plays."""
-SEEDS, CHUNK = 8, 1
-SLOW, SLOW_CHUNK = 3_020, 60
+SWARM = (3, 5, 6, 12, 14)
+"""Seeds whose stories are looked at, too: short ones that meet much."""
+SEEDS = (0, 17, 20)
+"""What a commit plays beside them."""
+SLOW, SLOW_CHUNK = 3_000, 60
 FOUND = [7352, 32435, 51852, 62207, 81461, 99097]
 """Each has broken an invariant once, and was mended."""
 
@@ -20,9 +21,9 @@ def failures(seeds: range) -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("first", range(SWARM, SEEDS, CHUNK))
-def test_a_group_survives_what_its_seed_draws(first: int) -> None:
-    assert failures(range(first, first + CHUNK)) == []
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_group_survives_what_its_seed_draws(seed: int) -> None:
+    assert failures(range(seed, seed + 1)) == []
 
 
 @pytest.mark.timeout(120)
@@ -34,16 +35,16 @@ def test_what_a_seed_has_found_is_mended(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("first", range(SEEDS, SLOW, SLOW_CHUNK))
+@pytest.mark.parametrize("first", range(0, SLOW, SLOW_CHUNK))
 def test_a_group_survives_thousands_of_seeds(first: int) -> None:
-    assert failures(range(first, min(first + SLOW_CHUNK, SLOW))) == []
+    assert failures(range(first, first + SLOW_CHUNK)) == []
 
 
 @pytest.mark.timeout(120)
 def test_the_swarm_meets_what_a_group_can_meet() -> None:
     """A simulation that never fences anybody proves nothing about fences."""
     kinds, met = Counter[str](), Counter[str]()
-    for seed in range(SWARM):
+    for seed in SWARM:
         result = play(seed, story=10**6)
         assert result.violation is None, str(result.violation)
         kinds += result.met

@@ -25,9 +25,9 @@ def test_three_workers_count_words_while_nothing_goes_wrong() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seed", [3, pytest.param(11, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [6, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 11))])
 def test_a_seed_is_one_story_twice_and_under_every_hash_seed(seed: int) -> None:
-    """Of 3 commits of several partitions are refused, of 11 a disk is full."""
+    """Of 3 and 6 commits of several partitions are refused, of 11 a disk is full."""
     told = set[str]()
     command = [sys.executable, "-m", "streamsx.simulation", str(seed), "--digest"]
     for hash_seed in ("1", "12345"):

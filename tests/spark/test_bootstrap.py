@@ -126,6 +126,7 @@ def test_files_with_offsets_are_taken_in_their_order_and_end_at_until(
     assert boot.stored() == driven(app_of(SHOP), records, COUNTS)
 
 
+@pytest.mark.slow
 def test_a_topic_is_read_to_its_end_in_its_own_order(boot: Boot) -> None:
     app = app_of(WORDS)
     lines = [Fed("wordcount-lines", n % 2, 100 - n, None, b"a b%d a" % (n % 7)) for n in range(60)]
