@@ -215,7 +215,12 @@ def cut_short(folder: Path) -> None:
     ("spoil", "kind", "said"),
     [
         (torn, StreamsxError, r"torn file in a snapshot: .*expected \d+ bytes .*found \d+ with"),
-        (of_a_later_format, IncompatibleStore, "another format: .*expected 1, found 9"),
+        pytest.param(
+            of_a_later_format,
+            IncompatibleStore,
+            "another format: .*expected 1, found 9",
+            marks=pytest.mark.slow,
+        ),
         (cut_short, IncompatibleStore, "not a manifest: "),
     ],
 )
