@@ -126,9 +126,9 @@ class Delivery:
 
 
 class DoneFuture(asyncio.Future[Delivery]):
-    """A Done of which one serves all records that a body sends to a topic.
+    """What the fast path of `send` gives: one for all records of a body and topic.
 
-    C awaits it: 30 ns, where Done takes a frame of Python.
+    Awaiting it runs no Python: 30 ns each time.
     """
 
     def __init__(self, delivery: Delivery) -> None:

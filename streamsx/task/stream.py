@@ -501,7 +501,7 @@ class Running:
         self.sends: dict[str, Send] = {}
         self.at_work = False
         self.turn = cast("OwnedLock", RLock())
-        """Held while its body is at work, by its thread: one question for both (see AT_WORK)."""
+        """The thread of this body holds it while this body is at work; see AT_WORK."""
         self.thread = get_ident()
         """Of its body."""
         self.tracked: set[str] = set()

@@ -88,9 +88,7 @@ def test_an_admin_administers(clients: Clients) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "guarantee", [pytest.param("at_least_once", marks=pytest.mark.slow), "exactly_once_v2"]
-)
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_streams_counts_words_and_goes_on(clients: Clients, guarantee: str, tmp_path: Path) -> None:
     told = clients("streams", f"processing.guarantee={guarantee}", f"state.dir={tmp_path}/state")
     assert told == ["counted {one=1, two=2}", "counted {one=2, three=1, two=3}"]

@@ -15,7 +15,6 @@ def follows(workers: Workers, name: str) -> set[str]:
     return {task for task, at in state.items() if at == ("standby", "tailing")}
 
 
-@SLOW_ON_KAFKA
 def test_standbys_take_over_from_one_that_was_killed(
     workers: Workers, wordcount: WordCount
 ) -> None:

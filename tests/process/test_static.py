@@ -83,7 +83,6 @@ def test_a_tool_makes_one_leave_for_good(
 
 
 @SLOW_ON_KAFKA
-@pytest.mark.slow
 def test_of_two_with_one_instance_id_the_first_ends_and_says_why(
     workers: Workers, wordcount: WordCount, broker: EmbeddedBroker | ApacheKafka, tmp_path: Path
 ) -> None:

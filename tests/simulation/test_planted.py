@@ -217,8 +217,8 @@ def a_newcomer(made: World, busy_s: float = 6.0) -> None:
 
 
 def an_upgrade(made: World) -> None:
-    """They are busy for four heartbeats: until the newcomer has begun, whenever it was told."""
-    a_newcomer(made, 12.0)
+    """They are busy for three heartbeats: until the newcomer has begun, whenever it was told."""
+    a_newcomer(made, 9.0)
 
 
 def a_sync_is_lost(made: World) -> None:
@@ -333,12 +333,14 @@ HOLDING, LEASE = (member, "Holding"), (member, "Lease")
 
 
 TWO_RUN = {"OneRunner", "OnlyItsRunnerCommits"}
+THEN_TOO = {"CommittedIsDoneOnce"}
+"""What two runners of a task break as well, and now and then first."""
 Story = Callable[[World], None]
 Planted = tuple[tuple[Any, str], Any, Story, str]
 
 PLANTED: list[Planted] = [
     (ASSIGNOR, NothingIsWithheld, a_newcomer, "OnlyItsRunnerCommits"),
-    (ASSIGNOR, OldLeadersPassOverClaims, an_upgrade, "CommittedIsDoneOnce"),
+    (ASSIGNOR, OldLeadersPassOverClaims, an_upgrade, "OnlyItsRunnerCommits"),
     (ASSIGNOR, MemoryIsTrusted, a_newcomer, "OneRunner"),
     (ASSIGNOR, OldClaimsAreCut, a_sync_is_lost, "OneRunner"),
     (COORDINATOR, NoCommitIsFenced, a_commit_is_late, "OnlyItsRunnerCommits"),
@@ -386,6 +388,10 @@ SCENES: dict[Story, dict[str, Any]] = {
 }
 
 
+SEEDS: dict[Story, int] = {an_upgrade: 8}
+"""Seed 1 does not hit the moment of this story; of 1 to 24, seeds 8, 10, 15 and 23 do."""
+
+
 def one_of_each_check() -> list[ParameterSet]:
     """The gate plants one bug for each check; `just slow` plants all of them."""
     seen = set[str]()
@@ -417,9 +423,9 @@ def run(story: Story, check: str = "") -> None:
     """Of two checks that see the same, whichever is first, only the one that is named looks."""
     given: dict[str, Any] = {"rate": 60.0, "workers": 3, **SCENES.get(story, {})}
     scene = Scene(**given)
-    with world(1, scene) as made:
+    with world(SEEDS.get(story, 1), scene) as made:
         if check in TWO_RUN:
-            others = TWO_RUN - {check}
+            others = (TWO_RUN | THEN_TOO) - {check}
             made.checks = [one for one in made.checks if type(one).__name__ not in others]
         for home in made.homes[:2]:
             made.at(1.0, home.start)

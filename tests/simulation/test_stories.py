@@ -142,7 +142,6 @@ def test_an_instance_that_the_tool_names_leaves() -> None:
         assert counts(made) == [8]
 
 
-@pytest.mark.slow
 def test_a_marked_worker_that_hangs_is_removed_behind_its_deadline() -> None:
     with group() as made:
         made.homes[0].busy(80.0)
@@ -153,7 +152,6 @@ def test_a_marked_worker_that_hangs_is_removed_behind_its_deadline() -> None:
         made.homes[0].start()
 
 
-@pytest.mark.slow
 def test_who_was_told_to_stay_after_all_is_not_removed_when_the_time_is_over() -> None:
     """Leave within 30 s, taken back after 10, and removed after 35: of six seeds one."""
     with group(workers=3) as made:
@@ -247,7 +245,6 @@ def test_what_is_not_committed_stays_within_its_limit_while_a_changelog_takes_no
         assert 0.5 * limit < most < limit
 
 
-@pytest.mark.slow
 def test_a_source_topic_that_vanishes_makes_no_rounds_without_end() -> None:
     """One every 3 to 6 s; and what has nothing to do with it goes on."""
     with group(pair=(4, 2), settles=False) as made:
@@ -305,7 +302,6 @@ def test_topics_of_one_subtopology_may_grow() -> None:
         assert len(made.partitions(B)) == 4
 
 
-@pytest.mark.slow
 def test_a_topic_grows_when_the_disk_lets_it() -> None:
     """Seed 931: a folder that could not be flushed ended the world, instead of the request."""
     with group(pair=(4, 2), sync=True) as made:
@@ -330,7 +326,6 @@ def test_a_worker_starts_while_the_changelog_of_what_is_on_its_disk_has_no_leade
         assert counts(made) == [4, 4]
 
 
-@pytest.mark.slow
 def test_a_node_that_vanishes_costs_nobody_a_task_within_a_session_of_ten_seconds() -> None:
     """Time-outs of 5 s one behind the other, whatever the session: of four seeds three."""
     with group(workers=3) as made:
@@ -455,7 +450,6 @@ def test_a_dead_member_is_missed_after_its_own_session() -> None:
         assert len(members(made)) == 1
 
 
-@pytest.mark.slow
 def test_a_topic_whose_leader_was_away_is_read_when_it_is_back() -> None:
     """What is read of the other topic waits for it and fills all there is: nobody asked for it."""
     with group(alive=1, lines=1, words=2, pair=(2, 2), rate=150.0, memory="256KiB") as made:

@@ -145,8 +145,7 @@ def test_a_topic_is_read_to_its_end_in_its_own_order(boot: Boot) -> None:
     assert boot.stored() == driven(app, lines, {"wordcount-lines": 2, "wordcount-words": 3})
 
 
-@pytest.mark.parametrize("connector", ["python", "jvm"])
-@pytest.mark.slow
+@pytest.mark.parametrize("connector", ["python", pytest.param("jvm", marks=pytest.mark.slow)])
 def test_what_is_sent_meanwhile_is_behind_the_snapshot(
     boot: Boot, monkeypatch: pytest.MonkeyPatch, connector: str
 ) -> None:

@@ -215,12 +215,7 @@ def cut_short(folder: Path) -> None:
     ("spoil", "kind", "said"),
     [
         (torn, StreamsxError, r"torn file in a snapshot: .*expected \d+ bytes .*found \d+ with"),
-        pytest.param(
-            of_a_later_format,
-            IncompatibleStore,
-            "another format: .*expected 1, found 9",
-            marks=pytest.mark.slow,
-        ),
+        (of_a_later_format, IncompatibleStore, "another format: .*expected 1, found 9"),
         (cut_short, IncompatibleStore, "not a manifest: "),
     ],
 )

@@ -22,11 +22,10 @@ PROGRESS = (
 @pytest.mark.parametrize(
     ("until", "number"),
     [
-        ("JVM", signal.SIGTERM),
+        pytest.param("JVM", signal.SIGTERM, marks=pytest.mark.slow),
         ("worker", signal.SIGINT),
     ],
 )
-@pytest.mark.slow
 def test_an_interrupt_ends_all_processes_without_a_trace(
     until: str, number: signal.Signals, tmp_path: Path
 ) -> None:
